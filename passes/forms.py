@@ -1,4 +1,4 @@
-"""The text and the verifier of every form, for the manager of the steps."""
+"""Prints and verifies the form between any two steps, for the manager of the steps."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ Form: TypeAlias = Graph | Grouped | Placed | Lowered
 
 
 def verify(form: Form) -> None:
-    """Raises InternalError if the form breaks a promise."""
+    """Raises InternalError if a condition that the form must meet does not hold."""
     match form:
         case Graph():
             verify_graph(form)
@@ -50,7 +50,7 @@ def text(form: Form) -> str:
 
 
 def expression_texts(form: Placed) -> Iterator[str]:
-    """Yields, for each kernel, where its values lie and the expression that it computes."""
+    """Yields for each kernel a text with the layouts of its values and its expression."""
     for step in form.steps:
         if step.kernel is not None:
             yield "\n".join((f"// {step.kernel.loc}", *_layouts(form, step.kernel)))
@@ -66,15 +66,18 @@ def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
 
 
 def tile_texts(form: Lowered) -> Iterator[str]:
-    """Yields, for each kernel, its schedule and the tile program."""
+    """Yields for each kernel a text with its location, its schedule and its tile program."""
     rows = zip(form.table.locs, form.table.bounds, form.kernels, strict=True)
     for loc, bound, kernel in rows:
         yield f"// {loc}\n// {bound.schedule}\n{kernel_text(kernel)}"
 
 
 def schedule_texts(form: Lowered) -> Iterator[str]:
-    """Yields, for each kernel, its location, its schedule, what limits it, and the rule that set
-    each field of the schedule."""
+    """Yields a text for each kernel.
+
+    It has the kernel's location, its schedule, what limits its speed, and the rule that set each
+    field of the schedule.
+    """
     for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
         reasons = form.planner.explained(bound, form.weights.size)
         yield "\n".join(f"// {line}" for line in (loc, bound.schedule, *reasons))

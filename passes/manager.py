@@ -1,4 +1,4 @@
-"""Runs the steps of a compile in order: verified, dumped and timed.
+"""Runs the steps of a compile in order, and verifies, dumps and times each.
 
     (fold_constants, canonicalize, ...)      step 1, verify, dump ; step 2, verify, dump ; ...
 
@@ -16,11 +16,11 @@ from tcc.passes.steps import Step
 
 
 def run_steps(form: Any, steps: Sequence[Step], settings: Any, trace: Trace, level: int = 0) -> Any:
-    """Returns the form after every step of `level` or below whose condition holds.
+    """Returns the form after all steps of at most `level` whose conditions hold.
 
-    Each step is a stage of `trace`. A form that it changed is dumped there, and verified if the
-    trace says so. Raises InternalError with the name of the step that broke the form, and `Stopped`
-    after the step where the trace ends.
+    Each step is a stage of `trace`.  The trace dumps a form that a step changed, and verifies it if
+    it is set to.  Raises InternalError, with the name of the step, for a form that a step broke.
+    Raises `Stopped` after the step at which the trace ends.
     """
     for step in steps:
         if step.level > level or not step.runs(settings):

@@ -1,9 +1,9 @@
-"""The steps from a graph to kernels whose values have places in memory, as rows of one table.
+"""Lists the steps from a graph to kernels whose values have places in memory, as a table.
 
     nodes  ->  partition: kernels  ->  assign-layouts: storage  ->  narrow-storage: types  ->  ...
 
-A model's graph, the body of a loop or a branch, and a graph that is only priced read these rows.
-A row's condition says for which of them, and on which machines, its step runs.
+There are three kinds of graphs: that of a model, the body of a loop or a branch, and a graph that
+is only priced.  The condition of a row says for which kinds, and on which machines, its step runs.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,12 +31,14 @@ from tcc.passes.tile.plan import KernelChooser
 class LoweringContext:
     """The settings of the steps that lower one graph.
 
-    `planner` is the target's; `arena` assigns offsets to buffers, and a body or a price needs none.
-    `outer` maps the constants of the graphs around a body to their graphs; None: the graph is no
-    body. The nodes `ends` stay kernels of their own. `priced`: the graph is only priced.
-
-    `ports` is the graph with the inputs and outputs that callers see, apart from elements of less
-    than a byte, whose types are in `packed` by name; the step `pack-io` sets both.
+    `planner`: the kernel planner of the target.
+    `arena`: assigns offsets to buffers; None for a body or a priced graph.
+    `outer`: the graph of each constant of the graphs around a body; None if the graph is no body.
+    `ends`: nodes that stay kernels of their own.
+    `priced`: True if the graph is only priced.
+    `ports`: the graph whose inputs and outputs callers see.
+    `packed`: the types that callers see of inputs and outputs with elements of less than a byte, by
+    name.  The step `pack-io` sets `ports` and `packed`.
     """
 
     planner: KernelChooser
@@ -86,9 +88,9 @@ class LoweringContext:
 
 @frozen
 class Grouped:
-    """A graph, and its nodes in groups: each is one kernel, or one other step of the program.
+    """A graph with its nodes in groups; each group is a kernel, or another step of the program.
 
-    The members of groups are nodes of `unguarded`, the graph without guards.
+    The members of groups are nodes of `unguarded`, which is the graph without guards.
     """
 
     graph: Graph
@@ -97,13 +99,13 @@ class Grouped:
 
 
 def group(graph: Graph, planner: KernelChooser, ends: Collection[Node]) -> Grouped:
-    """Returns the nodes of `graph` in groups; the nodes `ends` stay alone."""
+    """Returns the nodes of `graph` in groups; each of the nodes `ends` is a group of its own."""
     unguarded = split_guards(graph).graph
     return Grouped(graph, unguarded, partition(unguarded, planner, ends))
 
 
 def merge_groups(grouped: Grouped, outer: Mapping[Value, Graph], planner: KernelChooser) -> Grouped:
-    """Returns the groups of a body, which runs often, with fewer launches."""
+    """Returns the groups of a body, merged so that each iteration has fewer launches."""
     graph, constants = grouped.unguarded, {*outer, *grouped.graph.constants}
     groups = fuse_horizontally(graph, grouped.groups, constants, planner)
     return Grouped(grouped.graph, graph, groups)
@@ -120,7 +122,7 @@ PLACE: tuple[Step, ...] = (
     Step("assign-layouts", assign, reads=("planner",)),
     Step("tabulate", with_tables, when="reads_tables", reads=("planner.limits",)),
     Step("choose-layouts", choose_layouts, when="is_code", reads=("planner", "outer")),
-    # The chosen order decides which neighbours lie side by side and are multiplied at once.
+    # The storage order decides which elements are neighbours, and so which are rounded together.
     Step("narrow-storage", narrowed, reads=("precision", "outer")),
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
@@ -129,8 +131,7 @@ PLACE: tuple[Step, ...] = (
 
 
 def place_graph(graph: Graph, plan: LoweringContext) -> Placed:
-    """Returns the kernels of a body or of a priced graph, the layouts and the stored types of its
-    values."""
+    """Returns a body or a priced graph as kernels, with the layouts and stored types of values."""
     form = graph
     for step in PLACE:
         if step.runs(plan):

@@ -1,4 +1,4 @@
-"""A step of a compile: one row of a table of steps.
+"""Describes a step of a compile: one row of a table of steps.
 
 Step("narrow-storage", narrowed, reads=("precision", "outer"))
   applied to a form:  narrowed(form, settings.precision, settings.outer)
@@ -15,9 +15,10 @@ from tcc.frozen import frozen
 class Step:
     """A named function from form to form, and its condition.
 
-    The steps of a table share one object, their settings. A step runs at `level` of -O and above,
-    if the settings' attribute `when` is true ("": always). Its function takes the form, then the
-    settings' attributes `reads`. An attribute's name may have dots.
+    The steps of a table share one settings object.  A step runs if the level of -O is at least
+    `level`, and if the settings' attribute `when` is true; an empty `when` is always true.  The
+    function takes the form, then the settings' attributes that `reads` names.  The name of an
+    attribute may have dots.
     """
 
     name: str
@@ -31,5 +32,5 @@ class Step:
         return not self.when or bool(attrgetter(self.when)(settings))
 
     def apply(self, form: Any, settings: Any) -> Any:
-        """Returns what the function makes of `form`."""
+        """Returns the function's result for `form`."""
         return self.function(form, *(attrgetter(name)(settings) for name in self.reads))

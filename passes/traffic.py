@@ -1,11 +1,11 @@
-"""Bytes that a model moves through memory: node by node, and by its kernels.
+"""Counts the bytes that a model moves through memory: node by node, and by its kernels.
 
     matmul -> add -> relu      unfused: x, w, y + y, b, z + z, r      one kernel: x, w, b, r
 
-A run reads every needed element of an operand at least once, and writes every result. Values inside
-a kernel move nothing. A gather counts the rows that it reads, not its table. A weight counts once
-however often it is read. Reshapes, and nodes that depend on weights alone, count nothing. The
-result is None unless all sizes and trip counts are fixed.
+A kernel reads every needed element of an operand once, and writes every result.  Values inside a
+kernel move nothing.  A gather counts the rows that it reads, not its whole table.  A weight counts
+once, even if it is read several times.  Reshapes, and nodes that depend on weights alone, count
+nothing.  The result is None unless all sizes and numbers of iterations are fixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs, scan_length
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.layout.assign import Placed
 
-# Ops whose result is the operand's storage under another type, in row-major order.
+# Ops whose result has the operand's elements in the same row-major order.
 _VIEWS = frozenset({"reshape", "identity"})
 
 
 @frozen
 class Traffic:
-    """The traffic of one run: kernels launched, bytes moved, and bytes of weights among them."""
+    """The traffic of one run: kernels launched, bytes moved, and how many of them are weights."""
 
     launches: int
     bytes: int
@@ -37,7 +37,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Count:
-    """Launches, bytes of activations, and bytes read of each constant."""
+    """Counts of launches, bytes of activations, and bytes read of each constant."""
 
     launches: int = 0
     activations: int = 0
@@ -53,7 +53,7 @@ class _Count:
 
 
 class _UnknownError(Exception):
-    """A size or a number of trips that only the run decides."""
+    """Raised for a size or a number of iterations that only the run decides."""
 
 
 def unfused_bytes(graph: Graph) -> int | None:
@@ -125,9 +125,10 @@ def _count_bodies(
     trips: int,
     placed_bodies: Mapping[Graph, Placed] | None = None,
 ) -> None:
-    """Counts bodies as often as they run; of two branches the one that moves more counts.
+    """Counts the bodies of a node as often as they run.
 
-    Without `placed_bodies` every node counts as a kernel of its own.
+    Of two branches, the branch that moves more bytes counts.  Without `placed_bodies`, every node
+    counts as a kernel of its own.
     """
     times = trips * _trips(graph, node)
     counts: list[_Count] = []
@@ -177,8 +178,7 @@ def _add(
     constants: Mapping[Value, str],
     trips: int,
 ) -> None:
-    """Counts one kernel or node that reads operands and writes results; without an `expr` it reads
-    all of them."""
+    """Counts one kernel or node; without an `expr` it reads all elements of its operands."""
     for number, value in enumerate(operands):
         if value is None:
             continue
@@ -200,8 +200,10 @@ def _elements(type_: TensorType) -> int:
 
 
 def _needed(expr: Expr, operand: int) -> int:
-    """Returns the number of elements read of an operand; reads that move with different iterators
-    add up."""
+    """Returns the number of elements of an operand that an expression reads.
+
+    Each different read adds the product of the extents of the loops that it depends on.
+    """
     elements = 0
     for stage in expr.stages:
         inside = {*stage.loops}
@@ -212,6 +214,6 @@ def _needed(expr: Expr, operand: int) -> int:
 
 
 def _varies(node: Scalar) -> set[Var]:
-    """Returns the variables that a read moves with, including those of data-dependent indices."""
+    """Returns the variables that a read depends on, including those of data-dependent indices."""
     indices = (index for scalar in walk(node) for index in indices_in(scalar))
     return {v for index in indices for v in free_vars(index)}

@@ -1,14 +1,16 @@
-"""Chooses the layout of every stored value, once, in the layout table.
+"""Chooses the layout of every stored value by a rule.
 
     conv -> relu -> conv          values [n, c, h, w] stored (n, h, w, c), the input of the second
                                   convolution with a halo of zeros as wide as its padding
 
-Requires a partitioned graph. Establishes a layout for each stored value. Values that the caller, C
-functions or control flow see are row-major. Values that windows read and write have channels last,
-so that no layout changes inside a network. Padded reads get halos, so that they need no checks; if
-the operand of a padded read belongs to the caller, the kernel reads a copy of it. The operands of a
-concatenation without a kernel lie in parts of its result. Planes that one point reads together
-begin in different cache sets.
+Requires a partitioned graph.  Establishes a layout for each stored value:
+
+- Values that the caller, C functions or control flow see are row-major.
+- Values that windows read and write have channels last, so that no layout changes in a network.
+- Values with padded reads get a halo that holds the fill value, so that the reads need no checks.
+  If the value belongs to the caller, the kernel reads a padded copy of it.
+- The operands of a concatenation without a kernel lie in parts of its result.
+- Planes that one point reads together begin in different cache sets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,10 +62,10 @@ Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 @entity
 class Kernel:
-    """A group's expression with the values it reads and stores.
+    """A group's expression with the values that it reads and stores.
 
-    With a `condition`, one bool, it runs only if that is true, and may store values that another
-    kernel has stored before it.
+    A kernel with a `condition`, which is one bool, runs only if that is true.  It may overwrite
+    values that another kernel has stored.
     """
 
     expr: Expr
@@ -75,10 +77,11 @@ class Kernel:
 
 @entity
 class ProgramStep:
-    """One step of a run: a kernel, or a node that is no kernel (a call, control flow).
+    """One step of a run: a kernel, or a node that is not a kernel, such as a call or control flow.
 
-    A kernel with `every` only keeps every n-th element of its operand along each dimension of its
-    storage. The operand is not read any more, so the result may overlap it.
+    With `every`, the kernel compacts its operand: it keeps each n-th element along each storage
+    dimension, where `every` has the n of each dimension.  Nothing reads the operand afterwards, so
+    the result may overlap it.
     """
 
     kernel: Kernel | None
@@ -93,12 +96,12 @@ class ProgramStep:
 
 @entity
 class Placed:
-    """The steps of a graph in order, and the layouts of the values they store.
+    """The steps of a graph in order, and the layouts of the values that they store.
 
-    `wholes` maps a value that is a part of another's storage to that other value. `rounded` are the
-    constants stored with less precision than in the model. `weight_types` are the types in which
-    the weights of contractions are stored, if less than f32 is requested. `surface` has the types
-    that callers see of inputs and outputs with packed elements, by name.
+    `wholes`: for a value that lies in a part of another value, that other value.
+    `rounded`: the constants that are stored with less precision than in the model.
+    `weight_types`: the stored types of the weights of contractions, if less than f32 is requested.
+    `surface`: the types that callers see of inputs and outputs with packed elements, by name.
     """
 
     graph: Graph
@@ -115,8 +118,10 @@ class Placed:
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
-        """Returns the constants of the graph, and `outer`, those of the graphs around it, each with
-        its graph."""
+        """Returns the graph of each constant that the steps can read.
+
+        They are the constants of this graph and those of the graphs around it, `outer`.
+        """
         return {**(outer or {}), **dict.fromkeys(self.graph.constants, self.graph)}
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
@@ -125,7 +130,7 @@ class Placed:
 
 
 def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
-    """Yields every read of an operand: its stage, the read and the operand."""
+    """Yields (stage, read, operand) for every read of an operand."""
     for stage in kernel.expr.stages:
         for node in reads(stage):
             if isinstance(node.source, int):
@@ -145,8 +150,10 @@ def copy_of(
 def on_others(
     kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """Returns `kernel` with operands replaced by `replacements`; `read_of(read, operand)` replaces
-    each read of such an operand."""
+    """Returns `kernel` with operands replaced as in `replacements`.
+
+    `read_of(read, operand)` returns the scalar in place of a read of a replaced operand.
+    """
 
     def moved(node: Read) -> Scalar:
         operand = kernel.operands[node.source] if isinstance(node.source, int) else None
@@ -160,7 +167,7 @@ def on_others(
 
 @frozen
 class _Halo:
-    widths: tuple[tuple[int, int], ...]  # of each logical axis: before, after
+    widths: tuple[tuple[int, int], ...]  # (before, after) of each logical axis, in elements
     fill: float
 
 
@@ -227,8 +234,10 @@ def assign_layouts(
 def usual_layouts(
     kernel: Kernel, constants: Collection[Value], gaps: bool
 ) -> Mapping[Value, Layout]:
-    """Returns the layouts that a kernel's values would have inside a network: channels last if
-    windows slide, and with halos if there may be `gaps`."""
+    """Returns the layouts that a kernel's values would have inside a network.
+
+    Channels are last if a window slides along an axis.  With `gaps`, values may have halos.
+    """
     last = any(map(_slides, kernel.expr.stages))
     halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
@@ -248,8 +257,10 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kerne
 def _direct_kernels(
     guards: Guards, value: Value, results: Values, available: Collection[Value], model: KernelModel
 ) -> Iterator[Kernel]:
-    """Yields the kernels that recompute the `results` of a guarded value with direct sums, where
-    its flag is set."""
+    """Yields the kernels that compute `results` again, with direct sums for the guarded `value`.
+
+    They run if the guard's flag is set.
+    """
     graph = guards.repeated(value, results, available)
     users = graph.users()
     for group in partition(graph, model):
@@ -259,7 +270,7 @@ def _direct_kernels(
 
 
 def _slides(stage: Stage) -> bool:
-    """Returns True if windows of a stage slide along an axis of what it reads."""
+    """Returns True if a stage reads a sliding window: an index has a result loop and a sum loop."""
     summed, iters = set(stage.reduce), set(stage.iters)
     moving = (set(free_vars(i)) for node in reads(stage) for i in node.indices)
     return any(v & summed and v & iters for v in moving)
@@ -284,8 +295,10 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
-    """Returns the values to set apart: neither they nor the values they are parts of are visible
-    outside."""
+    """Returns the values whose planes are to be set apart.
+
+    Kernels compute them, and their storage is not visible outside of kernels or shared.
+    """
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     computed = {v for k in kernels for v in k.results}
     visible = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
@@ -315,7 +328,8 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 
 def pinned_values(placed: Placed) -> set[Value]:
-    """Returns the values whose storage is defined outside, and those that share it."""
+    """Returns the values whose storage callers, calls or control flow define, and values that share
+    it."""
     pinned = seen_by_others(placed.graph)
     pinned |= {parent for piece, parent in placed.wholes.items() if piece in pinned}
     return pinned | {piece for piece, parent in placed.wholes.items() if parent in pinned}
@@ -325,8 +339,10 @@ def pinned_values(placed: Placed) -> set[Value]:
 
 
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
-    """Returns `join` with a copy of each part that is stored elsewhere, and the kernels of the
-    copies."""
+    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere.
+
+    The kernels make these copies.
+    """
     copies: list[Kernel] = []
     parts: list[ConcatPart] = []
     for number, part in enumerate(join.parts):
@@ -341,10 +357,10 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
 def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
-    """Turns halos of parts into halos of the values they are parts of.
+    """Returns halos in which the halos of parts have become halos of the concatenated values.
 
-    Reads beyond a part along the joined axis stay checked, because elements of other parts lie
-    there.
+    Along the joined axis they have width 0: elements of other parts lie there, so reads beyond a
+    part are still checked.
     """
     merged = dict(halos)
     for join in joins:
@@ -364,8 +380,11 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Returns results of windows, values computed from them point by point, and values that join
-    them."""
+    """Returns the values that have channels last.
+
+    They are results of windows, values that are computed from these point by point, and the
+    concatenated values that contain them.
+    """
     values_last: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
@@ -384,8 +403,10 @@ def _channels_last(
 
 
 def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
-    """Returns the results that read an operand of `values_last` axis by axis, possibly through
-    stages that do the same."""
+    """Returns the results whose axes correspond to the axes of an operand in `values_last`.
+
+    There may be other stages between the operand and the result.
+    """
     following: set[int] = set()
     for number, stage in enumerate(kernel.expr.stages):
         for node in reads(stage):
@@ -408,8 +429,7 @@ def _axis_by_axis(stage: Stage, node: Read) -> bool:
 
 
 def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
-    """Returns True if a result is computed from an operand, or gathered from a stage, whose
-    neighbours in storage are channels."""
+    """Returns True if a stage computes from a source whose last axis is its own channel axis."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
@@ -434,10 +454,10 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
 
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
-    """Returns the halo that each value needs for its padded reads to stay in storage.
+    """Returns the halo that each value needs so that its padded reads stay inside its storage.
 
-    A value has none if its readers disagree about the fill, or if checks at each read take no
-    longer.
+    A value has no halo if its readers have different fill values, or if checks of its reads take no
+    longer than storing the halo.
     """
     halos_of: dict[Value, list[_Halo]] = {}
     for step in steps:
@@ -446,7 +466,8 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
                 continue
             shape = value.type.shape
             widths = all_known(_overhang(i, n) for i, n in zip(node.indices, shape, strict=True))
-            # A halo is stored from f64, which cannot hold some fills (large integers, NaN).
+            # The fill value of a halo is kept as f64, which some fill values do not survive: large
+            # integers, and NaN, which differs from itself.
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
@@ -462,23 +483,28 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
-    """Returns True if `stage` reads `value` more often than its halo stores elements: a halo saves
-    one check for each read."""
+    """Returns True if `stage` reads `value` at least as often as there are elements in the halo.
+
+    A halo saves one check for each read, and costs one store for each of its elements.
+    """
     padded, shape = _padded_shape(value, halo), value.type.shape
     halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
     return halo_elements <= prod(map(trips, stage.loops))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:
-    """Returns the halo that contains all of `halos`, which have the same fill."""
+    """Returns the smallest halo that contains all of `halos`, which have the same fill value."""
     axes = zip(*(h.widths for h in halos), strict=True)
     widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
     return _Halo(widths, halos[0].fill)
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns the reads with a fill of values that are read several times: by reductions, or at
-    several places."""
+    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile.
+
+    They have a fill value, and their elements are read several times: by a reduction, or by
+    several reads of a stage.
+    """
     if step.kernel is None or step.condition is not None:
         return []
     padded: list[tuple[Stage, Value, Read]] = []
@@ -492,7 +518,8 @@ def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
 
 @lru_cache(1 << 14)
 def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
-    """Returns how far `index` goes below zero and beyond `size`; None if unknown."""
+    """Returns (below, beyond): how far `index` goes below 0 and beyond `size` - 1; None if
+    unknown."""
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
@@ -507,15 +534,17 @@ def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
     low, (smallest, largest) = bounds(first)[0], bounds(_with_remainders(last - size + 1))
     if low is None or largest is None:
         return None
-    # The bound of an index that varies with a symbolic size may be far beyond all reads.
+    # If the index varies with a symbolic size, its bound may be far beyond what is ever read.
     if as_int(size) is None and (smallest is None or largest - smallest >= typical(size)):
         return None
     return max(0, -low), max(0, largest)
 
 
 def _with_remainders(index: Index) -> Index:
-    """Rewrites `4 * (n // 4)` as `n - n % 4`, whose bounds are close to each other next to another
-    n."""
+    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`.
+
+    If the index has another term -n, the n's cancel, and its bounds are tight.
+    """
     for atom in atoms(index):
         if isinstance(atom, Quotient):
             factor, remainder = factor_of(index, atom)
@@ -535,10 +564,9 @@ def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
 def _pad_pinned(
     steps: list[ProgramStep], pinned: set[Value], halos: Mapping[Value, _Halo]
 ) -> tuple[list[ProgramStep], set[Value]]:
-    """Returns steps that read padded copies of values which need a halo but have a fixed layout,
-    and the copies.
+    """Returns (steps, copies): values of fixed layout that need a halo are read from padded copies.
 
-    A copy holds its padding as elements: one kernel writes all of it.
+    The padding of a copy is a part of its elements, so one kernel writes all of it.
     """
     copies = {
         v: Value(f"{v.name}.padded", replace(v.type, shape=_padded_shape(v, h)))
@@ -572,7 +600,7 @@ def _padded_shape(value: Value, halo: _Halo) -> Shape:
 
 
 def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
-    """Returns True if all reads of `value` have this `fill` outside of it."""
+    """Returns True if all reads of `value` have the fill value `fill`, or none."""
     return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
@@ -582,14 +610,14 @@ def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
 
 
 def _shifted(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
-    """Returns the place of an element in storage with a halo; with a `sign` of -1 the inverse."""
+    """Returns the indices `at` of an element in the padded copy; with `sign` -1 the inverse."""
     return tuple(i + before * sign for i, (before, _) in zip(at, halo.widths, strict=True))
 
 
 def _read_padded(
     kernel: Kernel, copies: Mapping[Value, Value], halos: Mapping[Value, _Halo]
 ) -> Kernel:
-    """Returns `kernel` with `copies` in place of the values that they are copies of."""
+    """Returns `kernel` with reads of padded `copies` in place of the values, which are the keys."""
 
     def padded(node: Read, value: Value) -> Scalar:
         at = _shifted(node.indices, halos[value])

@@ -1,19 +1,21 @@
-"""Chooses among storage orders of the values between kernels by the price of their kernels.
+"""Chooses the storage order of values between kernels, by the prices of the kernels.
 
-    conv -> conv of one filter     the rule: channels last; row-major, vectors run along rows
-    k = x @ w ; q[i, d] * k[j, d]  the rule: row-major; d outside, vectors run along j
+    kernels                          order by the rule of assign    cheaper order
+    conv -> conv of one filter       channels last                  row-major: vectors along rows
+    k = x @ w ; q[i, d] * k[j, d]    row-major                      d outermost: vectors along j
 
-The alternatives are row-major and each axis innermost along which a kernel may run its vectors.
-Kernels are priced as they would be scheduled. Requires layouts (`assign`), which are the first
-alternative everywhere: another one has to save more than prices err by. Establishes other orders of
-the same storage dimensions, halos included, for values that only kernels see.
+Requires layouts (`assign`), which are the first alternative for each value.  Other alternatives are
+row-major order, and each axis innermost along which a kernel may run its vectors.  Kernels are
+priced as they would be scheduled.  Another order must save more than the error of prices.
+Establishes other orders of the same storage dimensions, with their halos, for values that only
+kernels see.
 
-A value computed point by point from another has the same order, and so do the parts of a value: a
-class of values has one order. A class costs as much as the kernels that touch it; classes that
-share kernels are chosen together.
+A value that is computed point by point from another value has the same order, and so do the parts
+of a value.  These values are a class.  The cost of a class is that of the kernels that read or
+write its values.  Classes that share kernels are chosen together.
 
-Then a copy, for example with the padding of a caller's input, becomes the first stage of its only
-reader, if that takes less time.
+Afterwards a copy may become the first stage of its only reader, if that takes less time.  An
+example is a copy that pads a caller's input.
 """
 
 from collections import ChainMap, Counter
@@ -48,14 +50,15 @@ from tcc.schedule.alternatives import (
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# Another order counts as dearer by this fraction of its kernels' price, or of the rule's price if
-# that is lower: prices err.
+# Because prices have errors, this fraction is added to the price of another order. It is a fraction
+# of the order's price, or of the rule's price if that is lower.
 _MARGIN = MARGINS["storage order"].saves
-# Classes whose kernels take fewer seconds are not varied.
+# Classes whose kernels take fewer seconds keep the order of the rule.
 _LEAST = Seconds(1e-5)
-# Kernels of a graph that are priced with orders other than the rule's.
+# The most kernels of a graph that are priced with orders other than the rule's.
 BUDGET = 256
-# Bits of an element that was not rounded: rounded elements depend on their neighbours in storage.
+# The bits of an element that is not rounded. Rounding depends on neighbours in storage, so values
+# of fewer bits keep their order.
 _WHOLE = 32
 
 # The logical axes of a value, outermost in storage first.
@@ -64,8 +67,10 @@ Order: TypeAlias = tuple[int, ...]
 
 @entity
 class _Class:
-    """Values that share one order, their possible orders (the rule's first), and the kernels that
-    touch them."""
+    """Values that share one storage order.
+
+    `orders` are the possible orders, that of the rule first.  `kernels` read or write the values.
+    """
 
     values: tuple[Value, ...]
     orders: tuple[Order, ...]
@@ -75,10 +80,10 @@ class _Class:
 def choose_layouts(
     placed: Placed, planner: KernelChooser, outer: Mapping[Value, Graph] | None = None
 ) -> Placed:
-    """Returns `placed` with the orders of its kernels' lowest price, and with copies merged into
-    their readers; without prices, `placed` itself.
+    """Returns `placed` with the cheapest storage orders, and with copies merged into their readers.
 
-    `outer` maps the constants of the graphs around a body to their graphs.
+    Returns `placed` itself if the planner has no prices of layouts.  `outer` maps the constants of
+    the graphs around a body to their graphs.
     """
     if not planner.prices_layouts:
         return placed
@@ -96,7 +101,8 @@ def choose_layouts(
     picks = choose_together(places, links, 0.0, forced)
     moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
-    # Links price pairs of classes; a kernel may touch three.
+    # Links price pairs of classes only, but a kernel may have values of three classes. So the price
+    # of all moves together decides.
     if not saves(prices.total(kernels, *moves), prices.total(kernels)):
         picks = tuple(forced.get(place, 0) for place in range(len(classes)))
         moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
@@ -113,7 +119,7 @@ def choose_layouts(
 
 
 class _Prices:
-    """Prices of kernels under the rule's layouts and with some classes in other orders."""
+    """Prices kernels, under the rule's layouts or with some classes in other orders."""
 
     def __init__(
         self, placed: Placed, planner: KernelChooser, constants: Collection[Value]
@@ -121,7 +127,7 @@ class _Prices:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)
         self._keys: set[KernelKey] = set()
-        # The time of all kernels at each set of sizes.
+        # The total time of all kernels at each set of sizes.
         self._base = self._times(placed.kernels)
         self._limit = len(self._keys) + BUDGET
 
@@ -131,8 +137,10 @@ class _Prices:
         return len(self._keys) >= self._limit
 
     def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
-        """Returns the seconds of `kernels` with each class of `moves` in its order of that number;
-        at further sets of sizes, their share of the whole graph's time."""
+        """Returns the price of `kernels`, with each class of `moves` in its order of that number.
+
+        It is the mean over all sets of sizes of their share of the graph's time, in seconds.
+        """
         return mean_share(self._times(kernels, *moves), self._base)
 
     def _times(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Times:
@@ -143,8 +151,10 @@ class _Prices:
         return together(map(self._planner.times_of, keys))
 
     def joined(self, placed: Placed) -> Placed:
-        """Returns `placed` with copies, such as padded inputs, merged into their only reader where
-        that takes less time."""
+        """Returns `placed` with copies merged into their only reader, where that takes less time.
+
+        An example is the copy that pads an input.
+        """
         operands = (v for s in placed.steps if s.kernel for v in s.kernel.operands)
         uses = Counter((*pinned_values(placed), *placed.wholes, *operands))
         producers: dict[Value, Kernel] = {}
@@ -182,8 +192,10 @@ class _Prices:
         return kernel_key(kernel, self._layouts, self._constants)
 
     def content(self, class_: _Class) -> tuple[Any, ...]:
-        """Returns the orders of a class, the kernels that touch it, and which of their operands and
-        results belong to it."""
+        """Returns what identifies a class: (orders, kernels, places).
+
+        `places` has for each kernel the positions of its operands and results in the class.
+        """
         members = set(class_.values)
         places = tuple(
             tuple(n for n, v in enumerate((*k.operands, *k.results)) if v in members)
@@ -192,8 +204,10 @@ class _Prices:
         return class_.orders, tuple(map(self._key, class_.kernels)), places
 
     def options(self, class_: _Class) -> tuple[Alternative[Order], ...]:
-        """Returns the orders of a class, each with the seconds that its kernels take more than
-        under the rule."""
+        """Returns the orders of a class, each with the additional seconds that it costs.
+
+        They are relative to the rule's order, and negative where an order saves time.
+        """
         rule = self.total(class_.kernels)
         alternatives = [Alternative(class_.orders[0], NO_TIME)]
         for n, order in enumerate(class_.orders[1:], 1):
@@ -204,11 +218,11 @@ class _Prices:
 
 
 def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
-    """Returns `reader` with the copy that `first` makes as its first stage; None if `first` is no
-    copy, or fills a border of symbolic size.
+    """Returns `reader` with the copy of kernel `first` as its first stage.
 
-    At a symbolic border each element is tested, which prices do not count: 3x3 convolutions of 64
-    and 128 channels took 1.7 and 2.6 times as long.
+    None if `first` is not a copy, or pads a value of symbolic size.  There each element would be
+    tested, which prices do not count: 3x3 convolutions of 64 and 128 channels took 1.7 and 2.6
+    times as long.
     """
     match first:
         case Kernel(
@@ -226,7 +240,7 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
 def _links(
     classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields the pairs of classes that share some of `kernels`, each with its link."""
+    """Yields ((a, b), link) for each pair of classes a < b that share some of `kernels`."""
     touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
     for number, class_ in enumerate(classes):
         for kernel in class_.kernels:
@@ -240,8 +254,10 @@ def _links(
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
-    """Returns the function of two orders that gives the seconds which both classes take together
-    beyond the sum of each by itself."""
+    """Returns a function of an order of each class, by number.
+
+    It gives the seconds that both orders cost together, minus the sum of what each costs by itself.
+    """
     extra: dict[tuple[int, int], Seconds] = {}
 
     def beyond(a: int, b: int) -> Seconds:
@@ -262,8 +278,7 @@ def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Pric
 
 
 def _classes(placed: Placed) -> list[_Class]:
-    """Returns the classes of values whose order is free, in the order in which kernels store
-    them."""
+    """Returns the classes of values whose storage order may change, in the order of kernels."""
     kernels = placed.kernels
     fixed = pinned_values(placed)
     kernel_values = dict.fromkeys(
@@ -307,8 +322,10 @@ def _order_of(value: Value, where: Layout) -> Order | None:
 def _followers(
     kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yields pairs of values of equal shape and order, where a kernel computes the second from the
-    first point by point."""
+    """Yields (operand, result) pairs of kernels that compute the result point by point.
+
+    Both values have equal shapes and orders.
+    """
     for kernel in kernels:
         for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
             stage = kernel.expr.stages[out.stage]
@@ -327,9 +344,11 @@ def _followers(
 def _proposed(
     values: Sequence[Value], kernels: Sequence[Kernel], layouts: Mapping[Value, Layout]
 ) -> tuple[Order, ...]:
-    """Returns the orders for a class: the rule's, row-major, and each axis innermost along which
-    a kernel may run vectors and that is innermost in neither. Axes of one element may lie
-    anywhere."""
+    """Returns the possible orders of a class, without duplicates.
+
+    They are the rule's order, row-major, and an order for each other axis along which a kernel may
+    run vectors, with that axis innermost.  Orders that differ only in axes of length 1 are equal.
+    """
     shape = values[0].type.shape
     rule = _order_of(values[0], layouts[values[0]])
     assert rule is not None
@@ -347,15 +366,18 @@ def _proposed(
 
 
 def _moving(shape: Sequence[Index], order: Order) -> Order:
-    """Returns `order` without the axes of one element."""
+    """Returns `order` without the axes of length 1."""
     return tuple(n for n in order if as_int(shape[n]) != 1)
 
 
 def _vector_axes(
     kernel: Kernel, values: Collection[Value], layouts: Mapping[Value, Layout]
 ) -> set[int]:
-    """Returns the axes of `values` along which a stage's last loop runs, or a loop along which
-    neighbours of another value of the kernel lie."""
+    """Returns the axes of `values` along which a kernel may run its vectors.
+
+    These are axes that a stage's last loop indexes.  They are also axes indexed by a loop along
+    which another value of the kernel is contiguous.
+    """
     stages = kernel.expr.stages
     touched = [
         (value, [set(free_vars(i)) for i in node.indices])

@@ -1,11 +1,11 @@
-"""Cuts kernels with long sums into a kernel of partial sums and a kernel that adds them.
+"""Divides kernels with long sums into a kernel of partial sums and a kernel that adds them.
 
     kernel { y = sum(k: 4096) x[i, k] * w[k, j] }
       ->  kernel { p[q, i, j] = sum(r: 512) x[i, 512*q + r] * w[512*q + r, j] }     q: 0..8
           kernel { y = sum(q) p[q, i, j] }
 
-Requires layouts, and the types in which values are stored: prices depend on both.
-Establishes a layout for each value of partial sums: channels last where the result is stored so.
+Requires layouts, and the types in which values are stored, because prices depend on both.
+Establishes a layout for each value of partial sums.  It has the axis order of the result.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from tcc.schedule.backend import Divides
 
 
 def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
-    """Returns `placed` with each kernel that `divides` rewrites cut into two.
+    """Returns `placed` with each kernel that `divides` rewrites divided into two kernels.
 
-    `divides` is `KernelModel.divides`; with None `placed` comes back unchanged.
+    `divides` is `KernelModel.divides`.  If it is None, returns `placed`.
     """
     if divides is None:
         return placed
@@ -50,7 +50,7 @@ def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:
-    """Returns the order of the result's axes, behind the axis of the parts if that axis is new."""
+    """Returns the layout of partial sums: the result's axis order, after the axis of the parts."""
     order, rank = axis_order(result), parts.type.rank
     if order is None or rank not in (len(order), len(order) + 1):
         return row_major(parts.type.shape)

@@ -1,11 +1,12 @@
-"""Elements of less than a byte: packed where callers see them, one byte each inside the program.
+"""Packs elements of less than a byte in inputs, outputs and large constants; elsewhere each takes
+one byte.
 
     %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
 
-Ordinary nodes unpack inputs and large constants and pack outputs. They fuse like other nodes, and
-constants stay packed in the artifact. Requires a graph that is ready to be partitioned. Establishes
-that no input and no output has elements of less than a byte; the types that callers see are kept
-beside the graph.
+Ordinary nodes unpack inputs and large constants, and pack outputs.  These nodes fuse like others,
+and constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
+Establishes that no input and no output has elements of less than a byte.  The types that callers
+see are returned with the graph.
 """
 
 from collections.abc import Mapping
@@ -21,14 +22,14 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
 
-_LARGE = 64  # elements; smaller constants take a byte for each
+_LARGE = 64  # the fewest elements of a constant that is packed
 
 
 def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
-    """Returns `graph` with packed inputs, outputs and constants, and the types of these inputs and
-    outputs as callers see them, by name; the graph itself if there are none.
+    """Returns `graph` with packed inputs, outputs and constants, and the types that callers see.
 
-    Raises UserError for a state with elements of less than a byte.
+    The types are those of the packed inputs and outputs, by name.  Returns the same graph if there
+    is nothing to pack.  Raises UserError for a state with elements of less than a byte.
     """
     outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
     constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]
@@ -50,7 +51,7 @@ def _is_large(type: TensorType) -> bool:
 
 
 class _Surface:
-    """A graph's values, and the nodes added before and after it."""
+    """Packs the inputs, outputs and constants of a graph, by nodes before and after its own."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

@@ -1,13 +1,16 @@
-"""Finds values whose planes a kernel reads together and that would lie in the same cache sets.
+"""Finds values whose planes a kernel reads together although they lie in the same cache sets.
 
     y[4*u + k] = f(k; m[0, u], ..., m[35, u])      planes m[p] of 16 KiB: all 36 elements of a point
                                                    lie in one set of a cache with 12 places for them
 
-A cache chooses the set of an address by bits above the line and, in the first level, below a page.
-Elements a multiple of a page apart evict each other, and loads wait for stores whose addresses
-agree in these bits. Planes an odd number of lines apart begin in different sets. Planes of symbolic
-size are whole pages at some sizes, so they are always set apart. Requires stages whose results lie
-with the first axis outermost.
+A plane is the part of a value at one index of its first axis.  The bits of an address above those
+of a cache line select the cache set, and in the first level only bits below a page count.  So
+elements whose distance is a multiple of a page evict each other, and loads wait for stores to
+addresses with the same bits.
+
+Planes whose distance is an odd number of lines begin in different sets.  Planes of symbolic size
+are whole pages at some sizes, so they are always set apart.  Requires that the first axis of
+results is outermost in storage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +23,16 @@ from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
 from tcc.schedule.footprint import PAGE
 
-# This many elements of one set do not stay in the cache beside other data.
+# The number of elements in one cache set that do not all stay in the cache with other data.
 _MANY = 8
 
 
 def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> Iterator[Value]:
-    """Yields the operands and results of which one point touches elements in many planes that are,
-    or for a symbolic size may be, a multiple of a page apart."""
+    """Yields the operands and results of a kernel that should be set apart.
+
+    One point of the kernel accesses elements of many of their planes, and the distance of planes
+    is a multiple of a page, or may be for a symbolic size.
+    """
     for number, stage in enumerate(expr.stages):
         places_of: dict[int, list[Indices]] = {}
         for node in reads(stage):
@@ -44,7 +50,7 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
 
 
 def _aligned(type_: TensorType) -> bool:
-    """Returns True for a value of many planes, which are whole pages or of symbolic size."""
+    """Returns True for a value of many planes whose size is a multiple of a page, or symbolic."""
     count, plane = (as_int(element_count(part)) for part in (type_.shape[:1], type_.shape[1:]))
     if count is None or count < _MANY or type_.dtype.bits % 8:
         return False

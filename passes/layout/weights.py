@@ -1,8 +1,8 @@
-"""The weight section: every constant in every layout that a kernel reads, once.
+"""Builds the weight section: every constant, once in each layout that a kernel reads.
 
-Packing a weight is evaluating its layout. A layout whose storage dimensions are each an axis, its
-quotient or its remainder (as all planned layouts are) packs by reshaping; any other packs by
-indexing.
+To pack a weight is to store its elements where the layout puts them.  If each storage dimension is
+an axis, or the quotient or remainder of an axis by a number, the array is reshaped and transposed.
+All planned layouts are of this kind.  For other layouts, elements are stored by their indices.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 
-# Alignment of each weight within the section: a vector's, and for a large weight that of a page,
-# where the processor's prefetchers stop. Hints ask for a line of each of several pages
-# (`tcc.passes.tile.cpu.prefetch`), and streams that cross pages half way read 8 to 12 % slower.
+# The alignment in bytes of each weight in the section: that of a vector, and for a large weight
+# that of a page, where the hardware prefetchers stop. Kernels prefetch a line of each of several
+# pages in turn (`tcc.passes.tile.cpu.prefetch`). Streams that begin in the middle of a page are
+# read 8 to 12 % slower.
 _ALIGN = 64
 _PAGE = 4096
 _LARGE = 1 << 16
@@ -33,10 +34,10 @@ _LARGE = 1 << 16
 class Rounded:
     """A constant that is stored in fewer bits.
 
-    `sources` are the names of the source model's constants that it was computed from (none if
-    unknown), `type` is `bf16`, `f16`, `int8` or `int4`. `operands` is the type of the tensors
-    multiplied with it, empty if these are not rounded. `moved`: it holds elements of its sources
-    unchanged.
+    `sources`: names of the source model's constants from which it was computed, if known.
+    `type`: `bf16`, `f16`, `int8` or `int4`.
+    `operands`: the type of the tensors that are multiplied with it; empty if not rounded.
+    `moved`: True if it only holds elements of its sources, and was not computed from them.
     """
 
     sources: tuple[str, ...]
@@ -53,11 +54,10 @@ class _Entry:
 
 
 class WeightTable:
-    """Assigns offsets to weights.
+    """Assigns offsets in the weight section to constants.
 
-    `parts` returns the section's bytes one weight at a time. `rounded` lists the model's constants
-    that are stored with less precision, and `types` the types in which the weights of contractions
-    are stored, if less than f32 is requested.
+    `rounded` has the model's constants that are stored with less precision.  `types` has the stored
+    types of the weights of contractions, if less than f32 is requested.
     """
 
     def __init__(self, store: ConstantStore) -> None:
@@ -78,8 +78,7 @@ class WeightTable:
         return self._offsets[entry], size
 
     def adopt(self, other: WeightTable) -> dict[int, int]:
-        """Places the constants of `other` too; returns a map from their offsets there to those
-        here."""
+        """Adds the constants of `other`; returns for each offset in `other` the offset here."""
         offsets: dict[int, int] = {}
         for entry, offset in other._offsets.items():
             self._store.adopt(entry.handle, other._store)
@@ -95,9 +94,10 @@ class WeightTable:
         return list(self._offsets.items()) == list(other._offsets.items())
 
     def parts(self) -> Iterator[Callable[[], Array]]:
-        """Yields functions that return the section's arrays of bytes, in order.
+        """Yields functions that return the parts of the section as arrays of bytes, in order.
 
-        The zeros between weights are parts of their own: appending them would copy the weight.
+        A part is a weight, or the zeros between two weights.  Appending the zeros to a weight would
+        copy it.
         """
         ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
@@ -111,8 +111,10 @@ class WeightTable:
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:
-    """Returns the bytes of `array` in memory order as `dtype` is stored (bf16 as upper halves,
-    narrow types as one byte with their code)."""
+    """Returns the bytes of `array` in memory order, as elements of `dtype` are stored.
+
+    A bf16 is the upper 16 bits of an f32.  An element of a narrow type is one byte with its code.
+    """
     if dtype.is_narrow:
         return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -129,7 +131,7 @@ def _count(layout: Layout) -> int:
 
 
 def pack(array: Array, layout: Layout) -> Array:
-    """Returns `array` in storage order: an array of `layout.sizes`."""
+    """Returns `array` in storage order, as an array of shape `layout.sizes`."""
     sizes = tuple(as_int(s) or 0 for s in layout.sizes)
     quick = _by_reshaping(array, layout, sizes)
     return _by_indexing(array, layout, sizes) if quick is None else quick
@@ -145,9 +147,11 @@ def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
 
 
 def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
-    """Pads, splits each axis into (quotient, remainder), and permutes the pieces; None if the
-    layout is no permutation of them."""
-    pieces: list[tuple[int, str, int]] = []  # of each storage dimension: axis, part, divisor
+    """Returns `array` in storage order, by padding, reshaping and transposing it.
+
+    None if some storage dimension is not an axis, its quotient or its remainder.
+    """
+    pieces: list[tuple[int, str, int]] = []  # (axis, part, divisor) of each storage dimension
     for index in layout.indices:
         piece = _piece(index, layout)
         if piece is None:
@@ -179,7 +183,10 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
 
 
 def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
-    """Returns the axis, the part and the divisor of a storage index; None for any other index."""
+    """Returns (axis, part, divisor) of a storage index; None for an index of another kind.
+
+    `part` is "whole", "quotient" or "remainder".
+    """
     var = var_of(index)
     if var in layout.axes:
         return layout.axes.index(var), "whole", 1

@@ -1,11 +1,11 @@
-"""Keeps only those elements of a value that will still be read, where the most memory is live.
+"""Compacts values to the elements that will still be read, where the most memory is live.
 
     a = f(x) ; b = g(a) ; y = h(x[::2, ::2])
       ->  a = f(x) ; k = x[::2, ::2] ; b = g(a) ; y = h(k)      k lies where x began
 
-Requires layouts. Establishes that an arena value whose last reader skips elements is compacted in
-place after its other readers, if that lowers the peak of live memory. For example, the shortcut of
-a residual network does not hold its whole operand while the main branch runs.
+Requires layouts.  Establishes that a value whose last reader skips elements is compacted in place
+after its other readers, if that lowers the peak of live memory.  For example, the shortcut of a
+residual network then does not hold its whole operand while the main branch runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,14 @@ from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.schedule.nest import typical
 
-# Keeping more than one element in this many costs more time than the memory is worth.
+# A value is compacted only if at most one of this many elements is kept. Otherwise it costs more
+# time than the memory is worth.
 _PART = 4
 
 
 @frozen
 class _Life:
-    """The steps that compute and read a value, in order, and its bytes at typical sizes."""
+    """The numbers of the steps that compute and read a value, and its bytes at typical sizes."""
 
     steps: tuple[int, ...]
     size: int
@@ -55,7 +56,7 @@ def compacted(placed: Placed) -> Placed:
 
 
 def _compacted_once(placed: Placed) -> Placed | None:
-    """Returns `placed` with one value compacted; None if that lowers no peak."""
+    """Returns `placed` with one value compacted; None if no value lowers the peak."""
     lives = _lives(placed)
     live = _live_bytes(placed, lives) if lives else []
     if not live:
@@ -84,8 +85,7 @@ def _compacted_once(placed: Placed) -> Placed | None:
 
 
 def _lives(placed: Placed) -> dict[Value, _Life]:
-    """Returns the lives of the values that kernels compute for kernels alone, and whose sizes do
-    not depend on data."""
+    """Returns the lives of values that only kernels use, and whose sizes do not depend on data."""
     steps: dict[Value, list[int]] = {}
     excluded = {*seen_by_others(placed.graph), *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
@@ -106,8 +106,10 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
 
 
 def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:
-    """Returns the live bytes at each step; a result that replaces an operand takes no memory beside
-    it."""
+    """Returns the live bytes at each step.
+
+    A result that replaces an operand is not counted at the step that computes it.
+    """
     changes = [0] * (len(placed.steps) + 1)
     for value, life in lives.items():
         producer = placed.steps[life.steps[0]]
@@ -125,8 +127,10 @@ def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:
 
 
 def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bool:
-    """Returns True if a result takes the place of an operand of equal size that dies there and is
-    read in storage order."""
+    """Returns True if a result can overwrite an operand of the kernel.
+
+    The operand has the result's size, is not read later, and is read in storage order.
+    """
     number = lives[result].steps[0]
     for operand in kernel.operands:
         life = lives.get(operand)
@@ -139,7 +143,7 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
 
 
 def _as_it_lies(loops: Vars, indices: Indices) -> bool:
-    """Returns True if `indices` are the loops in order, apart from loops of one trip."""
+    """Returns True if `indices` are the loops in order; loops of one iteration do not count."""
     return len(loops) == len(indices) and all(
         var_of(i) is v or known_extent(v) == 1 for i, v in zip(indices, loops, strict=True)
     )
@@ -149,8 +153,10 @@ def _as_it_lies(loops: Vars, indices: Indices) -> bool:
 
 
 def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
-    """Returns, for each axis, the largest number such that a kernel reads only multiples of it;
-    None if it may read beyond the elements."""
+    """Returns for each axis of `value` the largest number that divides all indices a kernel reads.
+
+    None if the kernel may read beyond the elements, or at data-dependent indices.
+    """
     factors = [0] * value.type.rank
     for node in (r for _, r, v in operand_reads(kernel) if v is value):
         if node.indirect or node.fill is not None:
@@ -160,7 +166,7 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
 
 
 def _factor(index: Index) -> int:
-    """Returns a number that divides an index; 0 for an index of 0."""
+    """Returns a number that divides all values of an index; 0 if the index is always 0."""
     remainder = substitute(index, {v: const(0) for v in free_vars(index) if v.hi == 0})
     factor = 0
     for var in free_vars(remainder):
@@ -179,7 +185,10 @@ def _factor(index: Index) -> int:
 def _with_part(
     placed: Placed, value: Value, every: tuple[int, ...], after: int, last: int
 ) -> Placed | None:
-    """Returns `placed` with `value` compacted after step `after`; None if its storage has gaps."""
+    """Returns `placed` with `value` compacted after step `after`, for its reader at step `last`.
+
+    `every` has for each axis the n whose multiples are kept.  None if the value's storage has gaps.
+    """
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
     where, kernel = placed.layouts[value], placed.steps[last].kernel
     order = axis_order(where)

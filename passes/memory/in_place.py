@@ -1,12 +1,11 @@
-"""Lets a launch, or an all_reduce, write a result over an operand that dies there: both get one
-buffer.
+"""Gives a result the buffer of an operand that nothing reads after the launch or all_reduce.
 
     c = conv(a); d = add(c, b); ... = d        ->        c = conv(a); c = add(c, b); ... = c
 
-Requires a program whose arena is not planned yet and whose collectives are waited for at once, and
-kernels with their groups. Establishes that a launch which names a buffer twice, as an operand and a
-result, runs a kernel whose `in_place` has that pair. The kernel reads each element only at the
-point that then replaces it.
+Requires kernels with their groups, and a program whose arena is not planned yet and in which each
+wait follows its collective directly.  If a launch names one buffer as an operand and as a result,
+this pass establishes that its kernel has that pair in `in_place`.  The kernel then reads each
+element only at the point that overwrites it.
 """
 
 from collections.abc import Sequence
@@ -33,8 +32,10 @@ _Pair = tuple[int, int]
 def update_in_place(
     program: Program, bounds: Sequence[Bound]
 ) -> tuple[Program, tuple[TileKernel, ...]]:
-    """Returns `program` with these operands and results in one buffer, and the kernels of `bounds`
-    with the pairs that any of their launches uses."""
+    """Returns the program with merged buffers, and the kernels of `bounds`.
+
+    `in_place` of a kernel has the pairs that some launch of it uses.
+    """
     merger = _Merger(program)
     pairs_of: dict[int, dict[_Pair, None]] = {}
     candidates: dict[int, tuple[_Pair, ...]] = {}
@@ -55,7 +56,7 @@ def update_in_place(
 
 
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
-    """Returns pairs of an operand and a result of a kernel that may lie in one buffer."""
+    """Returns pairs (operand, result) of a kernel's buffers, by number, that may be one buffer."""
     scopes = [b.scope for b in kernel.buffers]
     results = [n for n in kernel.results if stored_once(kernel, group, n)]
     return tuple(
@@ -67,7 +68,7 @@ def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
 
 
 class _Merger:
-    """Buffers and their lives while launches are visited in order."""
+    """Merges buffers, and keeps track of their lives, while launches are visited in order."""
 
     def __init__(self, program: Program) -> None:
         self.replaced_by: dict[BufferId, BufferId] = {}
@@ -75,7 +76,7 @@ class _Merger:
         self._fixed = fixed_buffers(program)
         self._lives = lives_of(program)
         self._halos: dict[BufferId, Halo] = {}
-        # The position where a value is first computed or read.
+        # The first position that uses a buffer, apart from the filling of its halo.
         self._begun: dict[BufferId, int] = {}
         for position, instr in enumerate(program.body):
             filled = filled_halo(instr, program)
@@ -88,8 +89,11 @@ class _Merger:
     def try_pair(
         self, position: int, named: Sequence[BufferId], pair: _Pair, end: int | None = None
     ) -> bool:
-        """Merges the `pair` of the buffers `named` by the instruction at `position`, if nothing
-        reads the operand after `end` (or `position`); returns True if it did."""
+        """Merges two buffers that the instruction at `position` names; returns True if it did.
+
+        `pair` are their places in `named`: the operand's, then the result's.  The operand's life
+        must end at `end`, or at `position` if `end` is None.
+        """
         buffers = [self.replaced_by.get(b, b) for b in named]
         operand, result = (buffers[n] for n in pair)
         if (
@@ -102,7 +106,8 @@ class _Merger:
         return True
 
     def _may_merge(self, operand: BufferId, result: BufferId, position: int, end: int) -> bool:
-        """Returns True if both buffers are alike, and the operand dies where the result begins."""
+        """Returns True if both buffers have equal sizes and halos, the result's life begins at
+        `position`, and the operand's ends at `end`."""
         a, b = (self._program.buffers[n].place for n in (operand, result))
         return (
             isinstance(a, Arena)

@@ -1,7 +1,7 @@
-"""Buffers of a program that is not planned yet: their lives, and merging several into one.
+"""Finds the lives of a program's buffers, and merges several buffers into one.
 
-A position is that of an instruction of the program itself; an instruction with bodies counts as
-one.
+The arena of the program must not be planned yet.  Positions number the instructions of the program
+itself: an instruction with bodies has one position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,24 @@ from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 
-# Properties that equal halos share: element type, storage, and widths with the value.
+# What equal halos have in common: the register of the size in bytes, the element type, the storage
+# sizes, and the integers of `fill_halo`: the fill value's bits, then the widths.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
 @frozen
 class LiveRange:
-    """The first and the last position that touches a buffer."""
+    """The first and the last position that names a buffer."""
 
     first: int
     last: int
 
 
 def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[BufferId, int]:
-    """Returns the bytes of the arena buffers whose sizes follow from `dims`, sizes of inputs by
-    port and axis."""
+    """Returns the bytes of the arena buffers whose sizes follow from `dims`.
+
+    `dims` has sizes of inputs, under (port, axis).
+    """
     values = let_values(program.body, dims)
     return {
         n: values[b.place.size]
@@ -46,7 +49,7 @@ def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[B
 
 
 def lives_of(program: Program) -> dict[BufferId, LiveRange]:
-    """Returns the life of each buffer, without those that views extend."""
+    """Returns the life of each buffer; that a view is used does not extend its base's life."""
     lives: dict[BufferId, LiveRange] = {}
     for position, instr in enumerate(program.body):
         for buffer in touched(instr):
@@ -58,8 +61,11 @@ def lives_of(program: Program) -> dict[BufferId, LiveRange]:
 def laid_over(
     body: Sequence[Instr], lives: Mapping[BufferId, LiveRange]
 ) -> dict[BufferId, BufferId]:
-    """Returns a map from each buffer that dies where `thin` reads it to the buffer that `thin`
-    leaves at its front."""
+    """Returns a map from buffers to the buffers that lie over them.
+
+    A call of `thin` compacts a buffer in place.  If the buffer is not used later, its compacted
+    elements, which are a buffer of their own, lie at its front.
+    """
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
     pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
     return {old: new for old, new in pairs if lives[old].last == lives[new].first}
@@ -68,13 +74,12 @@ def laid_over(
 def born_behind(
     lives: Mapping[BufferId, LiveRange], over: Mapping[BufferId, BufferId]
 ) -> dict[BufferId, LiveRange]:
-    """Returns the lives of the new buffers in `over`, which begin after the death of the old
-    ones."""
+    """Returns the lives of the new buffers in `over`; each begins after its old buffer's life."""
     return {new: LiveRange(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 
 def most_live(lives: Mapping[BufferId, LiveRange], sizes: Mapping[BufferId, int]) -> int:
-    """Returns the most bytes of `sizes` that are live at one time: a lower bound of any arena."""
+    """Returns the most bytes that are live at one time; no arena can be smaller."""
     changes: dict[int, int] = {}
     for buffer, life in lives.items():
         size = sizes.get(buffer, 0)
@@ -89,12 +94,12 @@ def touched(instr: Instr) -> tuple[BufferId, ...]:
 
 
 def fixed_buffers(program: Program) -> frozenset[BufferId]:
-    """Returns the buffers that have views, or that instructions with bodies and copies touch."""
+    """Returns the buffers that views, copies, or instructions with bodies name."""
     return frozenset(b for i in program.body if not isinstance(i, STEPS) for b in touched(i))
 
 
 def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
-    """Returns the buffer whose halo an instruction fills, and what equal halos share; else None."""
+    """Returns the buffer whose halo an instruction fills, and its halo; None for others."""
     if not isinstance(instr, CallOp) or instr.op != "fill_halo":
         return None
     (target,) = instr.outputs
@@ -105,8 +110,10 @@ def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
 
 
 def merged(program: Program, replacements: Mapping[BufferId, BufferId]) -> Program:
-    """Returns `program` with the buffers of `replacements` replaced; their halos need no filling
-    any more."""
+    """Returns `program` with the buffers of `replacements` replaced.
+
+    The instructions that fill the halos of replaced buffers are dropped.
+    """
     if not replacements:
         return program
     mapping = {"b": lambda buffer: replacements.get(buffer, buffer)}

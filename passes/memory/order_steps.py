@@ -2,17 +2,18 @@
 
     a = f(x); b = f(y); c = max(a); d = max(b)  ->  a = f(x); c = max(a); b = f(y); d = max(b)
 
-Requires a program whose arena is not planned yet. Establishes a program of the same instructions,
-in which two keep their order if one writes what the other touches. Checks, control flow,
-collectives, calls that decide sizes, and calls that compact buffers keep their place among all
-others. No price knows the order of launches, and caches favour the graph's order: the program
-changes only if its peak of live bytes falls.
+Requires a program whose arena is not planned yet.  Establishes a program of the same instructions.
+Two instructions keep their order if one writes what the other reads or writes.  Checks, control
+flow, collectives, calls that decide sizes, and calls that compact buffers keep their order with
+respect to all other instructions.  No price depends on the order of launches, and caches favour the
+graph's order.  So the program changes only if its peak of live bytes falls.
 
-The search adds one instruction after another to the sets of those that may run first, and keeps the
-lowest peak of each set: B. H. Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly
-Wired Neural Networks for Edge Devices (MLSys 2020). An instruction that raises no peak and leaves
-no more bytes live runs at once: no order is worse for it. The search is exact unless it needs more
-than `WORK` states; then only the sets with the lowest peaks are extended.
+The search is that of B. H. Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired
+Neural Networks for Edge Devices (MLSys 2020).  A state is a set of instructions that may run first,
+with the lowest peak of its orders.  A step adds one instruction to a set.  If an instruction raises
+no peak and leaves no more bytes live, it is added at once, because no other order is better.  The
+search is exact if it needs at most `WORK` states.  Otherwise only the sets with the lowest peaks
+are extended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +46,11 @@ from tcc.ir.program.table import Kind
 from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
 
-# Search states for each stretch of the program.
+# The most search states for each stretch of a program.
 WORK = 1 << 14
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
-# A buffer: the instructions that touch it, as bits, and its bytes.
+# A buffer: a bit for each instruction that uses it, and its bytes.
 _Buffer: TypeAlias = tuple[int, int]
 # A search state: the peak, the number of instructions that overtook earlier ones, the live bytes,
 # the instructions that may come next, and the order so far.
@@ -61,9 +62,10 @@ def order_steps(
 ) -> Program:
     """Returns `program` with its instructions in an order of lower peak memory.
 
-    `results` are the positions, by kernel, of the buffers that it writes. `dims` are the typical
-    sizes of its inputs by port and axis. The order is chosen at these sizes; at sizes of 1 and at
-    sizes sixteen times as large the program takes no more memory than before.
+    `results` has for each kernel the positions, in a launch's buffers, of those that it writes.
+    `dims` has the typical sizes of the inputs, under (port, axis).  The order is chosen for these
+    sizes.  At sizes of 1 and at sizes sixteen times as large, the program takes no more memory than
+    before.
     """
     other_dims = dict.fromkeys(dims, 1), {at: 16 * size for at, size in dims.items()}
     sizes = [known_sizes(program, sizes_of_inputs) for sizes_of_inputs in (dims, *other_dims)]
@@ -80,15 +82,14 @@ def order_steps(
 
 
 def _moves(instr: Instr) -> bool:
-    """Returns True if an instruction has no effect beyond what it writes, so that its place does
-    not matter otherwise."""
+    """Returns True if an instruction may move, because its only effect is what it writes."""
     if isinstance(instr, CallOp):
         return bool(instr.outputs) and not instr.results and instr.op != "thin"
     return isinstance(instr, Let | Allocate | View | Launch | Copy)
 
 
 class _Stretches:
-    """The stretches of a program between the instructions that keep their place."""
+    """Orders the stretches of a program: sequences of instructions that may move."""
 
     def __init__(
         self, program: Program, results: Sequence[Sequence[int]], sizes: Mapping[BufferId, int]
@@ -98,8 +99,10 @@ class _Stretches:
         self._spans = {b: (lives[b], size) for b, size in sizes.items() if b in lives}
 
     def ordered(self, limit: int) -> Body:
-        """Returns the program's body with each stretch in the order of the lowest peak found; peaks
-        up to `limit` count as equal."""
+        """Returns the program's body with each stretch in the order of the lowest peak found.
+
+        Peaks up to `limit` count as equal.
+        """
         at = 0
 
         def inside(body: Body) -> Body:
@@ -122,10 +125,11 @@ class _Stretches:
     def _order(self, at: int, instrs: Body, limit: int) -> Sequence[int]:
         """Returns the order of the instructions of a stretch that begins at position `at`.
 
-        The search sees, for each instruction, the instructions before it that it needs, as bits,
-        and its buffers: the instructions that touch the buffer, as bits, and its bytes. Two more
-        bits stand for the code around the stretch: one, done before all, touches what is live at
-        the start; the other, never done, touches what lives on.
+        Prepares the search.  Each instruction gets a bit for each earlier instruction that it
+        needs, and its buffers.  Each buffer gets a bit for each instruction that uses it, and its
+        bytes.  Two more bits stand for the code around the stretch.  The first is an instruction
+        that is done from the start, and uses what is live there.  The second is one that is never
+        done, and uses what is live after the stretch.
         """
         count, needs = len(instrs), list[int]()
         users = {
@@ -154,10 +158,10 @@ class _Stretches:
         return _lowest_peak(needs, buffers, live, limit)
 
     def _accesses(self, instr: Instr) -> tuple[set[int], set[int]]:
-        """Returns what an instruction touches and what it writes: memory by the lowest number of a
-        buffer there, registers by negative numbers.
+        """Returns (touches, writes): what an instruction reads or writes, and what it writes.
 
-        Sizes and allocations keep their order, because outputs are allocated when their shapes are
+        Memory is named by the lowest number of a buffer in it, and registers by negative numbers.
+        `Let`s and allocations keep their order, because an output is allocated when its shape is
         known.
         """
         launched = self._results[instr.kernel] if isinstance(instr, Launch) else ()
@@ -176,8 +180,11 @@ class _Stretches:
 def _lowest_peak(
     needs: Sequence[int], buffers: Sequence[Sequence[_Buffer]], entering: int, limit: int
 ) -> Sequence[int]:
-    """Returns the order of the lowest peak found; peaks up to `limit` count as equal, and of equal
-    peaks the order closest to the program's wins."""
+    """Returns the order of the lowest peak found.
+
+    Peaks up to `limit` count as equal.  Among orders of equal peaks, that closest to the program's
+    order is chosen.  `entering` are the bytes that are live at the start.
+    """
     plain = range(len(needs))
     floor = max(limit, entering, *(sum(size for _, size in t) for t in buffers))
     finished, live, program_peak = 1 << len(plain), entering, 0
@@ -212,7 +219,9 @@ def _lowest_peak(
 
 
 def _step(buffers: Sequence[_Buffer], finished: int, live: int, bit: int) -> tuple[int, int]:
-    """Returns the bytes that are live at an instruction and after it, if the instructions
-    `finished` are done."""
+    """Returns the bytes that are live during an instruction, and those live after it.
+
+    The instruction has the bit `bit`; `finished` are the instructions that are done before it.
+    """
     peak = live + sum(size for users, size in buffers if not users & finished)
     return peak, peak - sum(size for users, size in buffers if not users & ~(finished | bit))

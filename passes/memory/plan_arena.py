@@ -1,13 +1,13 @@
-"""Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
+"""Plans the arena: gives each `Arena` buffer an offset, by the buffers' lives in the program.
 
-Operands and results of collectives lie in symmetric memory, where ranks read and write one
-another's blocks, and have a plan of their own. Buffers whose lives overlap get disjoint ranges. If
-all sizes of a plan are static, the planner argument chooses offsets; if inputs decide any, each run
-plans all of them by their lives.
+Buffers whose lives overlap get disjoint ranges.  If all sizes are static, the `planner` argument
+chooses the offsets.  If inputs decide some sizes, each run plans all offsets from the lives.
+Operands and results of collectives lie in symmetric memory, where ranks read and write each other's
+blocks.  That memory has a plan of its own.
 
-A position is the place of an instruction in a walk of the program. A buffer that a loop's body
-touches, and that is also touched outside, lives through the whole loop, because the next trip may
-read it.
+A position is the place of an instruction in a walk of the program, bodies included.  A buffer that
+is used both inside and outside of a loop lives through the whole loop, because the next iteration
+may read it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,16 +49,16 @@ from tcc.passes.memory.merge_buffers import (
     most_live,
 )
 
-# Bytes of a cache line; no two buffers share one.
+# The bytes of a cache line. No two buffers share a line.
 ALIGN = 64
 
 
 @frozen
 class Lifetime:
-    """A buffer of `size` bytes that lives at the positions `first` to `last`, both included.
+    """A buffer of `size` bytes that lives from position `first` to `last`, both included.
 
-    Its offset is a multiple of `ALIGN`. `over` is the index of a buffer that died before and whose
-    offset it gets, or -1.
+    Its offset is a multiple of `ALIGN`.  `over` is the index of a buffer whose life ends before and
+    whose offset this buffer gets, or -1.
     """
 
     first: int
@@ -72,9 +72,9 @@ ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], in
 
 
 def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) -> Program:
-    """Returns `program` with the offsets of all arena buffers set, and its arena's size.
+    """Returns `program` with the offsets of all arena buffers and the size of its arena set.
 
-    If ranks have `shared` memory, operands and results of collectives lie there.
+    If `shared`, ranks have symmetric memory, and operands and results of collectives lie there.
     """
     lives, over = arena_lives(program.body)
     program = _without_idle(program, lives)
@@ -87,11 +87,12 @@ def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) 
 
 
 def _exchanged(program: Program) -> set[BufferId]:
-    """Returns the arena buffers in which ranks read and write one another's blocks.
+    """Returns the arena buffers in which ranks read and write each other's blocks.
 
-    Collectives of groups take part if there are any of all ranks, or if all are of one group: their
-    memory belongs to all ranks, or to the group's. If constants make blocks unequal, each rank has
-    a program of its own, with a plan that differs from those of other ranks.
+    Symmetric memory belongs to all ranks, or to the ranks of one group.  So there are none if the
+    program has collectives of several groups and no collective of all ranks.  There are also none
+    if constants make blocks unequal: then each rank has a program of its own, and their plans
+    differ.
     """
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
@@ -118,8 +119,7 @@ def _planned(
     over: Mapping[BufferId, BufferId],
     planner: ArenaPlanner,
 ) -> Program:
-    """Returns `program` with offsets for the buffers of `sizes`, which become places of this
-    `kind`."""
+    """Returns `program` with offsets for the buffers of `sizes`, whose places become of `kind`."""
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
@@ -127,7 +127,7 @@ def _planned(
     emitter = _Emitter(program, kind, sizes)
     if set(sizes.values()) <= set(constants):
         offsets, end = planner(
-            [  # an empty buffer has an address too
+            [  # an empty buffer counts as one byte, because it needs an address too
                 Lifetime(first, last, max(constants[size], 1), below)
                 for (first, last, below), size in zip(spans, sizes.values(), strict=True)
             ]
@@ -137,8 +137,10 @@ def _planned(
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Program:
-    """Returns `program` with arena buffers that nothing touches (empty values) as aliases that are
-    never set."""
+    """Returns `program` with each arena buffer that nothing uses turned into an alias.
+
+    These buffers belong to empty values, and the aliases are never set.
+    """
     buffers = tuple(
         replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b
         for n, b in enumerate(program.buffers)
@@ -147,8 +149,10 @@ def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Prog
 
 
 def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
-    """Returns the most bytes of the arena that are live at one time if inputs have these
-    dimensions, by port and axis."""
+    """Returns the most bytes of the arena that are live at one time.
+
+    `dims` has the sizes of the inputs, under (port, axis).
+    """
     return most_live(arena_lives(program.body)[0], known_sizes(program, dims))
 
 
@@ -158,10 +162,10 @@ def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
 def arena_lives(
     body: Sequence[Instr],
 ) -> tuple[Mapping[BufferId, LiveRange], Mapping[BufferId, BufferId]]:
-    """Returns the life of each buffer, through its views, and a map from buffers to those that
-    later lie over them.
+    """Returns (lives, over): the life of each buffer, and a map from buffers to others over them.
 
-    A buffer that lies over another lives from the death of that one.
+    The use of a view counts as a use of its base.  The map is that of `laid_over`: the second
+    buffer lives from the end of the first buffer's life.
     """
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
@@ -171,7 +175,7 @@ def arena_lives(
         touches[view.base] |= touches[view.buffer]
     for positions in touches.values():
         for start, end in loops:
-            # A buffer touched inside and outside of a loop may be read in any later trip.
+            # A buffer used inside and outside of a loop may be read in any later iteration.
             if len({start < p < end for p in positions}) > 1:
                 positions.update((start, end))
     lives = {
@@ -187,8 +191,8 @@ def _scan(
     touches: dict[BufferId, set[int]],
     loops: list[tuple[int, int]],
 ) -> int:
-    """Collects the positions of touches, and of loops' starts and ends; returns the position
-    behind."""
+    """Adds the positions at which each buffer is used to `touches`, and to `loops` those of each
+    loop's start and end; returns the position after `body`."""
     for instr in body:
         start = position
         for buffer in buffers_of(instr):
@@ -208,9 +212,10 @@ def _scan(
 
 
 class _Emitter:
-    """Writes the plan into the program: registers of offsets, set where all sizes are known.
+    """Adds instructions that set registers of offsets to a program.
 
-    Sizes of arena buffers depend on inputs alone, so they are computed at entry.
+    They stand after the entry, which computes all sizes of arena buffers: these depend on inputs
+    alone.
     """
 
     def __init__(
@@ -221,14 +226,14 @@ class _Emitter:
         self._entry, self._rest = _entry(program.body)
 
     def fixed(self, offsets: Sequence[int], end: int) -> Program:
-        """Returns the program with these offsets."""
+        """Returns the program with constant `offsets`; `end` is the size of the arena."""
         values = (*offsets, end)
         registers = [self._register() for _ in values]
         lets = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
         return self._program_with(lets, registers[:-1], registers[-1])
 
     def planned(self, lives: Sequence[int]) -> Program:
-        """Returns the program with offsets that each run plans, by `lives` as in `PlanArena`."""
+        """Returns the program with offsets that each run plans; `lives` is that of `PlanArena`."""
         at_entry = {register for i in self._entry for register in defined_registers(i)}
         for number, size in self._sizes.items():
             if size not in at_entry:
@@ -257,11 +262,10 @@ class _Emitter:
 
 
 def _entry(body: Sequence[Instr]) -> tuple[Body, Body]:
-    """Moves all `Let`s that depend on inputs alone to the front, with the entry's checks; returns
-    them and the remaining instructions.
+    """Divides a body into its entry and the remaining instructions.
 
-    Registers that loops and branches set hold different values at different times, so their `Let`s
-    stay.
+    The entry has all `Let`s and `Check`s that depend on inputs alone.  Registers that loops and
+    branches set have different values at different times, so their `Let`s are not in the entry.
     """
     ready: set[Register] = set()
     nested = (i for instr in body for inner in bodies_of(instr) for i in walk_instructions(inner))

@@ -1,12 +1,13 @@
-"""Rows ordered by the matrices that data select for them, as tensor expressions.
+"""Sorts rows by the matrices that data select for them, and copies them to tiles and back.
 
     matrix of each row    2 0 2 1 0 2        tiles of 2 rows     | 1 4 | 3 . | 0 2 | 5 . | . . |
                                              matrix of each tile    0     1     2     2     2
 
-A counting sort without writes to data-dependent places: each row counts the earlier rows of its
-group, each group begins at a tile of its own, and each place finds its row by the counts.  Rows
-keep their order inside a group, so results are bitwise equal on every device.  Counts of many rows
-are computed chunk by chunk, so that no row reads all other rows.
+A group is the rows of one matrix.  The sort is a counting sort without writes to data-dependent
+places.  Each row counts the earlier rows of its group.  Each group begins at a tile of its own.
+Each place of a tile finds its row from the counts.  Rows keep their order inside a group, so
+results are bitwise equal on every device.  With many rows, counts are computed chunk by chunk, so
+that no row reads all other rows.
 """
 
 from collections.abc import Sequence
@@ -20,14 +21,17 @@ from tcc.ops.algebra.movement import delinearise, linearise
 from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
 
-# The rows of a chunk, which are compared with each other, and the most rows that form one chunk.
+# The number of rows of a chunk, which are compared with each other; and the most rows that are not
+# divided into chunks.
 _CHUNK, _MANY = 256, 2048
 
 
 @frozen
 class Grouping:
-    """Rows in groups: the elements of an `index` select among `matrices`; a tile has `tile` rows of
-    one group."""
+    """The grouping of rows by an index tensor of type `index`.
+
+    Its elements select among `matrices` matrices.  A tile has `tile` rows of one group.
+    """
 
     index: TensorType
     matrices: Index
@@ -39,8 +43,10 @@ class Grouping:
 
     @property
     def tiles(self) -> Index:
-        """The largest number of tiles that may be needed: the last tile of each nonempty group may
-        be partly empty."""
+        """The largest number of tiles that may be needed.
+
+        The last tile of each group may be partly empty.
+        """
         groups = minimum(self.matrices, self.rows)
         return (self.rows + groups * (self.tile - 1)) // self.tile
 
@@ -50,7 +56,7 @@ class Grouping:
 
     @property
     def chunk(self) -> Index:
-        """The rows that are compared with each other."""
+        """The number of rows of a chunk, which are compared with each other."""
         largest = bounds(self.rows)[1]
         return self.rows if largest is not None and largest <= _MANY else const(_CHUNK)
 
@@ -60,11 +66,13 @@ class Grouping:
 
 
 def places(grouping: Grouping) -> Expr:
-    """Returns the expression that orders the index tensor, given as a vector: the place of each
-    row, the matrix of each tile, the first tile of each group, and the rows `[chunks, matrices]` of
-    a group through the end of a chunk.
+    """Returns the expression that sorts the rows of an index tensor, which it takes as a vector.
 
-    All are i32.  Rows of a group are in order.
+    Its results are i32:
+    the place of each row in the tiles,
+    the matrix of each tile,
+    the first tile of each group,
+    and [chunks, matrices]: the number of a group's rows up to the end of each chunk.
     """
     g = grouping
     b = ExprBuilder(TensorType(g.index.dtype, (g.rows,)))
@@ -103,8 +111,10 @@ def places(grouping: Grouping) -> Expr:
 
 
 def rows(grouping: Grouping) -> Expr:
-    """Returns the expression of the row of each place, i32, from the results of `places`; a place
-    without a row gives an arbitrary row."""
+    """Returns the expression that computes the row at each place, in i32.
+
+    Its operands are the results of `places`.  A place without a row gives an arbitrary row.
+    """
     g = grouping
     b = ExprBuilder(
         TensorType(I32, (g.rows,)),
@@ -131,7 +141,8 @@ def rows(grouping: Grouping) -> Expr:
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
-    """Returns an element of `source` for a group; 0 before the first chunk."""
+    """Returns the element of `source` at `before` and the group `matrix`; 0 before the first
+    chunk."""
     at, binding = b.position(matrix, g.matrices)
     return b.read(source, *before, at, fill=0, indirect=(binding,))
 
@@ -145,11 +156,10 @@ def _one_if(condition: Scalar) -> Scalar:
 
 
 def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Expr:
-    """Returns the expression of `[tiles, tile, n]`, the row of each place; operands are the rows,
-    and the row of each place.
+    """Returns the expression that copies rows into tiles [tiles, tile, n].
 
-    `rows` has shape `[*lead, ..., n]` with axes of extent one between, and `lead` broadcasts to the
-    shape of the index tensor.
+    Its operands are the rows, and the row number of each place.  `rows` has shape [*lead, ..., n],
+    where axes between have length 1.  `lead` broadcasts to the shape of the index tensor.
     """
     b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
     depth = element_count(rows.shape[len(lead) :])
@@ -161,8 +171,10 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
 
 
 def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) -> Expr:
-    """Returns the expression of a tensor of `shape` from rows in tiles, one row after the other;
-    operands are the tiles `[tiles, tile, n]`, and the place of each row."""
+    """Returns the expression that copies tiles back to rows, as a tensor of `shape`.
+
+    Its operands are the tiles [tiles, tile, n], and the place of each row.
+    """
     b = ExprBuilder(tiles, TensorType(I32, (grouping.rows,)))
     at = b.iters(*shape)
     linear, depth = linearise(at, shape), tiles.shape[2]

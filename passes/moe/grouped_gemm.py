@@ -1,14 +1,14 @@
-"""Replaces matmuls whose matrices data select row by row by matmuls of tiles of rows with one
-matrix.
+"""Replaces matmuls in which data select a matrix for each row by matmuls of tiles of rows.
 
     %m = gather(%w[E, k, n], %i[T, 2])         %place, %row, %matrix = expression(%i)
     %y = matmul(%x[T, 1, 1, k], %m)       ->   %a = expression(%x, %row)         ; rows side by side
     %z = relu(%y)                              %t = relu(matmul(%a, gather(%w, %matrix)))
                                                %z = expression(%t, %place)
 
-A tile reads its matrix once for all its rows.  Pointwise work after the matmul, and matmuls by the
-same index, stay in tiles; other readers get the rows back, in their own order. Requires nothing.
-Establishes that these matmuls work on tiles where the prediction is faster.
+All rows of a tile have the same matrix, which the tile reads once.  Pointwise work after the
+matmul, and further matmuls by the same index, stay in tiles.  Other readers get the rows back in
+their original order.  Requires nothing.  Establishes that these matmuls work on tiles where that is
+predicted to be faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
 
 @frozen
 class GroupedMatmul:
-    """Rows `[*lead, 1, k]` times the matrices `[k, n]`, of all `matrices`, that an index tensor
-    selects; with `swapped`, the matrices are `[n, k]` and transposed.
+    """A matmul of rows `[*lead, 1, k]` with matrices `[k, n]` that an index tensor selects.
 
-    The shape of `index` is that of all rows; `lead` broadcasts to it.
+    `matrices` is the type of all matrices, stacked along the first axis.  With `swapped`, they are
+    stored as `[n, k]`.  `index` has an element for each row; `lead` broadcasts to its shape.
     """
 
     rows: TensorType
@@ -45,14 +45,18 @@ class GroupedMatmul:
         return self.rows.shape[:-2]
 
 
-# Returns the rows of a tile for a matmul; None for a matmul that stays.
+# Returns the number of rows of a tile for a matmul; None for a matmul that stays as it is.
 TileOf = Callable[[GroupedMatmul], int | None]
 
 
 @entity
 class Order:
-    """The order of the rows of an index tensor in groups, and the values that give it: see
-    `places`."""
+    """The grouped order of the rows of an index tensor.
+
+    `place`: the place of each row in the tiles.
+    `row`: the row at each place.
+    `matrix`: the matrix of each tile.
+    """
 
     index: Value
     grouping: Grouping
@@ -63,7 +67,10 @@ class Order:
 
 @entity
 class _Tiled:
-    """`tiles` are `[tiles, tile, n]`: the rows of a value whose axis `axis` has n elements."""
+    """A value whose rows are also stored as `tiles`, of shape [tiles, rows of a tile, n].
+
+    The axis `axis` of the value has the n elements of a row.
+    """
 
     tiles: Value
     order: Order
@@ -72,7 +79,7 @@ class _Tiled:
 
 @entity
 class _Selection:
-    """The value `source[index]`, its last two axes exchanged if `swapped`."""
+    """The value `source[index]`; with `swapped`, its last two axes are exchanged."""
 
     source: Value
     index: Value
@@ -81,9 +88,9 @@ class _Selection:
 
 
 def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
-    """Returns `graph` with matmuls on tiles where `tile_of` gives their rows.
+    """Returns `graph` with matmuls on tiles, where `tile_of` returns a number of rows.
 
-    `checks` also adds the checks of the indices, as no gather is left to carry them.
+    `checks` also adds checks of the indices, because no gather is left that would get them.
     """
     if not any(node.op.name == "gather" for node in graph.nodes):
         return graph
@@ -93,7 +100,7 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
 def tiled_matmul(
     b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
-    """Adds the matmul `[tiles, tile, n]` of tiles of rows and the matrices of the tiles."""
+    """Adds the matmul of tiles of rows with the matrices of the tiles: [tiles, tile, n]."""
     tile_matrices = emit(b, "gather", matrices, order.matrix, axis=0)
     return emit(
         b,
@@ -104,7 +111,7 @@ def tiled_matmul(
 
 
 def ordered(b: GraphBuilder, index: Value, grouping: Grouping) -> Order:
-    """Adds the nodes that order the rows of an index tensor."""
+    """Adds nodes that order the rows of an index tensor in groups."""
     flat = emit(b, "reshape", index, shape=(grouping.rows,))
     tables = express(b, places(grouping), flat)
     (row,) = express(b, rows(grouping), *tables)
@@ -113,18 +120,22 @@ def ordered(b: GraphBuilder, index: Value, grouping: Grouping) -> Order:
 
 
 def rows_to_tiles(b: GraphBuilder, order: Order, rows: Value, lead: Sequence[Index]) -> Value:
-    """Adds the tiles of rows `[*lead, ...]`, see `to_tiles`."""
+    """Adds a node that copies `rows`, of shape [*lead, ...], into tiles, as in `to_tiles`."""
     return express(b, to_tiles(order.grouping, rows.type, lead), rows, order.row)[0]
 
 
 def rows_of_tiles(b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[Index]) -> Value:
-    """Adds the rows of tiles as a tensor of `shape`, see `from_tiles`."""
+    """Adds a node that copies tiles back to rows, a tensor of `shape`, as in `from_tiles`."""
     return express(b, from_tiles(order.grouping, tiles.type, shape), tiles, order.place)[0]
 
 
 @entity
 class _Grouper:
-    """Rewrites nodes in order; `tiled` and `orders` describe values of the new graph."""
+    """Rewrites nodes in order.
+
+    `tiled` has the values of the new graph whose rows are also stored in tiles, and `orders` the
+    order of each index tensor.
+    """
 
     tile_of: TileOf
     checks: bool
@@ -180,8 +191,10 @@ class _Grouper:
         return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
-        """Returns the order of an index tensor, with the tile size of the first matmul by it; None
-        where that matmul stays."""
+        """Returns the order of an index tensor, whose first matmul decides the size of a tile.
+
+        None if that matmul stays as it is.
+        """
         index, count = selection.index, matmul.matrices.shape[0]
         if (b, index) not in self.orders:
             tile = self.tile_of(matmul)
@@ -198,7 +211,7 @@ class _Grouper:
     def _as_rows(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
     ) -> Value:
-        """Returns the rows of `tiles` as a result of `node`, and records that they are in tiles."""
+        """Returns result `number` of `node`, copied from `tiles`, and records it in `tiled`."""
         shape = node.outputs[number].type.shape
         value = rows_of_tiles(b, order, tiles, shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
@@ -259,8 +272,10 @@ class _Grouper:
         shape: Sequence[Index],
         depth: Index,
     ) -> Value | None:
-        """Returns an operand of pointwise work on rows of `shape` in the form for tiles; None where
-        there is none."""
+        """Returns the operand `value` of pointwise work in a form that broadcasts to tiles.
+
+        `shape` is the shape of the work on rows.  None where there is no form.
+        """
         other = self.tiled.get(value)
         if other is not None:
             is_aligned = other.order is tiled.order and value.type.shape == tuple(shape)
@@ -280,8 +295,10 @@ class _Grouper:
 
 
 def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
-    """Returns the source and the index that select `value`, through shapes of one row for each
-    index; None for another value."""
+    """Returns the selection `source[index]` that computes `value`; None for another value.
+
+    There may be transposes of the last two axes, and reshapes of selected rows, after it.
+    """
     node = None if value is None else b.producer(value)
     if node is None or node.inputs[0] is None:
         return None
@@ -299,6 +316,6 @@ def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
 
 
 def _last_axis(type_: TensorType, depth: Index) -> int | None:
-    """Returns the last axis of more than one element, if it has `depth` elements."""
+    """Returns the last axis that is longer than 1, if its length is `depth`; else None."""
     axes = [n for n, d in enumerate(type_.shape) if as_int(d) != 1]
     return axes[-1] if axes and type_.shape[axes[-1]] is depth else None

@@ -1,10 +1,10 @@
-"""Prices of a matmul of rows whose matrices data select: row by row, and by tiles of rows.
+"""Prices a matmul in which data select a matrix for each row: row by row, and by tiles of rows.
 
     row by row    a kernel that reads a matrix for each row
     by tiles      a kernel that reads a matrix for each tile, and kernels that order and move rows
 
-Each form is a graph of its own, placed like a whole model; its price is the sum of its kernels'
-prices.
+Each form is priced as a graph of its own, which is placed like a model.  The price of a form is the
+sum of its kernels' prices.
 """
 
 from dataclasses import field
@@ -32,14 +32,14 @@ from tcc.schedule.nest import typical
 
 @entity
 class GroupedGemmPrices:
-    """The cheapest tile size of a matmul among `tiles`; equal matmuls are priced once."""
+    """Chooses the cheapest number of rows of a tile, among `tiles`; prices equal matmuls once."""
 
     planner: KernelChooser
     tiles: tuple[int, ...]
     _tile_of: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
     def tile_of(self, matmul: GroupedMatmul) -> int | None:
-        """Returns the rows of a tile; None where a matmul is better row by row."""
+        """Returns the number of rows of a tile; None where the matmul is cheaper row by row."""
         matmul = _typical(matmul)
         if matmul not in self._tile_of:
             plain = self._priced(None, _row_by_row(matmul))
@@ -51,7 +51,10 @@ class GroupedGemmPrices:
         return self._tile_of[matmul]
 
     def _priced(self, tile: int | None, graph: Graph) -> Alternative[int | None]:
-        """Returns the price of `graph`, which computes the matmul by tiles of `tile` rows."""
+        """Returns the price of `graph`, which computes the matmul by tiles of `tile` rows.
+
+        A `tile` of None stands for row by row.
+        """
         name = "row-by-row" if tile is None else f"tiles-of-{tile}"
         seconds = (s for _, s in priced_kernels(graph, self.planner))
         return Alternative(tile, sum(seconds, NO_TIME), name=name)
@@ -88,6 +91,6 @@ def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
 
 
 def _operands(b: GraphBuilder, matmul: GroupedMatmul) -> tuple[Value, Value, Value]:
-    """Returns rows, matrices with contents on which no price depends, and an index tensor."""
+    """Returns the operands (rows, matrices, index); prices do not depend on matrices' contents."""
     matrices = unread(b, matmul.matrices)
     return b.input("rows", matmul.rows), matrices, b.input("index", matmul.index)
