@@ -1,12 +1,14 @@
 """Chooses one alternative for each of several places of a graph, by the sum of their costs.
 
-    costs of places     A: a 5, b 4     B: a 5, b 4     together, b and a: 3 more
-    one after another   b, b: 8         the lowest sum of both
+    costs of alternatives      A: a 5, b 4     B: a 5, b 4
+    a link between A and B     b and b: 3 more
+    each place by itself       b, b: 4 + 4 + 3 = 11
+    chosen together            a, b: 5 + 4 = 9
 
-The cost of a choice may depend on earlier choices: a link adds what two choices cost together. The
-search tries all combinations if there are few; else it extends the cheapest partial choices. The
-result is never dearer than greedily choosing, at each place, the alternative that saves most for
-each byte.
+The cost of a choice may depend on earlier choices: a link adds what two choices cost together.  If
+there are few combinations, the search tries all.  Otherwise it extends the cheapest partial
+choices (beam search).  The result is at most as expensive as a greedy choice, which takes the
+alternatives that save most for each byte first.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from typing import Any, TypeAlias
 
 from tcc.schedule.alternatives import Alternative, Seconds, number, preferred
 
-# Partial choices that are extended, and the most combinations of which all are.
+# The number of partial choices that are extended, and the most combinations that are all tried.
 WIDTH = 8
 EXACT = 256
 
 
-# The cost of the choices of an earlier and a later place, by their numbers, beyond their own costs.
+# Returns what two choices, at an earlier and at a later place, cost in addition to their own costs.
+# The arguments are the numbers of the two alternatives.
 Link: TypeAlias = Callable[[int, int], Seconds]
 # The alternatives of each place.
 Places: TypeAlias = Sequence[Sequence[Alternative[Any]]]
@@ -37,13 +40,13 @@ def choose_together(
     room: float,
     forced: Mapping[int, int] = MappingProxyType({}),
 ) -> Picks:
-    """Returns the number of the alternative for each place, with the lowest sum found within `room`
-    bytes.
+    """Returns the number of the chosen alternative for each place.
 
-    Each place's first alternative takes no bytes. `links` has pairs of places, the earlier one
-    first. `forced` has the numbers of the places without a choice, which may take more than `room`
-    and leave less of it to the others.
-    Equal arguments give equal results; of equal sums the lower numbers win.
+    The sum of costs is the lowest that was found within `room` bytes.  The first alternative of
+    each place takes no bytes.  `links` has a link for each pair (earlier place, later place).
+    `forced` has the numbers of forced alternatives, by place.  These may take more than `room`, and
+    leave less of it to other places.  Equal arguments give equal results.  Among equal sums, lower
+    numbers win.
     """
     search = _Search(places, links, room, forced)
     exhaustive = prod(map(len, places)) <= EXACT
@@ -72,8 +75,7 @@ class _Search:
         return sum(self._step(picks[:n], pick) for n, pick in enumerate(picks))
 
     def beam(self, width: int) -> Picks:
-        """Returns the cheapest choices after extending at most `width` partial ones place by
-        place."""
+        """Returns the cheapest choices of a beam search that keeps `width` partial choices."""
         states: list[tuple[float, int, Picks]] = [(0.0, 0, ())]
         for place, alternatives in enumerate(self._places):
             options = [(n, option.bytes) for n, option in enumerate(alternatives)]
@@ -88,8 +90,10 @@ class _Search:
         return states[0][2]
 
     def greedy(self) -> Picks:
-        """Returns each place's cheapest alternative by itself, those that save most for each byte
-        first."""
+        """Returns the cheapest alternative of each place by itself, as long as there is room.
+
+        Alternatives that save most for each byte come first.
+        """
         best = [preferred(first, more) for first, *more in self._places]
 
         def gain(place: int) -> float:
@@ -106,7 +110,7 @@ class _Search:
         return tuple(picks)
 
     def _step(self, picks: Picks, pick: int) -> float:
-        """Returns what the choice `pick` at the next place adds."""
+        """Returns the cost that the choice `pick` at the next place adds to the choices `picks`."""
         place = len(picks)
         price = self._places[place][pick].price
         links = (number(link(picks[before], pick)) for before, link in self._links[place])

@@ -2,9 +2,8 @@
 
     {"site": "0f3c...", "alternative": "apart"}
 
-A file has a JSON object in each line. `site` is the digest or the text of a site, `alternative` the
-digest or the text of an alternative; other keys of a listing are ignored. Files may come from
-anywhere.
+Each line of a file has a JSON object.  `site` is the digest or the text of a site.  `alternative`
+is the digest or the text of an alternative.  Other keys are ignored.  Files are not trusted.
 """
 
 import json
@@ -23,8 +22,10 @@ _HINT = "tcc inspect MODEL --choices --json prints such a file"
 
 
 def read_lines(path: Path) -> tuple[Line, ...]:
-    """Returns the lines of the file `path`; raises UserError, with the number of the line, for a
-    file of another form."""
+    """Returns the lines of the file `path`.
+
+    Raises UserError, with the number of the line, for a file in another format.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -1,9 +1,9 @@
-"""The content of sites: texts of expressions, storages and nodes in which no name of the model
-occurs.
+"""Names the sites of decisions by texts without names of the model.
 
     x[batch, 64], batch in 1..   ->   x: f32[n0,64] with n0 in 1..
 
-Size symbols are renamed n0, n1, ... in the order in which they occur.
+Equal parts of a model thus have equal sites.  Size symbols are renamed to n0, n1, ... in the order
+in which they occur.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,11 @@ from tcc.schedule.choice_text import text_of
 
 
 def site(kind: str, *parts: Any, number: int = 0) -> Site:
-    """Returns the site of a decision that depends on `parts`: expressions, storages, types, nodes'
-    attributes, texts, numbers and tuples of these."""
+    """Returns the site of a decision that depends on `parts`.
+
+    A part is an expression, a storage, a type, a node's attributes, a text, a number, or a tuple of
+    these.
+    """
     symbols = dict.fromkeys(v for v in variables(parts) if v.extent is None)
     names = {
         v: symbol(f"n{place}", v.lo, v.hi, v.divisor, v.typical) for place, v in enumerate(symbols)
@@ -33,7 +36,7 @@ def site(kind: str, *parts: Any, number: int = 0) -> Site:
 
 
 def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
-    """Returns an item with other size symbols."""
+    """Returns `item` with its size symbols replaced as in `names`."""
     if not names:
         return item
     match item:

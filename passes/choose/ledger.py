@@ -1,4 +1,4 @@
-"""The ledger that listens: it records the decisions of one compile and forces choices.
+"""Records the decisions of one compile, and forces choices.
 
 {"site": "5f1c...", "alternative": "apart"}    a line of --choices   ->   a `Line`
 """
@@ -15,14 +15,17 @@ from tcc.frozen import frozen
 from tcc.schedule.alternatives import Alternative, Decision, Ledger, Site, SiteOf, digest_of
 
 _T = TypeVar("_T")
-# Alternatives that a message names.
+# The most alternatives that an error message names.
 _NAMED = 8
 
 
 @frozen
 class Line:
-    """A forced choice: the digest of a site, the text or the digest of an alternative, and the
-    file and line that it stands in."""
+    """A forced choice.
+
+    `site` is the digest of a site.  `alternative` is the text or the digest of an alternative.
+    `where` is the file and line of the choice.
+    """
 
     site: str
     alternative: str
@@ -35,10 +38,10 @@ class Line:
 
 
 class ListeningLedger(Ledger):
-    """Records decisions, and forces those that `lines` name.
+    """Records decisions, and forces the choices of `lines`.
 
-    A site that occurs again is recorded once. `changes` are the lines that forced a choice which
-    prices may not have made.
+    A site that occurs several times is recorded once.  `changes` are the lines whose forced choice
+    may differ from that of prices.
     """
 
     listens = True
@@ -113,12 +116,12 @@ class ListeningLedger(Ledger):
         return iter(self._decisions.values())
 
     def unused(self) -> list[Line]:
-        """Returns the lines whose site this compile does not have."""
+        """Returns the lines whose sites did not occur in this compile."""
         return [line for site, line in self._lines.items() if site not in self._decisions]
 
 
 def _number(line: Line, alternatives: Sequence[Alternative[Any]]) -> int | None:
-    """Returns the number of the alternative that a line forces; None if it is none of them."""
+    """Returns the number of the alternative that a line forces; None if there is no such one."""
     return next((n for n, alternative in enumerate(alternatives) if line.names(alternative)), None)
 
 
@@ -128,7 +131,10 @@ def _read(
     alternatives: Sequence[Alternative[_T]],
     read: Callable[[str], Alternative[_T]] | None,
 ) -> Alternative[_T]:
-    """Returns the alternative of a line's text; raises UserError where it does not fit the site."""
+    """Returns the alternative that `read` reads from a line's text.
+
+    Raises UserError if the text does not fit the site.
+    """
     if read is None:
         raise _unfit(line, site, alternatives)
     try:

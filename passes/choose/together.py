@@ -1,4 +1,4 @@
-"""Decisions of several sites whose prices depend on each other.
+"""Decides several sites together, because their prices depend on each other.
 
 sites of equal content     derive x    derive x    ->    derive x    derive#1 x
 """
@@ -17,8 +17,10 @@ _T = TypeVar("_T")
 def numbered(
     ledger: Ledger, kind: str, contents_of: Callable[[], Sequence[tuple[Any, ...]]]
 ) -> list[SiteOf]:
-    """Returns the site of each content, none for a silent ledger. Sites of equal content get
-    different numbers, for their neighbours may differ."""
+    """Returns a function for each content that returns its site; nothing for a silent ledger.
+
+    Sites of equal content get different numbers, because their neighbours may differ.
+    """
 
     def nth(place: int) -> SiteOf:
         return lambda: site(kind, *contents[place], number=earlier[place])
@@ -40,8 +42,10 @@ def decide_together(
     room: float,
     names: Sequence[str],
 ) -> list[Alternative[_T]]:
-    """Returns the alternative for each place, as `choose_together` does; `names` are those of the
-    places in the model."""
+    """Returns the chosen alternative for each place, and records the choices in `ledger`.
+
+    The arguments are those of `choose_together`.  `names` are the names of the places in the model.
+    """
     forced = forced_numbers(ledger, sites, places)
     picks = choose_together(places, links, room, forced)
     choices = [alternatives[pick] for alternatives, pick in zip(places, picks, strict=True)]
@@ -66,7 +70,7 @@ def settle_all(
     choices: Sequence[Alternative[_T]],
     names: Sequence[str],
 ) -> None:
-    """Tells `ledger` the choices of all places with several alternatives."""
+    """Records the choices of all places with several alternatives in `ledger`."""
     if not ledger.listens:
         return
     reason = "its neighbours and it take the least time together"

@@ -1,12 +1,12 @@
-"""Replaces strings and lists by handles: words that name them.
+"""Replaces strings and lists by handles, 64-bit words that name them.
 
     %y = where(%c, %a, %b) : string[n]        %y = where(%c, %a, %b) : u64[n]
     %k = const : string[2]                    %k = string_decode(%bytes, %ends) : u64[2]
 
-A run keeps strings and lists in a heap; programs hold handles, one word each. Equal strings have
-equal handles, and 0 is the empty string, so plain kernels can move, choose, pad or compare them.
-Requires a graph that is ready to be partitioned. Establishes that none of its values is a string or
-a list. Ops on handles keep their attributes, which say what the words are. Inference knows only the
+A run keeps strings and lists in a heap, and programs work with their handles.  Equal strings have
+equal handles, and 0 is the empty string.  So plain kernels can move, select, pad or compare them.
+Requires a graph that is ready to be partitioned.  Establishes that no value is a string or a list.
+Ops on handles keep their attributes, which say what the words are.  Type inference knows only the
 original types, so this is the last pass over the graph.
 """
 
@@ -25,7 +25,7 @@ from tcc.passes.fuse.compose import stored_type
 
 
 def has_handles(graph: Graph) -> bool:
-    """Returns True if a value of the graph or its bodies has strings or a list."""
+    """Returns True if a value of the graph or its bodies is a tensor of strings or a list."""
     return next(_handles(graph), None) is not None
 
 
@@ -47,7 +47,7 @@ def _handles(graph: Graph) -> Iterator[Value]:
 
 
 def erase_handles(graph: Graph) -> Graph:
-    """Returns `graph` with handles in place of strings and lists; itself if it has none."""
+    """Returns `graph` with handles in place of strings and lists; the same object if none."""
     if not has_handles(graph):
         return graph
     builder = GraphBuilder(graph.name, graph.store)
@@ -64,8 +64,10 @@ def erase_handles(graph: Graph) -> Graph:
 
 
 class _Eraser:
-    """One pass over a graph: new values for old ones, and the strings of constants, decoded once at
-    the front."""
+    """Rewrites a graph, and collects nodes that turn the strings of constants into handles.
+
+    `decoded` has the handles' values.  The nodes run once, at the front of the graph.
+    """
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
@@ -111,14 +113,14 @@ class _Eraser:
 
 
 def _word_types(attrs: Any) -> Any:
-    """Returns the attributes of control flow with the new types of its results."""
+    """Returns attributes with handle types in place of string and list types, for control flow."""
     if "types" not in (f.name for f in fields(attrs)):
         return attrs
     return replace(attrs, types=tuple(map(stored_type, attrs.types)))
 
 
 def with_ports(program: Program, graph: Graph) -> Program:
-    """Returns `program` with ports as callers see them: with the strings and lists of `graph`."""
+    """Returns `program` with ports that callers see as strings and lists, as in `graph`."""
     return replace(
         program,
         inputs=_described(program.inputs, graph.inputs),

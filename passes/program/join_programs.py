@@ -1,13 +1,13 @@
-"""Joins programs for fixed sizes and the general one into one program, which chooses when a run
-starts.
+"""Joins the programs of buckets and the general program into one program, which chooses at its
+start.
 
-    general(seq), special(seq = 64)   ->   entry of general ; what the arena of special needs
-                                           r = seq is 64
-                                           branch r { special } else { general }
+    general(seq), bucket(seq = 64)   ->   entry of general ; sizes that the bucket's arena needs
+                                          r = (seq == 64)
+                                          branch r { bucket } else { general }
 
-Requires programs of one model whose memory is planned; the special ones fix sizes of inputs.
-Establishes one program with the ports of the general one: all sizes are checked first, weights with
-equal layouts are stored once, and the arena fits the largest program.
+A bucket's program is for fixed sizes of inputs.  Requires programs of one model whose memory is
+planned.  Establishes one program with the ports of the general program.  It checks all sizes first,
+stores weights with equal layouts once, and has an arena for the largest program.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,10 +40,10 @@ from tcc.passes.program.lowered import Lowered
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
-    """Returns one program that runs the first of `specials` whose sizes are those of the run, else
-    `general`.
+    """Returns one program that runs the first of the buckets' programs `specials` that fits.
 
-    All kernels are in one table, each structure once.
+    A program fits if the run has its sizes.  If none does, `general` runs.  All kernels are in one
+    table, where equal kernels are stored once.
     """
     if not specials:
         return general
@@ -54,7 +54,7 @@ def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
 
 
 class _Joining:
-    """The general program, and what special programs add to it."""
+    """The general program, to which the programs of buckets are added."""
 
     def __init__(self, general: Lowered) -> None:
         program = general.program
@@ -78,7 +78,7 @@ class _Joining:
         self._branches: list[tuple[Register, Body]] = []
 
     def add(self, special: Lowered) -> None:
-        """Adds `special`, renumbered."""
+        """Adds the program of a bucket, with its registers, buffers and kernels renumbered."""
         program = special.program
         renumbering = _Renumbering(
             self._registers,
@@ -118,11 +118,13 @@ class _Joining:
             alignments=tuple(self._alignments),
         )
 
-    # ---- the parts of a special program ----------------------------------------------------------
+    # ---- the parts of a bucket's program ---------------------------------------------------------
 
     def _place_buffers(self, special: Lowered) -> list[BufferId]:
-        """Returns the new number of each buffer of `special`; the caller's arrays and equal weights
-        keep the existing ones."""
+        """Returns the new number of each buffer of a bucket's program.
+
+        The caller's arrays, and weights that the joined program has already, keep its numbers.
+        """
         offsets = self._weights.adopt(special.weights)
         return [self._buffer(b, offsets) for b in special.program.buffers]
 
@@ -148,8 +150,10 @@ class _Joining:
         return joined_number
 
     def _late_sizes(self, program: Program) -> dict[BufferId, list[tuple[Register, Register]]]:
-        """Returns the sizes of outputs that only the body computes: pairs of a register here and
-        one of `program`."""
+        """Returns for each output's buffer the sizes that only the body of `program` computes.
+
+        A size is a pair of registers: that of the joined program, and that of `program`.
+        """
         late_sizes: dict[BufferId, list[tuple[Register, Register]]] = {}
         for number, buffer in enumerate(program.buffers):
             if isinstance(buffer.place, Output):
@@ -163,8 +167,7 @@ class _Joining:
         return late_sizes
 
     def _size_condition(self, program: Program) -> Register:
-        """Returns a register that is not 0 if the run's inputs have the sizes that `program`
-        fixes."""
+        """Returns a register that is 1 if the run's inputs have the sizes of `program`, else 0."""
         sizes = constant_registers(program)
         pairs: dict[Register, int] = {}
         for port, fixed in zip(self._program.inputs, program.inputs, strict=True):
@@ -187,12 +190,13 @@ class _Joining:
 
 
 def _is_shared(place: Place) -> bool:
-    """Returns True for places of which equal ones are the same buffer."""
+    """Returns True for a place that programs have in common: a caller's array or a weight."""
     return isinstance(place, Input | Output | Weight)
 
 
 def _needed(program: Program) -> set[int]:
-    """Returns the numbers of the prologue's instructions on which the arena's sizes depend."""
+    """Returns the numbers of the prologue's instructions that compute sizes and offsets of the
+    arena."""
     registers = {program.arena}
     for buffer in program.buffers:
         if isinstance(buffer.place, Arena | Symmetric):
@@ -211,9 +215,10 @@ def _needed(program: Program) -> set[int]:
 
 @frozen
 class _Renumbering:
-    """Rewrites instructions: registers by an offset, buffers, kernels and groups by tables.
+    """Rewrites instructions of a bucket's program to the numbers of the joined program.
 
-    `late` has, for each output's buffer, the sizes to copy before its `Allocate`.
+    `offset` is added to registers.  Buffers, kernels and groups of ranks have tables of new
+    numbers.  `late` has for each output's buffer the sizes that are copied before its `Allocate`.
     """
 
     offset: int

@@ -1,10 +1,11 @@
-"""Values that a loop carries from trip to trip, and the rows that its trips store.
+"""Lowers the values that a loop carries from iteration to iteration, and the rows that it stores.
 
     h' = f(h) ; y[t] = h'      h, h' = halves of one buffer, in turns ; launch f(h) -> h', y[t]
 
-A kernel of the body writes its result where the next trip reads it: in the other half of a buffer,
-so that nothing is copied. A value that a trip passes on unchanged, or whose size changes, has one
-buffer and is copied at the end of a trip.
+A carried value has a buffer with two halves, which it uses in turns.  A kernel of the body writes
+its result to the half that the next iteration reads, so that nothing is copied.  A value that an
+iteration passes on unchanged, or whose size changes, has a single buffer.  It is copied at the end
+of an iteration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,22 +24,24 @@ _ALIGN = 64
 
 
 def trip_index(frame: GraphLowering, counter: Register) -> Index:
-    """Returns the number of the trip; after the loop, the number of all trips."""
+    """Returns a symbol for the number of the iteration; after the loop, of all iterations."""
     name = f"trip.{counter}"
     frame.registers.bind(name, counter, late=True)
     return symbol(name)
 
 
 def enter_trip(inner: GraphLowering, counter: Register) -> Index:
-    """Returns the number of the trip, which random nodes of the body read."""
+    """Returns the number of the iteration, and stores it for random nodes of the body."""
     inner.trip = trip_index(inner, counter)
     return inner.trip
 
 
 @frozen
 class Halves:
-    """A buffer with room for two values that begin `distance` bytes apart; trip t reads the half of
-    its parity and writes the other, through `target`."""
+    """A buffer with room for two values, whose beginnings are `distance` bytes apart.
+
+    Iteration t reads the half t % 2.  It writes the other half, through the view `target`.
+    """
 
     buffer: BufferId
     target: BufferId
@@ -50,10 +53,10 @@ class Halves:
 
 @frozen
 class Carried:
-    """Values that are carried from trip to trip: their names in the body, and their buffers.
+    """The values that a loop carries: their values in the body, and the buffers that it reads.
 
-    `sizes` has, by symbol, the registers of sizes that differ from trip to trip. `halves` has the
-    values written beside their old ones, by the buffer in which a trip reads them.
+    `sizes` has the register of each size symbol that changes between iterations.  `halves` has
+    those values that have two halves, under the buffer through which an iteration reads them.
     """
 
     values: Values
@@ -62,7 +65,8 @@ class Carried:
     halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
-        """Returns where to write the next value of the one that a trip reads in `buffer`."""
+        """Returns the buffer for the next value of the value that an iteration reads in
+        `buffer`."""
         return self.halves[buffer].target if buffer in self.halves else buffer
 
 
@@ -73,10 +77,10 @@ def carry(
     first: int,
     results: Sequence[Value],
 ) -> Carried:
-    """Returns buffers that hold the initial values of the carried values.
+    """Emits the buffers of the carried values, filled with the values `initial`, and returns them.
 
-    These are the inputs of `body` from number `first` on, and `results` are their next values.
-    Raises UserError if a size differs inside the loop without a symbol of its own there.
+    In `body`, the carried values are the inputs from number `first` on.  `results` are their next
+    values.  Raises UserError if a size is different inside the loop and has no symbol there.
     """
     inside = body.inputs[first:][: len(initial)]
     buffers: list[BufferId] = []
@@ -111,7 +115,7 @@ def carry(
 def begin_trip(
     inner: GraphLowering, results: Sequence[Value], carried: Carried, trip: Index
 ) -> None:
-    """Sets the views of the halves for this trip; what is computed goes to the other half."""
+    """Emits the views of both halves for an iteration: one to read, one for the next value."""
     for result, buffer in zip(results, carried.buffers, strict=True):
         halves = carried.halves.get(buffer)
         if halves is None:
@@ -122,7 +126,7 @@ def begin_trip(
 
 
 def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, Index]:
-    """Returns the body's symbols for sizes that trips change, each with its initial size."""
+    """Returns the initial size of each symbol of the body whose size iterations change."""
     initial_sizes: dict[str, Index] = {}
     for first, dim in zip(value.type.shape, parameter.type.shape, strict=True):
         if first is dim:
@@ -139,10 +143,10 @@ def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, In
 
 
 def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) -> None:
-    """Passes the body's results to the next trip.
+    """Emits the copies that pass the body's results to the next iteration.
 
-    A result that is another carried value is saved before that one is overwritten. Sizes change
-    last, because the copies use them.
+    A result may be another carried value, which is then saved before it is overwritten.  Sizes
+    change last, because the copies use them.
     """
     sources: list[BufferId] = []
     targets = [carried.target(b) for b in carried.buffers]
@@ -167,7 +171,8 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
 def _size_changes(
     inner: GraphLowering, results: Sequence[Value], carried: Carried
 ) -> list[tuple[Register, Register]]:
-    """Returns the registers of changing sizes, each with a register that holds its next value."""
+    """Returns pairs of registers for changing sizes: that of the size, and that of its next
+    value."""
     changes = []
     for value, parameter in zip(results, carried.values, strict=True):
         for dim, actual in zip(parameter.type.shape, value.type.shape, strict=True):
@@ -182,7 +187,7 @@ def _size_changes(
 def define_carried(
     frame: GraphLowering, values: Sequence[Value], carried: Carried, counter: Register
 ) -> None:
-    """Defines the node's results as the values that the last trip left."""
+    """Defines the node's results as the carried values after the last iteration."""
     trip = trip_index(frame, counter)
     for value, parameter, buffer in zip(values, carried.values, carried.buffers, strict=True):
         halves = carried.halves.get(buffer)
@@ -202,9 +207,10 @@ def define_carried(
 def store_rows(
     inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]
 ) -> list[Value]:
-    """Makes the kernels of a body write `rows` to `places`; call `fill_rows` behind its steps.
+    """Makes the kernels of a body write `rows` directly to `places`.
 
-    Returns the rows to write; a carried value is stored twice, under another name.
+    Returns the values to pass to `fill_rows` after the body's steps.  A row that is a carried value
+    too is stored twice, so its second copy is a value of its own.
     """
     row_values: list[Value] = []
     for row, where in zip(rows, places, strict=True):
@@ -217,7 +223,7 @@ def store_rows(
 
 
 def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
-    """Copies those rows that no kernel wrote to their places."""
+    """Emits copies of the rows that no kernel has written to their places."""
     for row, where in zip(rows, places, strict=True):
         source = inner.read(row)
         if source != where:
@@ -225,8 +231,10 @@ def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[Buff
 
 
 def _stored_twice(inner: GraphLowering, value: Value) -> Value:
-    """Returns a second result of the kernel that computes `value`, equal to it; `value` itself if
-    no kernel computes it."""
+    """Adds a second result, equal to `value`, to the kernel that computes it, and returns it.
+
+    Returns `value` itself if no kernel computes it.
+    """
     twin = Value(f"{value.name}.row", value.type)
 
     def stored(kernel: Kernel) -> Kernel:

@@ -1,10 +1,10 @@
-"""Lowers nodes that C functions of the runtime compute to calls, and binds data-dependent sizes.
+"""Lowers nodes to calls of C functions of the runtime, and binds data-dependent sizes.
 
     %i = non_zero(%x) : i64[2,k]      call non_zero_count(x) -> r7 ; k = r7 ; allocate i ; call
                                       non_zero(x) -> i
 
-The head of each file in runtime/src/ops documents the function's arguments. Attributes are passed
-as integers; a float as the bits of a double.
+The head of each file in runtime/src/ops describes the arguments of its functions.  Attributes are
+passed as integers.  A float is passed as the bits of a double.
 """
 
 import struct
@@ -28,7 +28,8 @@ from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
 Lower: TypeAlias = Callable[[GraphLowering, Node], None]
-# Returns, for an op's attributes, the integers of a call, its tables, and the sizes of results.
+# Functions of an op's attributes. They return the integers of a call, its tables, and sizes of
+# results.
 Numbers: TypeAlias = Callable[[Any], Iterable[int]]
 Tables: TypeAlias = Callable[[Any], Iterable[Array]]
 Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
@@ -54,17 +55,17 @@ def call(
 
 
 def operands(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
-    """Returns the operands that a node has."""
+    """Returns the operands of a node, without absent operands."""
     return tuple(frame.tensor(v) for v in node.inputs if v is not None)
 
 
 def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
-    """Returns the arrays that results are written to."""
+    """Returns references to the buffers of a node's results."""
     return tuple(frame.tensor(v, frame.define(v)) for v in node.outputs)
 
 
 def _literal(frame: GraphLowering, array: Array) -> TensorRef:
-    """Returns a table as an operand."""
+    """Returns a table as an operand of a call."""
     dims = tuple(frame.size(const(n)) for n in array.shape)
     return TensorRef(frame.literal(array), dtype_of(array), dims)
 
@@ -74,8 +75,11 @@ def _nothing(_attrs: Any) -> tuple[()]:
 
 
 def plain(numbers: Numbers = _nothing, tables: Tables = _nothing) -> Lower:
-    """Returns a lowering to one call with a node's operands, then `tables`, its results, and
-    `numbers`."""
+    """Returns a function that lowers a node to one call of its op's C function.
+
+    The call gets the node's operands, then `tables`; the node's results; and the integers
+    `numbers`.
+    """
 
     def lower(frame: GraphLowering, node: Node) -> None:
         inputs = operands(frame, node)
@@ -91,8 +95,11 @@ def _size(attrs: Any) -> tuple[Index]:
 
 
 def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> Lower:
-    """Returns a lowering to a call that computes `sizes` of results, which are bound, and then the
-    call of the op's function."""
+    """Returns a function that lowers a node to two calls.
+
+    The first calls `function`, which computes the `sizes` of results.  These are bound.  The second
+    calls the op's C function.
+    """
 
     def lower(frame: GraphLowering, node: Node) -> None:
         inputs, ints = operands(frame, node), tuple(map(int, numbers(node.attrs)))
@@ -111,10 +118,10 @@ def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> L
 def bind(
     frame: GraphLowering, size: Index, register: Register, loc: str, lower_bound: int = 0
 ) -> None:
-    """Makes `register` the value of `size` from here on; if `size` is known already, a check
-    requires them to be equal.
+    """Binds `size` to the value in `register`.
 
-    `lower_bound` is as in `check_facts`.
+    If `size` is not an unbound symbol, emits a check that the two are equal instead.  `lower_bound`
+    is that of `check_facts`.
     """
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
@@ -126,7 +133,7 @@ def bind(
 
 
 def lower_bind_size(frame: GraphLowering, node: Node) -> None:
-    """Binds a size to one element of a tensor."""
+    """Binds a size to an element of a tensor, which the host reads."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
@@ -137,7 +144,7 @@ def lower_bind_size(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_require(frame: GraphLowering, node: Node) -> None:
-    """Emits the check of a requirement on sizes."""
+    """Emits the check of a `require` node: two sizes are equal."""
     attrs: RequireAttrs = node.attrs
     if attrs.left is attrs.due:
         return
@@ -146,7 +153,7 @@ def lower_require(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_named_size(frame: GraphLowering, node: Node) -> None:
-    """Defines a size with a symbol of its own; if its value is known at entry, so is the symbol."""
+    """Defines the symbol of a named size; it is known at entry if its formula is."""
     attrs: BroadcastSizeAttrs | NameSizeAttrs = node.attrs
     var = var_of(attrs.symbol)
     assert var is not None
@@ -156,11 +163,11 @@ def lower_named_size(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_check_indices(frame: GraphLowering, node: Node) -> None:
-    """Emits checks of the smallest and largest index, before anything reads there."""
+    """Emits checks of the smallest and the largest index, before anything reads at the indices."""
     attrs: CheckIndicesAttrs = node.attrs
     smallest, largest = frame.registers.fresh(), frame.registers.fresh()
     first, last = as_int(attrs.least), as_int(attrs.size - 1)
-    # If an end is symbolic, no index counts as inside.
+    # `index_range` gets the range of valid indices; an empty range if an end is symbolic.
     inside = (0, -1) if first is None or last is None else (first, last)
     ints = (attrs.period, attrs.number, *inside)
     call(frame, "index_range", operands(frame, node), (), ints, (smallest, largest))
@@ -193,8 +200,10 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_slice(frame: GraphLowering, node: Node) -> None:
-    """Lowers an update of a slice; the output may have the memory of x, which is then updated in
-    place."""
+    """Lowers an update of a slice.
+
+    The output may share the memory of operand 0, which is then updated in place.
+    """
     if frame.context.planner.updates:
         _update_by_kernel(frame, node)
         return
@@ -205,8 +214,10 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
-    """Emits a kernel that stores the update's elements as a part of the output; x is copied if the
-    output lies elsewhere."""
+    """Emits a kernel that stores the update as a part of the output.
+
+    If the output does not share the memory of operand 0, that is copied there first.
+    """
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
     axis, start = node.attrs.axis, node.attrs.start
     behind = x.type.shape[axis] - start - update.type.shape[axis]
@@ -247,7 +258,7 @@ def _running(multiplies: bool) -> Lower:
     return plain(lambda a: (a.axis, a.exclusive, a.reverse, multiplies))
 
 
-# Those calls that devices without functions of the host compute by kernels.
+# The ops among `CALLS` that targets without C functions compute by kernels.
 BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""Lowers nodes that the ranks of a comm compute together to instructions of the program."""
+"""Lowers collectives, which the ranks of a comm compute together, to instructions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLLECTIVES = frozenset({"rank", *(kind.name.lower() for kind in CollectiveKind)
 
 
 def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
-    """Returns the number of a collective's group, which is added if it is new."""
+    """Returns the number of a collective's group of ranks, which is added if it is new."""
     if not attrs.members:
         return -1
     groups = frame.context.groups
@@ -31,7 +31,7 @@ def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
 
 
 def lower_rank(frame: GraphLowering, node: Node) -> None:
-    """Stores the number of this process."""
+    """Stores the number of this rank."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, IntOp.RANK))
     frame.registers.bind(name := f"rank.{register}", register)
@@ -39,8 +39,11 @@ def lower_rank(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:
-    """Emits the start of a collective and a wait behind it; checks first that x consists of all of
-    its blocks."""
+    """Emits the start of a collective and its wait.
+
+    First emits checks that no block has a negative size, and that the blocks are all rows of the
+    operand.
+    """
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
     if x is None:

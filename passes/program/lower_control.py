@@ -3,8 +3,8 @@
     %y = scan(%h0, %x){body}       copy h <- h0 ; loop t < n { x_t = view x + t*size ; body ;
                                                               copy y[t] <- h' ; copy h <- h' }
 
-Bodies are lowered like graphs, into the instruction list of their branch or loop. A carried value
-has one buffer for all trips; slices of scanned operands are views, not copies.
+Bodies are lowered like graphs, into the instruction list of their branch or loop.  A value that a
+loop carries has one buffer for all iterations.  Slices of scanned operands are views, not copies.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,11 @@ _FOREVER = (1 << 63) - 1
 
 
 def lower_if(frame: GraphLowering, node: Node) -> None:
-    """Lowers If: both branches write their results to the same buffers, and each binds the sizes
-    that differ."""
+    """Lowers If.
+
+    Both branches write their results to the same buffers.  Each sets the registers of sizes in
+    which the branches differ.
+    """
     attrs: IfAttrs = node.attrs
     condition = node.inputs[0]
     assert condition is not None
@@ -92,7 +95,7 @@ def _bind_late(frame: GraphLowering, registers: dict[str, Register]) -> None:
 def _bind_branch_sizes(
     inner: GraphLowering, registers: dict[str, Register], outer: TensorType, result: TensorType
 ) -> None:
-    """Sets the sizes that only the node's results have to those of this branch."""
+    """Sets the registers of sizes that are new in the node's results to this branch's sizes."""
     for dim, actual in zip(outer.shape, result.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in registers:
@@ -103,8 +106,11 @@ def _bind_branch_sizes(
 
 
 def lower_loop(frame: GraphLowering, node: Node) -> None:
-    """Lowers ONNX Loop: a trip count, a condition, carried values, and rows stacked from every
-    trip."""
+    """Lowers ONNX Loop.
+
+    It has a number of iterations, a condition, carried values, and results that stack a row of each
+    iteration.
+    """
     attrs: LoopAttrs = node.attrs
     body = attrs.body
     trips_value, start, *initial = node.inputs
@@ -132,7 +138,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
         _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
-    if condition >= 0:  # the condition is one more carried value
+    if condition >= 0:  # the condition is a carried value too
         values, buffers = (body.inputs[1], *carried.values), (condition, *carried.buffers)
         flagged = replace(carried, values=values, buffers=buffers)
         next_trip(inner, body.outputs[: 1 + count], flagged)
@@ -146,12 +152,12 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
         first = var_of(value.type.shape[0])
         if first is not None and not frame.registers.bound(first.name):
             frame.registers.bind(first.name, counter, late=True)
-        # Without trips the rows are empty, but allocated.
+        # Without iterations the stack of rows is empty, but it must be allocated.
         frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
 
 
 def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> BufferId:
-    """Returns a buffer with the condition of the first trip; -1 if it is always true."""
+    """Returns a buffer with the condition of the first iteration; -1 if it is always true."""
     if start is None and _always_true(body):
         return -1
     condition = frame.temporary(const(BOOL.bytes), "condition")
@@ -169,7 +175,10 @@ def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowerin
 
 
 def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
-    """Returns registers for the rows' sizes that only the trips compute; 0 without trips."""
+    """Returns registers, by symbol, for sizes of rows that only the iterations compute.
+
+    They are 0 if there are no iterations.
+    """
     names = dict.fromkeys(
         var.name
         for dim in (dim for value in values for dim in value.type.shape[1:])
@@ -189,7 +198,10 @@ def _same_row(
     trip: Register,
     node: Node,
 ) -> None:
-    """Checks that rows are as large in every trip as in the first, which sets the `late` sizes."""
+    """Emits checks that the rows of all iterations have equal sizes.
+
+    The first iteration sets the registers `late`.
+    """
     for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in late:
@@ -207,7 +219,7 @@ def _same_row(
 
 
 def _always_true(body: Graph) -> bool:
-    """Returns True if the body's condition is the constant true, or passed on unchanged."""
+    """Returns True if the body's condition is the constant true, or is passed on unchanged."""
     array = body.constant(body.outputs[0])
     return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
@@ -226,7 +238,7 @@ def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Regi
 
 
 def lower_scan(frame: GraphLowering, node: Node) -> None:
-    """Lowers ONNX Scan over leading axes (the importer transposes other axes)."""
+    """Lowers ONNX Scan over first axes; the importer has transposed other axes."""
     attrs: ScanAttrs = node.attrs
     body = attrs.body
     inputs = [v for v in node.inputs if v is not None]
@@ -261,5 +273,5 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
 
 
 def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:
-    """Returns a view of element `at` of a stack of values like `value`."""
+    """Returns a view of element `at` of the buffer `base`, a stack of values like `value`."""
     return inner.view(base, at * byte_count(value.type), f"{value.name}.slice")

@@ -2,8 +2,8 @@
 
     %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
 
-Every stored value gets a buffer. Buffers inside the run are `Arena` places, whose offsets
-`plan_arena` sets. `lower_control` lowers control flow, `lower_calls` calls of C functions.
+Every stored value gets a buffer.  Buffers of intermediate values lie in the arena, and `plan_arena`
+sets their offsets.  `lower_control` lowers control flow, and `lower_calls` calls of C functions.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ _NO_TRIP = const(0)
 
 @dataclass(slots=True)
 class KernelTable:
-    """The kernels of an artifact: each structure once, in order of first launch.
+    """The kernels of an artifact, in the order of their first launch; equal kernels occur once.
 
-    `bodies` has the kernels of each loop and branch, and where their values lie.
+    `bounds`, `numbers` and `locs` have the kernels, their numbers and their locations.  `bodies`
+    has the placed form of each body of a loop or branch.
     """
 
     bounds: list[Bound] = field(default_factory=list)
@@ -94,7 +95,7 @@ class KernelTable:
 
 @dataclass(slots=True)
 class Context:
-    """State that the lowerings of a graph and its bodies share."""
+    """The state that the lowerings of a graph and of its bodies share."""
 
     planner: KernelChooser
     kernels: KernelTable
@@ -108,7 +109,7 @@ class Context:
 
 @dataclass(slots=True)
 class GraphLowering:
-    """Lowering state of one graph or body: where its values are, and the instructions emitted."""
+    """The state of lowering one graph or body: buffers of values, and emitted instructions."""
 
     context: Context
     placed: Placed
@@ -129,24 +130,27 @@ class GraphLowering:
         return self.registers.load(index, self.out)
 
     def early_size(self, index: Index) -> Register:
-        """Returns the register of a size, computed before bodies run unless it depends on data."""
+        """Returns the register of a size.
+
+        It is computed in the outermost graph, before all bodies, unless it depends on data.
+        """
         return (self if self.registers.is_late(index) else self.top or self).size(index)
 
     def computed(self, op: IntOp, a: Register, b: Register) -> Register:
-        """Returns a new register with the result of `op` on two others."""
+        """Returns a new register that holds `op` of registers `a` and `b`."""
         self.out.append(Let(target := self.registers.fresh(), op, a, b))
         return target
 
     def assign(self, target: Register, source: Register) -> None:
-        """Sets a register that is also read elsewhere."""
+        """Emits an assignment to an existing register."""
         self.out.append(Let(target, IntOp.ADD, source, self.size(const(0))))
 
     def check(self, relation: Relation, a: Register, b: Register, message: str) -> None:
-        """Emits a check for every run."""
+        """Emits a check that fails the run with `message` if the relation does not hold."""
         self.out.append(Check(relation, a, b, message))
 
     def storage(self, value: Value) -> Index:
-        """Returns the bytes that a value occupies."""
+        """Returns the bytes that a value occupies in its layout."""
         return element_count(self.layout(value).sizes) * value.type.dtype.bytes
 
     def layout(self, value: Value) -> Layout:
@@ -170,19 +174,23 @@ class GraphLowering:
         return buffer
 
     def temporary(self, size: Index, label: str) -> BufferId:
-        """Returns a buffer of `size` bytes: in the arena; from the pool if `size` is late."""
+        """Returns a buffer of `size` bytes.
+
+        It lies in the arena.  If the size depends on data, it is allocated during the run instead.
+        """
         if self.registers.is_late(size):
             buffer = self.new_buffer(Dynamic(), label)
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
-        # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
+        # The arena's plan needs all sizes at entry, before a body has checked that its sizes are
+        # not negative.
         bytes_ = size if nonnegative(size) else maximum(size, 0)
         return self.new_buffer(Arena(-1, self.early_size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
-        """Returns the buffer that `value` is about to be written to; fills its halo.
+        """Returns the buffer for a value that is written next, and emits the filling of its halo.
 
-        A part of another value lies in that value's buffer.
+        A value that is a part of another value lies in that value's buffer.
         """
         parent = self.placed.wholes.get(value)
         if parent is not None:
@@ -202,13 +210,16 @@ class GraphLowering:
         return buffer
 
     def allocate(self, value: Value, buffer: BufferId) -> None:
-        """Requests the memory of an output from the caller."""
+        """Emits the request of an output's memory from the caller."""
         for dim in self.seen(value).shape:  # the runtime shows the sizes to the caller's allocator
             self.size(dim)
         self.out.append(Allocate(buffer, self.size(self.storage(value))))
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
-        """Returns the buffer that holds `value`; constants in `layout_` (None: row-major)."""
+        """Returns the buffer that holds `value`.
+
+        A constant is stored in `layout_`, which is row-major if None.
+        """
         graph = self.constants.get(value)
         if graph is None:
             if value not in self.buffers:
@@ -234,7 +245,7 @@ class GraphLowering:
         return self.literal(np.asarray(True))
 
     def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
-        """Returns `value` as an argument of a C function."""
+        """Returns `value` as an argument of a C function, in `buffer` or in the value's own."""
         at = self.read(value) if buffer is None else buffer
         dims = tuple(self.size(d) for d in value.type.shape)
         return TensorRef(at, value.type.dtype.stored, dims)
@@ -245,7 +256,7 @@ class GraphLowering:
     # ---- launches ----------------------------------------------------------------------------
 
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
-        """Launches a kernel; with `again` it overwrites results that have buffers already."""
+        """Emits the launch of a kernel; with `again`, it overwrites results that have buffers."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in () if again else planned.results:
                 self.define(value)
@@ -265,7 +276,7 @@ class GraphLowering:
         self.out.append(Launch(number, grid, buffers, ints, min_tiles))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
-        """Writes the fill to the storage around the elements."""
+        """Emits a call that writes the fill value to the halo of a value."""
         dtype = value.type.dtype
         bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
         storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
@@ -273,7 +284,10 @@ class GraphLowering:
         self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
     def thin(self, kernel: Kernel, every: tuple[int, ...]) -> None:
-        """Keeps every n-th element of a value along each dimension of its storage."""
+        """Emits a call that compacts a kernel's operand to its result, in place.
+
+        It keeps every n-th element along each storage dimension; `every` has the n of each.
+        """
         (source,), (target,) = kernel.operands, kernel.results
         storages = [(source, self.read(source)), (target, self.define(target))]
         x, y = (
@@ -283,7 +297,7 @@ class GraphLowering:
         self.out.append(CallOp("thin", (x,), (y,), every))
 
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
-        """Writes a size as one i64 to `target` (as bodies see a loop's counter)."""
+        """Emits a kernel that writes a size to `target` as one i64, such as a loop's counter."""
         builder = ExprBuilder()
         builder.stage((), index_value(register_symbol, I64))
         result = Value("size", TensorType(I64, ()))
@@ -293,7 +307,7 @@ class GraphLowering:
     # ---- bodies ----------------------------------------------------------------------------
 
     def child(self, graph: Graph) -> GraphLowering:
-        """Returns a frame for a body, which sees the buffers of the graphs around it."""
+        """Returns the lowering state for a body, which sees the buffers of the graphs around it."""
         planner = self.context.planner
         settings = LoweringContext(planner, precision=self.context.precision, outer=self.constants)
         self.context.kernels.bodies[graph] = placed = place_graph(graph, settings)
@@ -310,11 +324,11 @@ class GraphLowering:
 
     @property
     def handles(self) -> dict[Value, Handle]:
-        """Returns the visible constants."""
+        """The handles of all constants that this graph sees."""
         return {value: graph.constants[value] for value, graph in self.constants.items()}
 
     def steps(self) -> None:
-        """Emits every step of the frame's graph."""
+        """Emits all steps of the graph."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
         for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):
@@ -346,7 +360,7 @@ def byte_count(type_: TensorType) -> Index:
 
 
 def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
-    """Returns the storage before and after the elements, for each storage dimension in turn."""
+    """Returns the halo's widths (before, after, before, after, ...), for each storage dimension."""
     first = place(where, tuple(const(0) for _ in value.type.shape))
     last = place(where, tuple(n - 1 for n in value.type.shape))
     widths: list[int] = []
@@ -367,9 +381,10 @@ def lower_program(
     lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """Returns the program of a model from its placed graph; arena offsets are not planned yet.
+    """Returns the program, the kernels and the weights of a placed graph.
 
-    `lower_node` lowers steps that are no kernels. `precision` is that of `placed`, for bodies too.
+    The arena of the program is not planned yet.  `lower_node` lowers steps that are not kernels.
+    `precision` is that of `placed`, and applies to bodies too.
     """
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
@@ -388,7 +403,7 @@ def lower_program(
 
 @frozen
 class _Dim:
-    """A dimension of an input: the size in its type, and the register with the caller's size."""
+    """A dimension of an input: its `size` by the type, and the register of the caller's size."""
 
     value: Value
     axis: int
@@ -401,10 +416,11 @@ class _Dim:
 
 
 def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
-    """Binds or checks each dimension of the inputs.
+    """Returns the ports of the inputs, and emits code that binds or checks their dimensions.
 
-    Dimensions that are one symbol bind it first. Then each other dimension is known, or binds its
-    only unknown symbol (`p + 1`). Raises UserError if a size cannot be solved.
+    First, dimensions that are a single symbol bind it.  Then each other dimension is checked if all
+    of its symbols are bound, or binds its only unbound symbol: `p + 1` binds p.  Raises UserError
+    if a symbol remains that no dimension can bind.
     """
     dims: list[_Dim] = []
     for port, value in enumerate(graph.inputs):
@@ -440,8 +456,11 @@ def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: i
 def _bind_dim(
     frame: GraphLowering, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
 ) -> bool:
-    """Binds the unknown symbol of `dim`, or checks `dim` if there is none; returns False if that is
-    not possible yet. `plain`: only dimensions that are one symbol are bound."""
+    """Binds the unbound symbol of `dim`, or checks `dim` if all symbols are bound.
+
+    Returns False if that is not possible yet.  With `plain`, only handles dimensions that are a
+    single symbol.
+    """
     lone = var_of(dim.size)
     if plain and lone is None:
         return False
@@ -462,7 +481,7 @@ def _bind_dim(
 
 
 def _told(dim: _Dim, frame: GraphLowering) -> str:
-    """Returns a message about the other dimension with the same symbol, with a hint."""
+    """Returns the end of a message: it names the dimension that bound the symbol, with a hint."""
     if var_of(dim.size) is None:
         return ""
     inputs = ((v.name, frame.seen(v).shape) for v in frame.placed.graph.inputs)
@@ -474,8 +493,10 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 
 
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
-    """Returns the register with the value of `var` that makes `dim` the caller's size; None if
-    `dim` is not a known multiple of `var` plus a bound size."""
+    """Returns a register with the value of `var` for which `dim` equals the caller's size.
+
+    None if `dim` is not a numeric multiple of `var` plus a bound size.
+    """
     parts = linear_in(dim.size, var)
     factor = None if parts is None else as_int(parts[0])
     if parts is None or factor is None or factor < 1:
@@ -496,8 +517,10 @@ def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
 def check_facts(
     frame: GraphLowering, what: str, var: Var, register: Register, lower_bound: int = 0
 ) -> None:
-    """Emits checks of the facts that the compiler assumed about a symbol, where it is bound.
-    `register` is never below `lower_bound`, as the size of an array is never below 0."""
+    """Emits checks of what the compiler assumed about a symbol: its range and its divisor.
+
+    `register` holds its value, which is known to be at least `lower_bound`; 0 for an array's size.
+    """
     if var.lo > lower_bound:
         low = frame.size(const(var.lo))
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due")
@@ -510,10 +533,10 @@ def check_facts(
 
 
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:
-    """Makes kernels and calls write their results to the caller's memory.
+    """Makes kernels and calls write outputs directly to the caller's memory.
 
-    A state's new value is written beside the old one and copied at the end of the run, unless
-    nothing can read the old one any more.
+    The new value of a state is written there only if nothing reads the old value any more.
+    Otherwise it is copied there at the end of the run.
     """
     owned = {*graph.inputs, *graph.constants}
     states = dict(graph.aliases)
@@ -525,8 +548,10 @@ def _output_targets(frame: GraphLowering, graph: Graph) -> None:
 
 
 def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
-    """Fills outputs that are not computed in their own memory; states come last, because their old
-    values may be read until then."""
+    """Returns the ports of the outputs, and emits copies to outputs that are computed elsewhere.
+
+    States are copied last, because their old values may be read until then.
+    """
     states = dict(graph.aliases)
     late = [(n, v) for n, v in enumerate(graph.outputs) if v in states]
     for port, value in enumerate(graph.outputs):
@@ -558,8 +583,11 @@ def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
 
 
 def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
-    """Returns the buffer with a state's new value; None if it is in place. The old value of another
-    state is saved from that one's update."""
+    """Returns the buffer that holds a state's new value; None if the value is in its place already.
+
+    If the new value is an input, perhaps the old value of another state, it is copied first, before
+    that state is updated.
+    """
     if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)
@@ -571,8 +599,11 @@ def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> Buffer
 
 
 def _fill(frame: GraphLowering, port: int, value: Value, source: BufferId | None = None) -> None:
-    """Copies `source` to an output; None: the value's own buffer (an input, a constant, another
-    output's value, or a result of control flow)."""
+    """Emits the copy of `source` to an output.
+
+    With None, copies the value's own buffer.  The value may be an input, a constant, the value of
+    another output, or a result of control flow.
+    """
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
     frame.allocate(value, buffer)

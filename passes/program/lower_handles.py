@@ -1,8 +1,9 @@
-"""Lowers nodes on strings and lists to calls; see the heads of runtime/src/ops/lists.c and
-strings.c.
+"""Lowers nodes on strings and lists to calls of C functions.
 
-    %y = list_at(%s, %i) : f32[a,4]        call list_shape(s, i) -> a, 4 ; allocate y ; call
-                                           list_at(s, i) -> y
+    %y = list_at(%s, %i) : f32[a,4]   ->   call list_shape(s, i) -> a, 4 ; allocate y
+                                           call list_at(s, i) -> y
+
+The heads of runtime/src/ops/lists.c and strings.c describe the functions.
 """
 
 from collections.abc import Mapping
@@ -25,12 +26,12 @@ def _item(attrs: Any) -> tuple[int]:
 
 
 def _shape(attrs: ListAtAttrs | ListConcatAttrs) -> tuple[Index, ...]:
-    """Returns the sizes of a tensor that is an entry of a list."""
+    """Returns the sizes of the tensor that an op takes from a list."""
     return attrs.type.shape
 
 
 def _entry_words(attrs: ListAtAttrs) -> tuple[int, ...]:
-    """Returns the type of a tensor that is an entry of a list, as the runtime reads it."""
+    """Returns the type of a list's entry as the runtime reads it: dtype, rank, sizes (-1: any)."""
     dims = (-1 if dim.terms else dim.const for dim in attrs.type.shape)
     return (dtype_word(attrs.type.dtype), attrs.type.rank, *dims)
 

@@ -1,9 +1,8 @@
-"""Lowers a placed graph to a program, with the nodes that are no kernels: control flow, calls,
-sizes.
+"""Lowers a placed graph to a program, including the nodes that are not kernels.
 
     if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
 
-Any other node cannot be run and is refused by name.
+Any other node cannot be run, and is refused by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +56,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
 
 
 def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
-    """Emits the instructions of a step that is no kernel."""
+    """Emits the instructions of a step that is not a kernel."""
     node = step.node
     if node is None:
         raise InternalError("a kernel is launched, not lowered as a node")
@@ -68,7 +67,7 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
 
 
 def emit(placed: Placed, context: LoweringContext) -> Lowered:
-    """Plans the kernels, and lowers the program that launches them."""
+    """Plans the kernels of a placed graph, and returns them with the program that launches them."""
     placed = replace(placed, surface=context.packed)
     planner = context.planner
     program, table, weights = lower_program(placed, planner, lower_node, context.precision)
@@ -77,8 +76,11 @@ def emit(placed: Placed, context: LoweringContext) -> Lowered:
 
 
 def check_runnable(graph: Graph) -> None:
-    """Raises UserError with every node of `graph` that no target can run, bodies included, or with
-    its collectives if they are of several groups of unknown ranks."""
+    """Raises UserError for a graph that no target can run; the error lists the nodes.
+
+    These are nodes that have neither a kernel nor a C function, bodies included.  They are also
+    collectives of several groups whose ranks are not known.
+    """
     missing = [
         node
         for node in walk_nodes(graph)
@@ -90,8 +92,10 @@ def check_runnable(graph: Graph) -> None:
 
 
 def check_without_calls(graph: Graph, kind: str) -> None:
-    """Raises UserError with every node of `graph`, bodies included, that only a C function
-    computes: targets of this `kind` have none."""
+    """Raises UserError if only C functions can compute some nodes of `graph`, bodies included.
+
+    Targets of this `kind` have no C functions.  The error lists the nodes.
+    """
     called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:
         raise _refusal(
@@ -116,8 +120,10 @@ def _check_groups(nodes: Sequence[Node]) -> None:
 
 
 def check_without_collectives(graph: Graph, kind: str) -> None:
-    """Raises UserError with every collective of `graph`, bodies included: targets of this `kind`
-    have none."""
+    """Raises UserError if `graph` or its bodies have collectives; the error lists the nodes.
+
+    Targets of this `kind` have no collectives.
+    """
     nodes = [node for node in walk_nodes(graph) if node.op.name in COLLECTIVES]
     if nodes:
         raise _refusal(

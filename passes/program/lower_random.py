@@ -1,9 +1,10 @@
-"""Lowers what random nodes read from the host: the run's seed, stream numbers and trip numbers.
+"""Lowers what random nodes read from the host: the run's seed, and numbers of streams and trips.
 
     %s = run_seed()      r0 = seed() ; launch store(r0) -> s
 
-All ranks take the seed of rank 0. Each number is stored from a register, so that no kernel contains
-it: equal layers share kernels.
+A stream number tells the random nodes of a model apart, and a trip number the iterations of a loop.
+All ranks take the seed of rank 0.  Each number is stored from a register and is not a part of any
+kernel, so that equal layers share kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LEAST = -(1 << 63)
 
 
 def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) -> None:
-    """Stores the result of an instruction of one register."""
+    """Emits the instruction `op`, and stores its result in the buffer `target`."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, op, value))
     frame.registers.bind(name := f"random.{register}", register)
@@ -27,7 +28,7 @@ def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) ->
 
 
 def lower_run_seed(frame: GraphLowering, node: Node) -> None:
-    """Stores the seed. Ranks take it from rank 0, because each would draw its own."""
+    """Stores the run's seed; all ranks take that of rank 0, because each draws its own."""
     top = frame if frame.top is None else frame.top
     if not any(n.op.name in COLLECTIVES for n in walk_nodes(top.placed.graph)):
         return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))

@@ -1,4 +1,4 @@
-"""Lowers integer expressions to registers: each distinct size and atom is computed once.
+"""Lowers indices to registers; each distinct index and atom is computed once.
 
 n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 1
 """
@@ -22,10 +22,10 @@ from tcc.ir.program.arithmetic import require_register
 
 
 class SizeRegisters:
-    """Allocates registers and tracks what the registers of this scope hold.
+    """Allocates registers, and tracks which sizes the registers of this scope hold.
 
-    A body has a scope of its own (`inner`): it sees what was computed before it. Its results
-    are not visible after it, because it may not have run.
+    A body has a scope of its own (`inner`), which sees what was computed before the body.  Its
+    registers are not visible after the body, because the body may not have run.
     """
 
     def __init__(self, parent: SizeRegisters | None = None) -> None:
@@ -49,9 +49,9 @@ class SizeRegisters:
         return self._counter[0] - 1
 
     def bind(self, name: str, register: Register, *, late: bool = False) -> None:
-        """Makes `register` hold the size symbol `name` from here on.
+        """Declares that `register` holds the size symbol `name` from here on.
 
-        `late`: the size depends on data, so it is unknown when a run starts.
+        A `late` size depends on data, so it is not known when a run starts.
         """
         self._sizes[name] = register
         if late:
@@ -59,8 +59,10 @@ class SizeRegisters:
             self._known = {i: r for i, r in self._known.items() if name not in self._symbols(i)}
 
     def define(self, name: str, formula: Index) -> None:
-        """Makes the size symbol `name` stand for `formula`, which is computed where it is first
-        needed."""
+        """Declares that the size symbol `name` stands for `formula`.
+
+        The formula is computed where it is first needed.
+        """
         self._formulas[name] = formula
         self._sources[name] = self._symbols(formula)
 
@@ -77,10 +79,10 @@ class SizeRegisters:
         return name in self._sizes or name in self._formulas
 
     def load(self, index: Index, out: list[Instr]) -> Register:
-        """Returns the register that holds `index`; appends to `out` the instructions that compute
-        it.
+        """Returns the register that holds `index`.
 
-        Raises InternalError for a size that nothing has bound.
+        Appends the instructions that compute it to `out`, if there are any.  Raises InternalError
+        for a size symbol that is not bound.
         """
         register = self._known.get(index)
         if register is not None:
@@ -124,7 +126,7 @@ class SizeRegisters:
             return self._sizes[name]
         if name not in self._formulas:
             raise InternalError(f"size {name} is used before it is known")
-        # In the order of their definitions, each formula needs only those before it.
+        # Formulas are computed in the order of their definitions, as each needs only earlier ones.
         for part in self._formulas:
             if part in self._sources[name]:
                 self.load(self._formulas[part], out)

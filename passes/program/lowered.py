@@ -1,4 +1,4 @@
-"""The forms of a model on its way from a graph to a host program.
+"""The last form of a model on its way from a graph to a host program.
 
 Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lowered
 """
@@ -17,10 +17,11 @@ from tcc.passes.tile.plan import KernelChooser
 
 @frozen
 class Lowered:
-    """A placed graph and its program, whose kernels have no names yet.
+    """A placed graph with its program, whose kernels have no names yet.
 
-    `kernels` and `table` are in the order of the program's numbers. `planner` planned the kernels.
-    `alignments` are those of the kernels' buffers in bytes, if the target requests them.
+    `kernels` and `table` are in the order of the program's kernel numbers.  `planner` planned the
+    kernels.  `alignments` has the alignment in bytes of each kernel's buffers, if the target needs
+    them.
     """
 
     placed: Placed

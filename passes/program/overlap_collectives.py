@@ -3,9 +3,10 @@
     launch a; launch b; start sum(a); wait sum(a); launch c; launch d(sum(a))
  -> launch a; start sum(a); launch b; launch c; wait sum(a); launch d(sum(a))
 
-Requires a program whose arena is not planned yet, with a wait behind each collective. Starts keep
-their order, and so do waits, within a body and relative to the bodies inside it. All other
-instructions stay in place: a collective that the next kernel reads is waited for at once.
+Requires a program whose arena is not planned yet, with a wait directly after each collective.
+Starts keep their order among each other, and so do waits, in a body and with respect to the bodies
+inside it.  All other instructions keep their order.  So a collective whose result the next kernel
+reads is waited for at once.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from tcc.ir.program.operands import (
 
 
 def overlap_collectives(program: Program) -> Program:
-    """Returns `program` with starts and waits moved apart, and different tickets for collectives
-    that overlap."""
+    """Returns `program` with starts and waits moved apart.
+
+    Collectives that overlap get different tickets.
+    """
     if not any(isinstance(i, Collective) for i in walk_instructions(program.body)):
         return program
     shared = shared_memory(program)
 
     def may_pass(instr: Instr, other: Instr) -> bool:
         nested = tuple(walk_instructions((other,)))
-        # a rank whose counts are refused must not have begun
+        # a collective whose counts a check may refuse must not start before that check
         barriers = (type(instr), Check) if len(used_registers(instr)) > 1 else type(instr)
         defined = {register for i in nested for register in defined_registers(i)}
         return (
@@ -50,8 +53,11 @@ def overlap_collectives(program: Program) -> Program:
 def _separated(
     body: Body, may_pass: Callable[[Instr, Instr], bool], outer_tickets: Sequence[int]
 ) -> Body:
-    """Returns `body` with starts and waits moved apart; `outer_tickets` are those in use around
-    it."""
+    """Returns `body` with starts and waits moved apart.
+
+    `may_pass(a, b)` tells whether `a` may exchange its place with its neighbour `b`.
+    `outer_tickets` are the tickets that are in use around the body.
+    """
     raised = _moved_up(body, Collective, may_pass)
     lowered = reversed(_moved_up(reversed(raised), Wait, may_pass))
     flying: list[int] = []  # in the order of starts, which is that of waits
@@ -72,7 +78,7 @@ def _separated(
 def _moved_up(
     instrs: Iterable[Instr], kind: type[Instr], may_pass: Callable[[Instr, Instr], bool]
 ) -> list[Instr]:
-    """Returns `instrs` with those of `kind` as far to the front as they may go."""
+    """Returns `instrs` with instructions of type `kind` moved as far to the front as allowed."""
     ordered: list[Instr] = []
     for instr in instrs:
         at = len(ordered)

@@ -1,4 +1,4 @@
-"""Prices a graph by itself: its kernels as they would be placed and scheduled in a model."""
+"""Prices the kernels of a graph, placed and scheduled as they would be in a model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tcc.schedule.open_sizes import Times
 def priced_kernels(
     graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Seconds]]:
-    """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
-    own."""
+    """Yields pairs of a kernel of a graph and its price in seconds.
+
+    The nodes `ends` stay kernels of their own.
+    """
     for kernel, key in _keys(graph, planner, ends):
         yield kernel, planner.price_of(key)
 
@@ -27,8 +29,10 @@ def priced_kernels(
 def timed_kernels(
     graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Times]]:
-    """Yields the kernels of a graph as `priced_kernels` does, each with its seconds at each set of
-    sizes."""
+    """Yields pairs of a kernel and its prices, one for each set of sizes.
+
+    The kernels are those of `priced_kernels`.
+    """
     for kernel, key in _keys(graph, planner, ends):
         yield kernel, planner.times_of(key)
 
@@ -44,7 +48,7 @@ def _keys(
 
 
 def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
-    """Returns the number of the graph whose kernels take the least time together."""
+    """Returns the index of the graph whose kernels take the least time together."""
     rule, *others = (
         Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")
         for n, g in enumerate(graphs)
@@ -55,14 +59,16 @@ def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
 
 
 def _content(graph: Graph) -> tuple[Any, ...]:
-    """Returns the operators of a graph with their attributes and types, which name no value."""
+    """Returns the content of a graph without names: types of inputs; ops, attributes and types."""
     inputs = tuple(v.type for v in graph.inputs)
     nodes = ((n.op.name, n.attrs, tuple(v.type for v in n.outputs)) for n in graph.nodes)
     return inputs, tuple(nodes)
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:
-    """Returns a constant whose contents no price depends on; its `hint` must differ from those in
-    the graph that `b` rebuilds."""
+    """Returns a constant without contents, for prices, which do not depend on contents.
+
+    The start of its name, `hint`, must differ from names in the graph that `b` rebuilds.
+    """
     name = b.fresh(hint)
     return b.constant_handle(Handle(name), type_, name)

@@ -4,9 +4,9 @@
     where flag: direct                       ->    branch r { direct }
                                                    else { transform, ..., where flag: direct }
 
-A guarded algorithm contains direct sums, for values that it cannot handle. Both are priced at the
-sets of sizes of `tcc.schedule.open_sizes`. Between two sets, the logarithm of the ratio of their
-times is interpolated linearly over the logarithm of the product of the sizes:
+A guarded algorithm contains direct sums, which run for values that it cannot handle.  Both are
+priced at the sets of sizes of `tcc.schedule.open_sizes`.  Between two sets, the logarithm of the
+ratio of the times is interpolated linearly over the logarithm of the product of the sizes:
 
     h x w            128x128   63x63   25x25     8x8     1x1
     fast algorithm    752 us     187      42     4.8     4.2    mostly the transformed weights
@@ -49,13 +49,15 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
 
-# The fraction of its time that direct sums have to save at the smallest sizes: prices err.
+# The fraction of the time that direct sums must save at the smallest sizes, as prices have errors.
 _LEAST = MARGINS["direct sums of small sizes"].saves
 
 
 def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
-    """Returns `lowered` with direct sums at sizes at which their price is lower; unchanged if the
-    user gives typical sizes."""
+    """Returns `lowered` with direct sums where sizes are so small that their price is lower.
+
+    Returns it unchanged if the user has set typical sizes.
+    """
     dims = _open_dims(lowered)
     symbols = free_vars(*dims)
     if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
@@ -105,8 +107,10 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
 
 
 def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> list[float]:
-    """Returns the times of a site's direct sums over those of its fast algorithm, at the first
-    `sets` sets of sizes."""
+    """Returns the time of a site's direct sums divided by that of its fast algorithm.
+
+    There is a ratio for each of the first `sets` sets of sizes.
+    """
 
     def seconds(body: Body, at: int) -> Seconds:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
@@ -121,10 +125,10 @@ def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> lis
 
 @frozen
 class _Site:
-    """The instructions `first` to `last` of a program, which end with a guard's branch.
+    """A guarded algorithm: the instructions `first` to `last` of a program.
 
-    `prefix` runs before both algorithms. `fast` ends with the guard's branch. `direct` are the
-    direct sums and what they need.
+    `prefix` has the instructions that both algorithms need.  `fast` is the fast algorithm, which
+    ends with the guard's branch.  `direct` has the direct sums, and the filling of halos.
     """
 
     first: int
@@ -157,7 +161,7 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
 
 
 class _Writers:
-    """The buffers that each instruction of a program writes, and where they are used."""
+    """Finds the buffers that each instruction of a program writes, and the uses of buffers."""
 
     def __init__(self, lowered: Lowered) -> None:
         self._body = lowered.program.body
@@ -171,18 +175,20 @@ class _Writers:
                 self._uses.setdefault(buffer, []).append(position)
 
     def are_launches(self, body: Body) -> bool:
-        """Returns True if a guard's body only launches kernels and computes sizes for them."""
+        """Returns True if the body of a guard's branch has only launches and sizes for them."""
         return all(isinstance(instr, Launch | Let) for instr in body)
 
     def written(self, instr: Instr) -> tuple[BufferId, ...]:
-        """Returns the results of a launch."""
+        """Returns the buffers of a launch's results; none for another instruction."""
         if not isinstance(instr, Launch):
             return ()
         return tuple(instr.buffers[n] for n in self._results[instr.kernel])
 
     def is_part(self, position: int, last: int, needed_results: set[BufferId]) -> bool:
-        """Returns True if only the guard at `last` and its algorithm need an instruction's results,
-        apart from `needed_results`."""
+        """Returns True if the instruction at `position` belongs to the algorithm guarded at `last`.
+
+        Nothing after the guard may read its results, except for `needed_results`.
+        """
         match self._body[position]:
             case Let() | Allocate():
                 return True
@@ -204,15 +210,18 @@ class _Writers:
         for use in (use for use in reversed(self._uses[buffer]) if use < last):
             instr = self._body[use]
             if isinstance(instr, CallOp):
-                continue  # fills its border
+                continue  # the call fills the buffer's halo
             if buffer not in self.written(instr):
                 break
             count += 1
         return count <= 1
 
     def _dies(self, buffer: BufferId, last: int) -> bool:
-        """Returns True if nothing at or after position `last` reads a buffer before it is written
-        again: no guard, caller, view or later instruction."""
+        """Returns True if the contents of a buffer are not needed from position `last` on.
+
+        Nothing may read the buffer, also not through a view or as an output, before it is written
+        again.
+        """
         later = (self._body[use] for use in self._uses[buffer] if use >= last)
         instr = next(later, None) if buffer in self._plain else self._body[last]
         return instr is None or (
@@ -225,7 +234,10 @@ class _Writers:
 
 
 def _branched(lowered: Lowered, site_bounds: Mapping[_Site, int]) -> Program:
-    """Returns the program with a branch in place of each chosen site, up to its bound."""
+    """Returns the program with a branch in place of each site of `site_bounds`.
+
+    Direct sums run if the product of the symbolic sizes is at most the site's bound.
+    """
     program = lowered.program
     lets, small = _conditions(lowered, sorted(set(site_bounds.values())))
     body: list[Instr] = []
@@ -241,8 +253,10 @@ def _branched(lowered: Lowered, site_bounds: Mapping[_Site, int]) -> Program:
 def _conditions(
     lowered: Lowered, bounds: Sequence[int]
 ) -> tuple[list[Let], Mapping[int, Register]]:
-    """Returns instructions that compute, for each of `bounds`, a register that is not 0 if the
-    product of the symbolic sizes is at most the bound."""
+    """Returns instructions, and the register that they set for each of `bounds`.
+
+    The register is not 0 if the product of the symbolic sizes is at most the bound.
+    """
     program = lowered.program
     lets: list[Let] = []
 
