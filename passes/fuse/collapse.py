@@ -1,6 +1,6 @@
-"""Orders a group's loops as storage is traversed, and merges loops that storage sees as one.
+"""Orders a group's loops by storage, and merges loops that run through storage like one loop.
 
-for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@(i.j) = x@(i.j)
+for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)     ->     for i.j in 32: y@(i.j) = x@(i.j)
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,10 @@ from tcc.schedule.nest import all_accesses, contraction_factors, depends
 
 
 def order_loops(group: TileGroup) -> TileGroup:
-    """Returns the group with loops in the order of storage: common and inner loops by falling
-    stride of the results, reductions by falling stride of the largest operand that is no constant.
+    """Returns the group with its loops in the order of storage, the largest stride first.
+
+    For common and inner loops, the stride is that in the results.  For reduced loops, it is that in
+    the largest operand that is not a constant.
     """
     last = group.stages[-1]
     group_stores = last.written[:1]
@@ -51,8 +53,10 @@ def order_loops(group: TileGroup) -> TileGroup:
 
 
 def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
-    """Returns the loops with those last along which matmuls read a factor again: a tile holds
-    several of their points, and tiles that share a factor run close together."""
+    """Returns the loops in order, but last those along which a matmul reads a factor again.
+
+    A tile holds several points of these loops, and tiles that share a factor run close together.
+    """
     rows: set[Var] = set()
     for stage in streaming:
         factors = contraction_factors(stage)
@@ -77,8 +81,7 @@ def _by_stride(loops: Vars, accesses: Sequence[Access]) -> Vars:
 
 
 def coefficient_size(access: Access | None, var: Var) -> int:
-    """Returns the distance of neighbours along `var` in elements; a symbolic distance counts as
-    large."""
+    """Returns the distance in elements between neighbours along `var`; large if symbolic."""
     if access is None:
         return 0
     low, high = bounds(coefficient(access.offset, var))
@@ -89,7 +92,11 @@ def coefficient_size(access: Access | None, var: Var) -> int:
 
 
 def collapse(group: TileGroup) -> TileGroup:
-    """Merges loops (u, v) that every access sees as one: offset = c*(extent(v)*u + v) + rest."""
+    """Returns the group with pairs of loops (u, v) merged into one loop, where possible.
+
+    Every offset must have the form c * (extent(v)*u + v) + rest, where the rest has neither u nor
+    v.
+    """
     while (pair := _collapsible_pair(group)) is not None:
         group = _merge(group, *pair)
     return group
@@ -113,7 +120,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _pinned(group: TileGroup) -> set[Var]:
-    """Returns the iterators that something other than a plain offset depends on."""
+    """Returns the iterators that stay: guards, strips or index values depend on them."""
     pinned: set[Var] = set() if group.stream is None else {group.stream.loop}
     for stage in group.stages:
         if stage.strip is not None:
@@ -133,7 +140,7 @@ def _mergeable(offset: Index, u: Var, v: Var) -> bool:
 def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     merged = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
     mapping = {u: const(0), v: merged}
-    # A loop without trips reads nothing.
+    # A loop without iterations reads nothing.
     parts = {u: merged // extent(v), v: merged % extent(v)} if as_int(extent(v)) != 0 else mapping
     (new,) = free_vars(merged)
 
@@ -157,8 +164,7 @@ def _remapped(access: Access, mapping: Substitution) -> Access:
 
 
 def _with_blocks_at(stage: GroupStage, mapping: Substitution, parts: Substitution) -> GroupStage:
-    """Returns `stage` with its accesses moved, and its reads of earlier stages at the new
-    iterators."""
+    """Returns `stage` with accesses and reads of earlier stages over the merged iterators."""
     rebuilt: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
     for old in walk(*stage.body):

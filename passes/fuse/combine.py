@@ -1,7 +1,8 @@
-"""Classifies the reads between the stages of an expression, after unrolling loops that choose
-formulas.
+"""Classifies how the stages of an expression read each other.
 
-y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
+    y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
+
+Loops that select between formulas, such as k, are unrolled first.
 """
 
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
@@ -13,8 +14,11 @@ from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size
 
 
 def read_plainly(expr: Expr) -> bool:
-    """True where stages read earlier stages element by element. Windows overlap, so a tile would
-    recompute elements of its neighbours."""
+    """True where stages read earlier stages element by element.
+
+    A window is not read like this: windows overlap, so a tile would compute elements of its
+    neighbours again.
+    """
     return all(
         as_int(index) is not None or digits_of(index, radix_size(formula)) is not None
         for source, at in stage_reads(linked_stages(expr))
@@ -23,8 +27,8 @@ def read_plainly(expr: Expr) -> bool:
 
 
 def combines_once(expr: Expr) -> bool:
-    """True where the points of the last stage combine several elements of the only other stage, and
-    read each of its elements once."""
+    """True where there are two stages, and each point of the last reads several elements of the
+    first, so that each element is read once."""
     stages = linked_stages(expr)
     if len(stages) != 2:
         return False
@@ -35,8 +39,10 @@ def combines_once(expr: Expr) -> bool:
 
 
 def chooses_matrices(expr: Expr) -> bool:
-    """True where a contraction reads data-dependent operands, and only whole matrices: single rows
-    are better copied next to each other first."""
+    """True where contractions read data-dependent operands, and all of these are whole matrices.
+
+    Single rows are better copied next to each other first.
+    """
     indirect_reads = [
         (stage, node)
         for stage in expr.stages

@@ -4,9 +4,10 @@
     t[i]    = s[i] * 0.5                   ->      y[i] = max(s[i] * 0.5, 0)
     y[i]    = max(t[i], 0)
 
-A stage without a reduction is substituted into its readers. It stays where it is a result itself,
-or where its work is costly, several stages or a contraction read it, and a tile can hold it.
-Iterators are renumbered, so equal groups give the same (interned) expression.
+A stage without a reduction is substituted into its readers, with two exceptions.  It stays if it is
+a result of the group.  It also stays if its work is costly, a contraction or several stages read
+it, and a tile can hold it.  Iterators are renumbered, so that equal groups give the same (interned)
+expression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -49,8 +50,7 @@ def is_contraction(stage: Stage) -> bool:
 
 
 def node_expr(node: Node) -> Expr | None:
-    """Returns the tensor expression of a node; None where its op has none or a C function is
-    better."""
+    """Returns the tensor expression of a node; None if it has none or a C function is faster."""
     called = node.op.calls is not None and node.op.calls(_types(node), node.attrs)
     return None if called or node.op.expr is None else _own_expr(node)
 
@@ -60,7 +60,7 @@ def _types(node: Node) -> tuple[TensorType | None, ...]:
 
 
 def stored_type(type: TensorType) -> TensorType:
-    """Returns the type in memory: strings and lists are 64-bit handles."""
+    """Returns the type in memory of a value; strings and lists are stored as 64-bit handles."""
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
@@ -74,8 +74,11 @@ def _own_expr(node: Node) -> Expr:
 def _expr(
     build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
 ) -> Expr:
-    """Returns the expression that `build` of an op gives. The last argument separates equal
-    attributes that are not identical, such as 0.0 and -0.0."""
+    """Returns the expression that an op's `build` gives for types and attributes.
+
+    The last argument is part of the cache's key.  It tells apart attributes that compare equal but
+    differ, such as 0.0 and -0.0.
+    """
     return build(types, attrs)
 
 
@@ -115,8 +118,7 @@ def _composed(
     outputs: tuple[StageRef, ...],
     limits: FusionLimits,
 ) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the expression of the joined parts, simplified, and the numbers of the operands that
-    it reads."""
+    """Returns the simplified expression of all parts, and the numbers of the operands it reads."""
     stages: list[Stage] = []
     for expr, sources in parts:
         first = len(stages)
@@ -126,8 +128,10 @@ def _composed(
 
 
 def _simplified(joined: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the expression with pointwise stages inlined, under canonical names, and the numbers
-    of its operands."""
+    """Returns the expression with pointwise stages inlined, and the numbers of its operands.
+
+    Its iterators have canonical names.
+    """
     hoisted = hoist_normalisers(joined)
     composed, read_operands = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
     stored_form, operand_numbers = drop_unused(inline_pointwise(composed, costly(composed, limits)))
@@ -147,7 +151,10 @@ def _source(
 def _renumbered(
     stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
-    """Returns `stage` with sources of the composed expression, and reductions named by `prefix`."""
+    """Returns `stage` with the sources that it has in the composed expression.
+
+    Names of its reduced loops begin with `prefix`.
+    """
     named = _own_names(stage, prefix if stage.reduce or bound_indices(stage) else "")
 
     def composed(old: Source) -> Source:
@@ -162,8 +169,10 @@ def _renumbered(
 
 @lru_cache(maxsize=4096)
 def _own_names(stage: Stage, prefix: str) -> Stage:
-    """Returns a stage whose result iterators have the same names in all stages, so that elementwise
-    reads are inlined without renaming."""
+    """Returns the stage with standard names for its result iterators, which all stages share.
+
+    So elementwise reads are inlined without renaming.
+    """
     inner = (*stage.reduce, *bound_indices(stage))
     mapping = {v: iterator(f"s.{n}", extent(v)) for n, v in enumerate(stage.iters)}
     mapping |= {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(inner)}
@@ -174,15 +183,18 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
 
 
 def _computing(expr: Expr) -> frozenset[int]:
-    """Returns the stages that do more than read another source."""
+    """Returns the numbers of the stages that do more than copy a source."""
     return frozenset(
         n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
     )
 
 
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
-    """Returns the stages that are too costly to repeat in each reduction that reads them, and
-    results from which other results are computed."""
+    """Returns the numbers of the stages that are better stored than inlined.
+
+    They are too costly to repeat in each of their readers, or they are results from which other
+    results are computed.
+    """
     results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
     for stage in expr.stages:
@@ -199,9 +211,9 @@ def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
 def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -> bool:
     """True where a stage is better stored than repeated in its readers.
 
-    A contraction reads its factors element by element, so a stage with any work is better
-    vectorised before it. Another stage is stored where repeating it takes longer than a write and a
-    read for each reader.
+    A contraction reads each element of its factors several times, so a stage with any work is
+    better computed before it.  Another stage is stored if repeating it takes longer than a write
+    and a read for each reader.
     """
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
@@ -211,7 +223,10 @@ def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -
 
 
 def inline_pointwise(expr: Expr, stored: frozenset[int] = frozenset()) -> Expr:
-    """Substitutes stages without a reduction into their readers, except for the stages `stored`."""
+    """Returns `expr` with stages without reductions substituted into their readers.
+
+    The stages `stored` are not substituted.
+    """
     stages: list[Stage] = []
 
     def inlined(node: Read) -> Scalar:
@@ -247,8 +262,11 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
 
 
 def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
-    """True where inlining keeps the value: a padded read keeps its fill, and a data-dependent index
-    its arithmetic."""
+    """True where inlining `stage` at a read keeps the value.
+
+    It does not if the read may get its fill value.  It also does not if the read is data-dependent
+    and the stage computes with its indices.
+    """
     inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
     if node.fill is not None and not inside:
         return False
@@ -259,8 +277,10 @@ def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
 
 
 def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the expression without stages and operands that nothing reads, and the numbers of the
-    remaining operands."""
+    """Returns (expr, numbers): the expression without unused stages and operands.
+
+    `numbers` are the old numbers of its operands.
+    """
     stage_numbers = sorted(above(expr, (o.stage for o in expr.outputs)))
     stage_number = {old: new for new, old in enumerate(stage_numbers)}
     operand_place: dict[int, int] = {}
@@ -282,8 +302,10 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
 
 @lru_cache(maxsize=1024)  # prices and lowering compare a group's forms several times
 def side_by_side(expr: Expr) -> Expr:
-    """Returns `expr` with each two neighbouring reductions over the same loops and elements as one
-    stage, of which the second reduction is a component."""
+    """Returns `expr` with neighbouring reductions over equal loops and elements merged into one.
+
+    The second reduction becomes a second component of the first.
+    """
     stages = list(expr.stages)
     for n in range(len(stages) - 1):
         a, b = (_own_names(stage, "r") for stage in stages[n : n + 2])

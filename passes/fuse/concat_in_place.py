@@ -3,8 +3,8 @@
     %a = conv(%x) ; %b = conv(%y)            kernels write %a and %b into parts of %c,
     %c = concat(%a, %b)              ->      and the concat needs no kernel
 
-An operand has a place in one result only.  An operand that cannot be written there is copied: it
-belongs to the caller, is constant, is read by a call, or has its place elsewhere.
+An operand can lie in one result only.  An operand is copied if it cannot be written there, because
+it belongs to the caller, is constant, is read by a call, or lies in another result.
 """
 
 from collections.abc import Collection
@@ -21,9 +21,9 @@ from tcc.schedule.nest import typical
 
 @entity
 class ConcatPart:
-    """An operand of a concatenated value: its elements begin at `start` along the axis.
+    """An operand of a concatenation, which begins at `start` along the concatenated axis.
 
-    `placed` is False where the operand is stored elsewhere too and must be copied.
+    `placed` is False if the operand is stored elsewhere and must be copied.
     """
 
     value: Value
@@ -33,7 +33,10 @@ class ConcatPart:
 
 @entity
 class Join:
-    """A concatenation without a kernel; `parts` have elements."""
+    """A concatenation without a kernel.
+
+    `whole` is its result, and `parts` are the operands that are not empty.
+    """
 
     whole: Value
     axis: int
@@ -43,8 +46,8 @@ class Join:
 def find_joins(graph: Graph, visible: Collection[Value], launch: float) -> dict[Node, Join]:
     """Returns the concatenations of `graph` that save traffic by having no kernel.
 
-    `visible` are values with a fixed storage: results of the graph, and values that bodies, calls
-    and states read or write. Copying `launch` bytes takes as long as one more launch.
+    `visible` are values whose storage is fixed: results of the graph, and values that bodies, calls
+    and states read or write.  Copying `launch` bytes takes as long as a launch.
     """
     return _Joins(graph, visible, launch).run()
 
@@ -93,8 +96,10 @@ class _Joins:
         )
 
     def _saves(self, join: Join) -> bool:
-        """True where the concatenation without a kernel saves more traffic, of values that are
-        stored in any case, than the additional kernels cost in launches."""
+        """True where the traffic that is saved is worth at least the additional launches.
+
+        Only operands that are stored in any case save traffic.
+        """
         stored_parts = [p for p in join.parts if p.placed and self._stored_anyway(p.value)]
         more = len(join.parts) - len(stored_parts) - 1
         return (
@@ -103,8 +108,11 @@ class _Joins:
         )
 
     def _stored_anyway(self, value: Value) -> bool:
-        """True where the value has a kernel of its own: it holds a reduction, or several nodes read
-        it. Index maps have no kernel, as each reader repeats them."""
+        """True where some kernel stores the value anyway.
+
+        It does if the kernel has a reduction, or if several nodes read the value.  Index maps are
+        not stored, because each reader repeats them.
+        """
         pending = [value]
         while pending:
             value = pending.pop()

@@ -1,8 +1,9 @@
-"""The forms that one kernel may take, among which prices choose.
+"""Lists the forms that one kernel may take, among which prices choose.
 
-s = softmax(q k^T) ; y = s v         ->   a tile holds whole rows of s ->   a tile streams along
-them in K-blocks h = x / rms(x) ; y = h w             ->   a tile computes rows of y ->   a tile
-computes some columns, and repeats h
+s = softmax(q k^T) ; y = s v     1. a tile holds whole rows of s
+                                 2. a tile streams along the rows in K-blocks
+h = x / rms(x) ; y = h w         1. a tile computes rows of y
+                                 2. a tile computes some columns of y, and repeats h
 """
 
 from dataclasses import replace
@@ -14,8 +15,7 @@ from tcc.schedule.limits import FusionLimits
 
 
 def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Returns limits under which `expr` becomes different groups, the form that holds whole rows
-    first."""
+    """Returns the limits of each form of `expr`; that whose tiles hold whole rows comes first."""
     holding, streaming = (replace(limits, walks=walks) for walks in (False, True))
     if streamed(expr, streaming) is None:
         return repeating_forms(expr, limits)
@@ -25,8 +25,10 @@ def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
 
 
 def repeating_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Returns limits under which tiles repeat no stage, and, where the loops then differ, limits
-    under which they repeat some."""
+    """Returns limits under which tiles repeat no stage, then limits under which they repeat some.
+
+    Omits the second if it gives the same loops.
+    """
     once, again = (replace(limits, repeats=repeats) for repeats in (False, True))
     differ = len(expr.stages) > 1 and shared_loops(expr, again) != shared_loops(expr, once)
     return (once, again) if differ else (once,)

@@ -1,11 +1,12 @@
-"""Removes the guards of fast algorithms from a graph: direct sums become kernels that rarely run.
+"""Removes the guards of fast algorithms from a graph; direct sums become kernels that rarely run.
 
     %t = expression(%m)                              %y = expression(%m)
     %y = guarded(%t, %f, %x, %w) {direct}     ->     %z = relu(%y)
     %z = relu(%y)                                    where %f: %y = direct(%x, %w) ; %z = relu(%y)
 
-The graph that is partitioned has no guards, so the nodes after a fast algorithm share its kernel.
-The kernels that repeat a group with direct sums overwrite the same values.
+A guard selects the direct sums where the fast algorithm fails.  The graph that is partitioned has
+no guards, so nodes after a fast algorithm can share its kernel.  Where the flag is set, kernels
+with direct sums compute the group again, and overwrite its results.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +21,11 @@ from tcc.ops import OPS
 
 @entity
 class Guards:
-    """`graph` without its guards, the flags among its outputs; `flags` and `direct` give the flag
-    of each guarded value, and the node that computes it directly."""
+    """A graph whose guards are removed.
+
+    `graph` has the flags among its outputs.  `flags` has the flag of each guarded value, and
+    `direct` the node that computes the value by direct sums.
+    """
 
     graph: Graph
     flags: Mapping[Value, Value]
@@ -30,8 +34,10 @@ class Guards:
     def repeated(
         self, value: Value, results: Sequence[Value], stored_values: Collection[Value]
     ) -> Graph:
-        """Returns the graph that computes, with direct sums, those `results` that depend on a
-        guarded value; it reads values that are `stored`."""
+        """Returns a graph that computes the guarded `value` by direct sums.
+
+        Its outputs are those of `results` that depend on the value.  It may read `stored_values`.
+        """
         nodes = [
             self.direct.get(node.outputs[0], node) if node.outputs else node
             for node in self.graph.nodes
@@ -53,7 +59,7 @@ class Guards:
 
 
 def split_guards(graph: Graph) -> Guards:
-    """Returns the guards of a graph; the graph itself where it has none."""
+    """Returns a graph without its guards, and the guards."""
     guarded = [node for node in graph.nodes if node.op.name == "guarded"]
     if not guarded:
         return Guards(graph, {}, {})

@@ -4,9 +4,9 @@
     p[i, k] = e[i, k] * (1 / l[i])          ->     s[i, j] = sum(k) e[i, k] * v[k, j]
     o[i, j] = sum(k) p[i, k] * v[k, j]             o[i, j] = s[i, j] * (1 / l[i])
 
-Only weights exp(x - max x) that are divided by their own sum over the same loop qualify: the
-largest weight is 1 and the sum at least 1, so no new overflow or underflow arises. The rewrite
-saves a pass over the weights, and the sums no longer wait for the normaliser.
+Weights must have the form exp(x - max x), divided by their own sum over the same loop.  Then the
+largest weight is 1 and the sum is at least 1, so no new overflow or underflow arises.  The rewrite
+saves a pass over the weights, and the weighted sum does not wait for the normaliser.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,10 @@ from tcc.passes.fuse.rescale import unless_empty
 
 
 def hoist_normalisers(expr: Expr) -> Expr:
-    """Returns `expr` with normalisers of weights applied after the sums; itself where there are
-    none."""
+    """Returns `expr` with normalisers of weights applied after the weighted sums.
+
+    Returns the same object if there are none.
+    """
     number = 0
     while number < len(expr.stages):
         expr, number = _cleaned(expr, number)
@@ -44,7 +46,7 @@ def hoist_normalisers(expr: Expr) -> Expr:
 
 
 def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar], ...]:
-    """Returns the ways to see a stage as a sum of weights times another factor along one loop."""
+    """Returns pairs (weight, other factor) whose product the stage sums along one loop."""
     match stages[number]:
         case Stage(reduce=(_,), monoid="sum", body=(Apply(function="mul") as body,)):
             return _quotient(body)
@@ -52,8 +54,10 @@ def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar
 
 
 def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
-    """Returns a sum's body without the normaliser of its weights, and the factor to apply after the
-    sum."""
+    """Returns (body, factor): a sum's body without its normaliser, and the factor after the sum.
+
+    None if the stage is not a sum with normalised weights.
+    """
     for weight, other in _weights(stages, number):
         over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
@@ -66,9 +70,12 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
 
 
 def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
-    """Replaces weights `select(is_nan(p), 0, p)` of a sum, where p = e / sum e, by e that is 0
-    where it is NaN, and applies the normaliser (1 for an empty sum) after the sum. Returns the
-    expression and the new number of the stage."""
+    """Hoists the normaliser of weights whose NaNs are replaced by 0.
+
+    The weights of a sum are `select(is_nan(p), 0, p)` with p = e / sum e.  They become e, with 0 in
+    place of NaN, and the normaliser is applied after the sum; it is 1 for an empty sum.  Returns
+    the expression and the new number of the stage.
+    """
     stages = expr.stages
     for weight, other in _weights(stages, number):
         if not isinstance(weight, Read) or not isinstance(weight.source, StageRef):
@@ -121,10 +128,10 @@ def _clean(share: Scalar, stages: Sequence[Stage]) -> Scalar | None:
 
 
 def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
-    """True where `part` is exp(x - max x), the maximum over the loop `over`.
+    """True where `part` is exp(x - max x), with the maximum over the loop `over`.
 
-    It is then 1 somewhere along the loop, or NaN wherever x is infinite like its maximum; so its
-    quotient by its sum is NaN where the sum is, and nowhere else.
+    Then `part` is 1 somewhere along the loop; or it is NaN where x equals an infinite maximum.  So
+    the quotient of `part` by its sum is NaN exactly where the sum is NaN.
     """
     part = _element(part, stages)
     power = _element(part.args[0], stages) if isinstance(part, Apply) else part
@@ -135,7 +142,7 @@ def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
 
 
 def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
-    """Returns the scalar that a pointwise stage computes for a read of it."""
+    """Returns a scalar with a read of a pointwise stage replaced by what that stage computes."""
     while isinstance(scalar, Read) and isinstance(scalar.source, StageRef):
         stage = stages[scalar.source.stage]
         if stage.monoid is not None or scalar.fill is not None or scalar.indirect:
@@ -146,7 +153,7 @@ def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
 
 
 def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
-    """Returns the ways to see `share` as a part times a reciprocal."""
+    """Returns pairs (part, factor) whose product is `share`; for a / b, the factor is 1 / b."""
     match share:
         case Apply(function="mul", args=(a, b)):
             return (a, b), (b, a)
@@ -181,8 +188,11 @@ def _reduces(result: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, m
 def _behind(
     expr: Expr, number: int, before: tuple[Stage, ...], body: Scalar, factor: Scalar
 ) -> Expr:
-    """Returns `expr` with the stages `before` inserted before stage `number`, which gets `body`,
-    and a stage after it that multiplies by `factor`, which all readers read instead."""
+    """Returns `expr` with a factor applied after stage `number`.
+
+    The stages `before` are inserted before the stage, whose body becomes `body`.  A new stage after
+    it multiplies by `factor`, and all readers read the new stage instead.
+    """
     stage, last = expr.stages[number], number + len(before)
     weighted_sum = read(StageRef(last), stage.at, body.dtype)
     behind = Stage(stage.iters, (), None, (apply("mul", weighted_sum, factor),))

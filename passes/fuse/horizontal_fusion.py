@@ -1,11 +1,10 @@
-"""Merges kernels of a loop's body that are computed at the same points, so that an iteration has
-few launches.
+"""Merges kernels of a loop's body that are computed at the same points, to save launches.
 
     c' = f * c + i * g        kernel, stores c'
     h' = o * tanh(c')         kernel, stores h'      ->      one kernel that stores c' and h'
 
-A body runs many times, and a launch that all threads wait for is a large part of a short iteration.
-Outside of loops `partition` decides alone.
+A body runs many times, and all threads wait at each launch, which is a large part of a short
+iteration.  Outside of loops, `partition` alone decides.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,11 +26,11 @@ def fuse_horizontally(
     constants: Collection[Value],
     model: KernelModel,
 ) -> tuple[Group, ...]:
-    """Returns the groups of a loop's body, merged where each tile computes the values that its
-    reader's tile needs.
+    """Returns the groups of a loop's body, with groups merged into their readers where possible.
 
-    A group joins the only group that reads its results; results of the body stay results.
-    `constants` are those of the body and of the graphs around it.
+    Each tile must compute all values that it needs.  A group joins the only group that reads its
+    results.  Results of the body stay results.  `constants` are those of the body and of the graphs
+    around it.
     """
     return _Fusion(graph, constants, model).run(groups)
 
@@ -61,7 +60,7 @@ class _Fusion:
         return group.results(self.graph, self.users)
 
     def only_reader(self, group: Group, groups: Sequence[Group]) -> Group | None:
-        """Returns the group that alone reads the results of `group`; None for several or none."""
+        """Returns the only group that reads results of `group`; None for several groups or none."""
         reading = {n for v in self.results(group) for n in self.users.get(v, ())}
         readers = [g for g in groups if reading & set(g.members)]
         return readers[0] if len(readers) == 1 else None
@@ -75,8 +74,10 @@ class _Fusion:
         return Group(reader.sink, members, anchors, None, [*reader.extra, *outputs])
 
     def is_one_kernel(self, group: Group, parts: Sequence[Group]) -> bool:
-        """True where all results of the group have one shape, no tile needs values of another tile,
-        and the group is predicted to take no longer than its `parts`."""
+        """True where the group is a kernel that is predicted to take no longer than its `parts`.
+
+        All of its results must have one shape, and no tile may need values of another tile.
+        """
         if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
             return False
         if len({v.type.shape for v in self.results(group)}) > 1:
@@ -95,6 +96,6 @@ class _Fusion:
         ).replacement
 
     def composed(self, group: Group) -> tuple[Expr, tuple[bool, ...]]:
-        """Returns the expression of a group, and which of its operands are constants."""
+        """Returns the expression of a group, and for each operand True if it is a constant."""
         expr, values = compose(group.members, self.results(group), self.model.limits)
         return expr, tuple(v in self.constants for v in values)

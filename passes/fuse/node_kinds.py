@@ -1,4 +1,4 @@
-"""The kinds of nodes that fusion tells apart, from their expressions.
+"""Classifies nodes by their expressions, into the kinds that fusion tells apart.
 
 reshape: map    gelu: pointwise    softmax: reduction    conv: contraction    top_k: opaque
 """
@@ -16,8 +16,8 @@ from tcc.schedule.nest import costly, weight
 class NodeKind(Enum):
     """The role of a node in the partition."""
 
-    OPAQUE = "opaque"  # no expression: calls, control flow
-    MAP = "map"  # an index map: each result element is an operand element, or a number of its place
+    OPAQUE = "opaque"  # has no expression: a call or control flow
+    MAP = "map"  # an index map: a result element is an operand's element, or depends on its index
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
@@ -25,17 +25,17 @@ class NodeKind(Enum):
 
 @frozen
 class Traits:
-    """The kind of a node, and its operations per element outside reductions."""
+    """The kind of a node, and its number of operations per element outside of reductions."""
 
     kind: NodeKind
     weight: int
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Returns the values that other users than kernels access: the caller, bodies, calls and
-    states.
+    """Returns the values that are accessed not only by kernels.
 
-    These users fix the values' types and their storage, which is row-major.
+    The caller, bodies, calls or states access them too, and fix their types and their storage,
+    which is row-major.
     """
     visible = {*graph.inputs, *graph.outputs}
     visible.update(v for pair in graph.aliases for v in pair)

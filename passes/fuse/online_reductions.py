@@ -1,17 +1,19 @@
-"""Derives the online form of chained reductions: all of them in one streaming loop.
+"""Derives the online form of chained reductions, which computes all of them in one streaming loop.
 
     m = max(j) s[j]                        for K-blocks:  m' = max(m, max(block) s)
     l = sum(j) exp(s[j] - m)        ->       l' = l * exp(m - m') + sum(block) exp(s - m')
     o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(block) exp(s - m') * v
 
-The chain may hold stages that compute values for each j (scores, exponentials): a tile then holds
-the values of one K-block only.  A sum may join if its terms depend on no earlier maximum or minimum
-of the loop, or on one for which `rescale` finds a factor.
+The chain may contain stages that compute values for each j, such as scores and exponentials.  A
+tile then holds only the values of one K-block.  A state is a maximum or minimum of the loop, as m
+is.  A sum may join the loop if its terms depend on no state, or on a state for which `rescale`
+finds a factor.
 
-Before the first term, the state is its identity, an infinity. Terms read 0 in its place, so that
-blocks that are masked throughout give zeros, as terms of -inf do beside a finite maximum.  A reader
-after the streaming loop multiplies by the factor of no change: 1, or NaN where the final state is
-infinite, as in the split form.
+Before its first term, a state is its identity, which is an infinity.  Terms then read 0 in its
+place.  So blocks that are masked throughout give zeros, as terms of -inf do with a finite maximum.
+After the streaming loop, readers of a sum multiply it by the rescaling factor for an unchanged
+state.  The factor is 1, or NaN where the final state is infinite.  That is the result of the split
+form, in which each reduction has a loop of its own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,7 +68,7 @@ def derive(expr: Expr) -> Streamed | None:
 
 
 def above(expr: Expr, roots: Iterable[int]) -> set[int]:
-    """Returns the stages that `roots` depend on, including `roots`."""
+    """Returns the numbers of the stages that `roots` depend on, including `roots`."""
     stages = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
         if number in stages:
@@ -75,7 +77,8 @@ def above(expr: Expr, roots: Iterable[int]) -> set[int]:
 
 
 def _states_read(expr: Expr, number: int) -> list[int]:
-    """Returns earlier maxima and minima on which a sum depends, over a loop of equal length."""
+    """Returns the numbers of the maxima and minima over equally long loops on which a sum
+    depends."""
     (loop,) = expr.stages[number].reduce
     return [
         n
@@ -87,8 +90,10 @@ def _states_read(expr: Expr, number: int) -> list[int]:
 
 
 def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
-    """Returns the loop of each stage that runs along the loop of the reductions `seeds`; None where
-    the stages do not align."""
+    """Returns the loop of each stage that corresponds to the reduced loop of the stages `seeds`.
+
+    These stages form the streaming loop.  None where their loops do not correspond everywhere.
+    """
     loops = {n: expr.stages[n].reduce[0] for n in seeds}
     pending = [*seeds]
     while pending:
@@ -109,8 +114,10 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
 
 
 def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
-    """Returns reductions that read a stage of the streaming loop along the whole loop; they join
-    the loop."""
+    """Returns the reductions that read stage `number` along the whole streaming loop.
+
+    They join the loop: their own loops are added to `loops`.
+    """
     stage = expr.stages[number]
     if loops[number] not in stage.iters:
         return []
@@ -126,7 +133,10 @@ def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
 
 
 class _Derivation:
-    """Checks that the stages with one of `loops` can be streamed, and rewrites them."""
+    """Checks that the stages of a streaming loop can be streamed, and rewrites them.
+
+    `loops` has the loop of each of these stages.
+    """
 
     def __init__(self, expr: Expr, loops: Mapping[int, Var]) -> None:
         self.expr, self.loops = expr, loops
@@ -134,7 +144,7 @@ class _Derivation:
         self.inside = sorted(loops)
         self.before = sorted(above(expr, self.inside).difference(loops))
         self.rescales: dict[int, Rescale] = {}
-        self.clean: set[int] = set()  # sums that replace NaN by 0, for infinite states too
+        self.clean: set[int] = set()  # sums whose terms replace NaN by 0, also for infinite states
 
     def run(self) -> Streamed | None:
         if (
@@ -153,8 +163,8 @@ class _Derivation:
         return Streamed(Expr(self.expr.params, tuple(stages), outputs), stream_loop)
 
     def _is_chain(self) -> bool:
-        """True where only the streaming loop reads values of each j, and no stage before the loop
-        reads its results."""
+        """True where values of each j are read only in the streaming loop, and results of the loop
+        are read only in the loop or after it."""
         for n in self.inside:
             stage = self.expr.stages[n]
             if n in self.accumulators and (len(stage.reduce) != 1 or stage.monoid is None):
@@ -170,8 +180,8 @@ class _Derivation:
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
-        """Returns `scalar` with the bodies of the streaming loop's pointwise stages in place of
-        reads of them."""
+        """Returns `scalar` with reads of the streaming loop's pointwise stages replaced by their
+        bodies."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -206,14 +216,13 @@ class _Derivation:
         return True
 
     def _accumulators_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
-        """Returns the reads of accumulators in `bodies`, with the number of each accumulator's
-        stage."""
+        """Returns pairs of a read of an accumulator in `bodies`, and its stage's number."""
         references = ((node, source.stage) for node, source in reads_of_stages(*bodies))
         return [(node, number) for node, number in references if number in self.accumulators]
 
     def _hides_accumulator(self, number: int) -> bool:
-        """True where a stage of the streaming loop that has its own reduction reads
-        accumulators."""
+        """True where stage `number` depends on accumulators, but is none itself, in the streaming
+        loop."""
         if number not in self.loops or number in self.accumulators:
             return False
         return not above(self.expr, [number]).isdisjoint(self.accumulators)
@@ -221,8 +230,10 @@ class _Derivation:
     # ---- rewriting ----------------------------------------------------------------------------
 
     def _rewritten(self, number: int, stage: Stage, loop: Index) -> Stage:
-        """Returns the stage with the loop under its common name, and with terms that read 0 for an
-        empty state."""
+        """Returns the stage with the common iterator of the streaming loop.
+
+        Its terms read 0 in place of a state that is still its identity.
+        """
         if number not in self.loops:
             return stage
         stage_loop, (new,) = self.loops[number], free_vars(loop)
@@ -245,8 +256,10 @@ class _Derivation:
         return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), or_zero)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
-        """Returns stages and outputs where results and readers after the streaming loop see sums of
-        infinite states as in the split form."""
+        """Returns stages and outputs in which rescaled sums have their final factor.
+
+        For an infinite state, a sum then has the value of the split form, which is NaN.
+        """
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):
             if number not in self.loops:
@@ -260,7 +273,8 @@ class _Derivation:
         return stages, tuple(outputs)
 
     def _final(self, node: Read) -> Scalar:
-        """Returns a sum after the streaming loop, times the factor of no change."""
+        """Returns a read of a sum after the streaming loop, times the factor for an unchanged
+        state."""
         if not isinstance(node.source, StageRef) or node.source.stage in self.clean:
             return node
         rescale = self.rescales.get(node.source.stage)

@@ -1,11 +1,11 @@
-"""Finds loops of a contraction that earlier stages lack: each tile then repeats these stages.
+"""Finds parallel loops of a contraction that earlier stages lack, so that tiles repeat the stages.
 
     m = sum(k) x[k] ; h[k] = x[k] - m ; y[n] = sum(k) h[k] * w[k, n]
       ->  common (n): every tile of some columns computes all of h first
 
-With few rows, columns are the only work that several cores can share.  Otherwise the stages become
-a kernel of their own, which costs a launch, a store and load of its results, and a pause of the
-stream of weights.
+With few rows, only the columns can be divided among several cores.  The alternative is a kernel of
+their own for the earlier stages.  That costs a launch, a store and a load of its results, and a
+pause in the reading of weights.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,10 +15,10 @@ from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stag
 
 
 def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
-    """Returns the loops that may be parallel: those of every stage, and those that only stages
-    before the last ones lack, which tiles then repeat.
+    """Returns the loops that may be parallel.
 
-    `results` are the stages that are stored.
+    They are the loops of every stage, and loops that some earlier stages lack; tiles repeat these
+    stages.  `results` are the stages whose values are stored.
     """
     common = common_loops(stages)
     last = stages[-1].stage.iters
@@ -28,7 +28,7 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
-    if any(var in s.unrolled_iters for s in stages):  # one body for each value: all are computed
+    if any(var in s.unrolled_iters for s in stages):  # a body for each value, all of them computed
         return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
         return False
@@ -36,8 +36,7 @@ def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) ->
 
 
 def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
-    """True where the stages that have the loop read stage `number` at their own point of
-    the loop."""
+    """True where stages read stage `number` only at their own point of the loop `var`."""
     source = stages[number]
     values = (
         dict(zip(source.stage.iters, loops_at(source, at), strict=True))

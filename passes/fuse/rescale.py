@@ -3,8 +3,8 @@
     l = sum(j) exp(s[j] - m)      m -> m'      l' = l * exp(m - m')
     sum(j) exp(s[j] - m) * v[j]   m -> m'      the same factor
 
-A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor is derived by
-rules of algebra on the scalar, never from the names of ops, and is then tested on numbers.
+A term f(x, m) has a factor h if f(x, m') = f(x, m) * h(m, m') for all x.  The factor is derived
+from the term by rules of algebra, and then tested on numbers.
 """
 
 from typing import Any
@@ -32,10 +32,10 @@ _TRIALS = 64
 
 
 def rescaling(term: Scalar, state: Read) -> Scalar | None:
-    """Returns the factor h over `Arg(0)`, the old state, and `Arg(1)`, the new state; None where
-    there is none.
+    """Returns the factor that a change of `state` multiplies `term` by; None if there is none.
 
-    `term` and `state` are of one floating-point type.
+    The factor is a scalar of `Arg(0)`, the old state, and `Arg(1)`, the new state.  There is none
+    if `term` and `state` are not of one floating-point type.
     """
     if term.dtype is not state.dtype or not term.dtype.is_float:
         return None
@@ -44,7 +44,7 @@ def rescaling(term: Scalar, state: Read) -> Scalar | None:
 
 
 def unless_empty(over: Var, factor: Scalar) -> Scalar:
-    """Returns `factor` of a sum along `over`, or 0 where the loop is empty and has no factor."""
+    """Returns `factor`, the factor of a sum along the loop `over`; 0 where the loop is empty."""
     if nonnegative(extent(over) - 1):
         return factor
     some = apply("lt", index_value(0, I64), index_value(extent(over), I64))
@@ -70,13 +70,13 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             inner = _ratio(scalar.args[2], state) if cleans(scalar) else None
             if inner is None or isinstance(inner, Const):
                 return inner
-            # If the state is NaN, so are all values, and each is replaced by 0.
+            # If the state is NaN, all values are NaN, and each is replaced by 0.
             return apply("select", apply("is_nan", inner), literal(0, inner.dtype), inner)
     return None
 
 
 def cleans(scalar: Scalar) -> bool:
-    """True where `scalar` is 0 where a value is NaN, and that value elsewhere."""
+    """True where `scalar` is a value with 0 in place of NaN."""
     match scalar:
         case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
             return tested is value
@@ -108,7 +108,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
 
 
 def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
-    """Returns `function` of both operands, without an operand that is neutral."""
+    """Returns `function` of both operands, simplified if one operand is neutral."""
     nothing = literal(1 if function in ("mul", "div") else 0, a.dtype)
     if b is nothing:
         return a
@@ -124,7 +124,7 @@ def _negated(scalar: Scalar) -> Scalar:
 
 
 def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
-    """True where the factor is right on random numbers; terms must stay 0 for an infinite x."""
+    """True where the factor is correct for test values, among them infinite values of x."""
     leaves: list[Scalar] = [
         n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state
     ]

@@ -1,12 +1,11 @@
-"""Places values of symbolic size that wait for later stages in the memory of their kernel's
-results.
+"""Places values of symbolic size, which later stages read, in the memory of the kernel's results.
 
     e[i, j] = exp(x[i, j] - m[i])        j below n
-    s[i] = sum(j) e[i, j]                         e lies where y goes: its last reader replaces each
-    y[i, j] = e[i, j] / s[i]                      element by one of y
+    s[i] = sum(j) e[i, j]                         e lies in the memory of y: its last reader
+    y[i, j] = e[i, j] / s[i]                      overwrites each element by an element of y
 
-A value of static size lies in a tile's scratch, or in a result where the lowering allows it. A
-value of symbolic size fits nowhere else, so its place is part of the kernel.
+A value of static size can lie in a tile's scratch.  A value of symbolic size cannot, so its place
+is decided here.
 """
 
 from collections.abc import Sequence
@@ -23,14 +22,13 @@ from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
 def result_places(
     linked: Sequence[Shaped], loops: Loops, outputs: Sequence[StageRef], dtypes: Sequence[DType]
 ) -> dict[int, int]:
-    """Returns the number of the result in which each stage of symbolic size lies, for the stages
-    that fit.
+    """Returns the number of the result in whose memory each stage of symbolic size lies.
 
-    `dtypes` are those of the stored results.  Within a result, the next stage replaces the values
-    of a stage element by element, and the last stage stays.
+    Stages for which no result is suitable are left out.  `dtypes` are those of the stored results.
+    Several stages may lie in one result: each overwrites the one before element by element.
     """
     places: dict[int, int] = {}
-    first: dict[int, int] = {}  # results by the stage that writes to them first
+    first: dict[int, int] = {}  # for the stage that writes to a result first, the result's number
     for number in range(len(linked) - 1, -1, -1):
         ref = StageRef(number)
         place = outputs.index(ref) if ref in outputs else first.get(_replacing(linked, number))
@@ -47,21 +45,23 @@ def result_places(
 
 
 def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """True where a stage waits for later stages, and a tile's part of it has symbolic size."""
+    """True where later stages read a stage from memory, and a tile's part of it has symbolic size."""
     size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
     return as_int(size) is None and needs_memory(linked, number, common)
 
 
 def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
-    """True where a stage computes one value of type `dtype` at each point, once."""
+    """True where a stage computes one value of type `dtype` at each point, without a reduction."""
     (body, *further) = shaped.stage.body
     several = further or shaped.places or strip is not None
     return not several and shaped.stage.monoid is None and body.dtype is dtype
 
 
 def _replacing(linked: Sequence[Shaped], number: int) -> int:
-    """Returns the last stage that reads a stage, where it reads only the element at its own point;
-    -1 where there is none."""
+    """Returns the last stage that reads stage `number`; -1 if it may not overwrite that stage.
+
+    It may if it reads only the element at its own point.
+    """
     readers = [
         (n, node)
         for n, shaped in enumerate(linked)
@@ -73,7 +73,7 @@ def _replacing(linked: Sequence[Shaped], number: int) -> int:
 
 
 def _is_same(linked: Sequence[Shaped], number: int, reader: int, node: Read) -> bool:
-    """True where a read is of the element that the reader's own element replaces."""
+    """True where stage `reader` reads exactly the element that its own result would overwrite."""
     logical = linked[reader].logical
     if node.indirect or node.indices != logical or len(logical) != len(linked[number].logical):
         return False

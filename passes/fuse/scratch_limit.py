@@ -9,8 +9,10 @@ from tcc.schedule.limits import FusionLimits
 
 
 def too_large(expr: Expr, limits: FusionLimits) -> int | None:
-    """Returns the first stage that a tile can neither hold nor stream along in K-blocks; None where
-    all fit."""
+    """Returns the first stage that does not fit a tile's scratch; None if all stages fit.
+
+    An expression that can be streamed in K-blocks fits.
+    """
     if len(expr.stages) == 1 or streamed(expr, limits) is not None:
         return None
     linked = linked_stages(expr)

@@ -1,11 +1,11 @@
-"""Finds the loop whose rows all stages of an expression can follow, window by window.
+"""Finds a loop whose rows all stages of an expression can follow through sliding windows.
 
     a[u, c]  for 58 rows u                      h: 8 rows a tile
     b[h, c] = sum(r: 3) a[h + r - 1, c]   ->    b: rows h, as many     a: rows h - 1 .. h + 8
     y[h, d] = sum(c) b[h, c] * w[c, d]
 
-A tile's part of a stage is then a strip of whole rows.  Two neighbouring tiles both compute the
-rows that both need.
+A tile's part of a stage is then a strip: consecutive whole rows.  Rows that two neighbouring tiles
+need are computed by both.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
 
-# The most padding elements that are stored at one end of a row; wider padding is checked instead.
+# The most padding elements that are stored at one end of a row. Reads of wider padding are checked
+# instead.
 _WIDEST = 16
 
 
 @frozen
 class Loops:
-    """The loops that all stages share, and the strip of each stage that follows one of
-    these loops."""
+    """The loops that all stages share, and for each stage its strip, if it has one."""
 
     common: Vars
     strips: tuple[Strip | None, ...]
@@ -43,7 +43,10 @@ class Loops:
 
 @frozen
 class _Rows:
-    """Rows `scale*i + low .. scale*i + high` of the loop `rows`, for row i of the followed loop."""
+    """The rows of a stage that are needed for row i of the followed loop.
+
+    They are rows `scale*i + low` to `scale*i + high` of the stage's loop `rows`.
+    """
 
     rows: Var
     scale: int
@@ -63,7 +66,7 @@ class _Use:
 
 @lru_cache(maxsize=512)  # shared by the check of the scratch, and by all layouts of an expression
 def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
-    """Returns the loops of the linked stages of `expr`."""
+    """Returns the loops that the stages of `expr` share, with strips where a window slides."""
     stages = linked_stages(expr)
     plain = Loops.plain(stages)
     common = plain.common
@@ -96,8 +99,10 @@ def _strips(
     common: Vars,
     loop: Var,
 ) -> tuple[Strip | None, ...] | None:
-    """Returns the strip of every stage that other stages read; None unless all rows follow
-    `loop`."""
+    """Returns the strip of every stage that other stages read.
+
+    None unless the rows of all these stages follow `loop`.
+    """
     last = len(stages) - 1
     rows_of = {last: _Rows(loop, 1, 0, 0)}
     for number in range(last - 1, -1, -1):
@@ -164,7 +169,7 @@ def _union(a: _Rows, b: _Rows) -> _Rows | None:
 def _strip(
     shaped: Shaped, uses: Sequence[_Use], common: Vars, loop: Var, rows: _Rows
 ) -> Strip | None:
-    """Returns the strip of a stage: wide enough that reads of it need no checks."""
+    """Returns the strip of a stage, with so much padding that reads of it need no checks."""
     iters = shaped.stage.iters
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}

@@ -1,11 +1,11 @@
-"""Splits an expression whose stages would hold too much between them into several kernels.
+"""Splits an expression into several kernels, where its stages exchange too much for a tile.
 
     m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with symbolic i
       ->  kernel { m } , kernel { l } that reads m
 
-An expression whose stages share no loop is also split, where several threads then take less time
-(`split_reductions.py`). Values that stages exchange, other than at the current point, lie in a
-tile's scratch, which has static size and is small.
+Values that stages exchange lie in a tile's scratch, unless they are needed only at the current
+point.  Scratch is small and has static size.  An expression whose stages share no loop is split
+too, if several threads then take less time (`split_reductions.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 @entity
 class SplitKernel:
-    """One kernel's expression, with the values that it reads and stores."""
+    """A kernel: its expression, and the values that it reads and stores."""
 
     expr: Expr
     operands: Values
@@ -47,9 +47,9 @@ def split(
 ) -> tuple[SplitKernel, ...]:
     """Returns `expr` as kernels in the order in which they run; values between them are new.
 
-    `lowers` may ask for more splits: an expression of several stages for which it is False is split
-    behind its reductions.  With the price of a kernel in `seconds`, reductions are computed in
-    parts, and stages that share no loop are split, where that costs less.
+    An expression of several stages for which `lowers` returns False is split after its reductions.
+    `seconds` gives the price of a kernel.  With it, reductions are computed in parts, and stages
+    that share no loop are split, where that costs less.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
@@ -71,7 +71,7 @@ def split(
 
 @entity
 class _Split:
-    """The rules by which kernels are split, and the names of values between them."""
+    """Splits kernels; `names` are the names of new values between them."""
 
     names: Iterator[str]
     lowers: Callable[[Expr], bool] | None
@@ -80,7 +80,7 @@ class _Split:
     ledger: Ledger
 
     def priced(self, kernel: SplitKernel, name: str) -> Alternative[tuple[SplitKernel, ...]]:
-        """Returns the pieces of a kernel with their price, under `name`."""
+        """Returns the pieces of a kernel with their price, as an alternative called `name`."""
         pieces = self.pieces(kernel)
         return Alternative(pieces, self.total_seconds(pieces), name=name)
 
@@ -94,7 +94,7 @@ class _Split:
         return (*self.pieces(first), *self.pieces(second))
 
     def total_seconds(self, pieces: Sequence[SplitKernel]) -> Seconds:
-        """Returns the seconds of kernels, one after the other."""
+        """Returns the sum of the prices of kernels."""
         assert self.seconds is not None
         return sum((self.seconds(p.expr) for p in pieces), NO_TIME)
 
@@ -102,8 +102,7 @@ class _Split:
         return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)
 
     def _split_point(self, kernel: SplitKernel) -> int | None:
-        """Returns the stage behind which to split; None for an expression that is best one
-        kernel."""
+        """Returns the stage after which to split; None for an expression that stays one kernel."""
         expr = kernel.expr
         number = too_large(expr, self.limits)
         if number is None and self.lowers is not None and len(expr.stages) > 1:
@@ -126,11 +125,11 @@ class _Split:
 def cut_behind(
     kernel: SplitKernel, numbers: Collection[int], names: Iterator[str]
 ) -> tuple[SplitKernel, SplitKernel]:
-    """Returns two kernels. The first computes the stages `numbers` and the stages that they need,
-    and stores all results that it computes; the second computes the other results from the stored
-    ones.
+    """Returns two kernels.
 
-    `names` gives the names of values between the two.
+    The first computes the stages `numbers` and all that they need, and stores the results among
+    them.  The second computes the other results from what the first stored.  `names` gives names
+    for the values between the two.
     """
     expr, results = kernel.expr, kernel.results
     first_stages = sorted({*numbers, *(above(expr, numbers) & {out.stage for out in expr.outputs})})
@@ -158,8 +157,10 @@ def cut_behind(
 
 
 def _sharing_sources(expr: Expr, number: int) -> list[int]:
-    """Returns reductions over loops as long as those of stage `number`, of the same sources: one
-    kernel then reads the sources once for all."""
+    """Returns the other reductions with loops as long as those of stage `number`, and its sources.
+
+    One kernel can compute all of them, and then reads the sources once.
+    """
 
     def form(stage: Stage) -> tuple[Any, ...]:
         lengths = ([extent(v).key for v in loops] for loops in (stage.iters, stage.reduce))
@@ -175,7 +176,7 @@ def _sharing_sources(expr: Expr, number: int) -> list[int]:
 
 
 def _first_reduction(expr: Expr) -> int:
-    """Returns the first reduction that a later stage reads, else the first stage."""
+    """Returns the number of the first reduction that a later stage reads; 0 if there is none."""
     read_later = {s.stage for stage in expr.stages for _, s in reads_of_stages(*stage.body)}
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
@@ -186,7 +187,7 @@ def _piece(expr: Expr, operands: Sequence[Value], results: Values) -> SplitKerne
 
 
 def _reading(expr: Expr, refs: Sequence[StageRef]) -> Expr:
-    """Returns `expr` with results of stages as its last operands."""
+    """Returns `expr` with additional operands in place of the stages' results `refs`."""
     places = {ref: len(expr.params) + n for n, ref in enumerate(refs)}
 
     def as_operand(source: Source) -> Source:

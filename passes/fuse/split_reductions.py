@@ -1,12 +1,14 @@
-"""Reductions in two steps: reductions of whole tensors, in which all threads can then take part,
-and windows, whose neighbours share their reductions along the other axes.
+"""Computes reductions in two steps: reductions of parts, then a reduction of their results.
+
+All threads can then take part in the reduction of a whole tensor.  Neighbouring windows can share
+their reductions along one axis.
 
     s = sum(i, k) f(x[i, k])         ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
     s = sum(k: 1000) x[k]            ->   p[i: 50] = sum(k: 20) x[20*i + k] ; s = sum(i) p[i]
     y[i] = max(u, v) x[i + u, v]     ->   p[j] = max(v) x[j, v] ; y[i] = max(u) p[i + u]
 
-A single thread would run a kernel whose stages share no loop.  The order of sums depends on sizes
-and prices only.
+Without parts, a single thread would run a kernel whose stages share no loop.  The order of sums
+depends on sizes and prices only.
 """
 
 from collections.abc import Iterator
@@ -22,13 +24,15 @@ from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 
-# The most parts of a reduction over one loop, for threads to share.
+# The most parts into which a reduction over one loop is divided.
 _MOST = 64
 
 
 def in_parts(expr: Expr) -> Iterator[Expr]:
-    """Yields `expr` with its reductions and windows in two steps, once for each loop whose elements
-    become parts."""
+    """Yields forms of `expr` with its reductions and windows in two steps.
+
+    In each form, other loops become the loops over parts.
+    """
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
     forms = (_in_parts(expr, n) for n in range(loops))
@@ -36,8 +40,7 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
-    """True where tiles of several stages without a contraction have no common loop, or only windows
-    of rows."""
+    """True where `expr` has several stages, no contraction, and no common loop except of strips."""
     if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
         return False
     loops = shared_loops(expr, limits)
@@ -49,8 +52,10 @@ def _has_parts(stage: Stage) -> bool:
 
 
 def _divided(stage: Stage) -> Stage:
-    """Returns a reduction over one loop as a reduction over two, the outer loop as long as `_MOST`
-    allows."""
+    """Returns a reduction over one loop as a reduction over two loops.
+
+    The outer loop has as many iterations as possible, but at most `_MOST`.
+    """
     if len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
         return stage
     (loop,) = stage.reduce
@@ -65,8 +70,11 @@ def _divided(stage: Stage) -> Stage:
 
 
 def _in_parts(expr: Expr, loop: int) -> Expr:
-    """Returns `expr` with parts for each element of the loop number `loop` of a reduction, modulo
-    the number of its loops."""
+    """Returns `expr` with its reductions in two steps.
+
+    A reduction has a part for each element of its loop number `loop`, modulo the number of its
+    loops.
+    """
     stages: list[Stage] = []
     number: list[int] = []  # the new number of each stage of `expr`
 
@@ -80,8 +88,10 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
 
 
 def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
-    """Returns a reduction or a window as parts, which become stage `number`, and their reduction;
-    another stage unchanged."""
+    """Returns two stages for a reduction or a window: its parts, and their reduction.
+
+    The parts become stage `number`.  Another stage is returned unchanged.
+    """
     if not _has_parts(stage):
         return (stage,)
     part = stage.reduce[loop % len(stage.reduce)]
@@ -101,12 +111,11 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """True where a stage reduces the same elements for a point as for the point before it, one part
-    later."""
+    """True where a point's part is the next part of the point before it, as in a sliding window."""
     later = {along: of_atom(along) + 1, part: of_atom(part) - 1}
     return substitute_all(stage.body, later) == stage.body
 
 
 def trips(loops: Vars) -> int:
-    """Returns the trips of all loops together; 0 where one is symbolic."""
+    """Returns the number of iterations of a nest of loops; 0 if an extent is symbolic."""
     return prod(known_extent(v) or 0 for v in loops)

@@ -1,8 +1,8 @@
 """Decides whether a group streams along a loop in K-blocks, because tiles cannot hold whole rows.
 
-A tile that holds whole rows computes every reduction once (the split form).  Rows of symbolic size,
-or of more bytes than a core's cache, are streamed instead (the online form of `online_reductions`):
-no buffer then grows with the length of the loop.
+If a tile holds whole rows, each reduction has a loop of its own (the split form).  Rows of symbolic
+size, or of more bytes than a core's cache, are streamed instead (the online form of
+`online_reductions`).  No buffer then grows with the length of the loop.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tcc.schedule.nest import multiplied
 
 @lru_cache(maxsize=512)
 def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
-    """Returns the online form of `expr`, where streaming is favourable and possible; else None."""
+    """Returns the online form of `expr`; None if streaming is not possible or not worthwhile."""
     if len(expr.stages) == 1 or not _too_much(expr, limits):
         return None
     online = derive(expr)
@@ -62,8 +62,10 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
-    """Returns the common loops along which matmuls read one factor again, else the innermost common
-    loop."""
+    """Returns the common loops along which a matmul reads one of its factors again.
+
+    If there are none, returns the innermost common loop.
+    """
     row_loops: set[Var] = set()
     for shaped in linked:
         if factors := _factors(shaped.stage):
@@ -82,10 +84,10 @@ def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
-    """True where a matmul reads both factors along the sum.
+    """True where both factors of a matmul are contiguous along the sum, and both have many rows.
 
-    No loop of its result then runs along memory, and a tile that holds whole rows could not change
-    that.  A few rows are multiplied as stored, with sums along the vectors.
+    Then no loop of its result runs along memory, and holding whole rows could not change that.
+    With few rows, the matmul reads the factors as they are stored, with sums along the vectors.
     """
     factors, few = _factors(stage), limits.transposed_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
@@ -94,8 +96,10 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
 
 
 def _own_points(stage: Stage, factor: Read, few: int) -> int:
-    """Returns the number of result elements for each element of the other factor: the product of
-    the loops that only `factor` has."""
+    """Returns the number of results that use an element of the other factor.
+
+    It is the product of the loops that only `factor` has; a symbolic loop counts as `few`.
+    """
     factor_loops = free_vars(*factor.indices)
     other_loops = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
     only_here = [v for v in stage.iters if v in factor_loops and v not in other_loops]
@@ -114,8 +118,11 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
 
 
 def _with_factors(online: Streamed, limits: FusionLimits) -> Streamed:
-    """Adds copies, made once a tile, of factors of matmuls in the streaming loop that lie along the
-    sum: rows of a copy lie along the vectors, and the streamed factor then needs no copy."""
+    """Returns the form with a copy of a matmul's factor that is contiguous along the sum.
+
+    The factor does not vary along the streaming loop, so each tile copies it once.  Rows of the
+    copy lie along the vectors, so that the other factor, which is streamed, needs no copy.
+    """
     loop = online.stream.loop
     for number in online.stream.stages:
         stage = online.expr.stages[number]
@@ -159,8 +166,10 @@ def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
 
 
 def _fits(online: Streamed, limits: FusionLimits) -> bool:
-    """True where states are rows of the common loops, and a K-block of the streaming loop has a
-    static size that fits the scratch."""
+    """True where a K-block of the streaming loop has a static size that fits the scratch.
+
+    States must also have no loops other than the common loops.
+    """
     loop = online.stream.loop
     if any(_is_cut(stage, loop) for stage in online.expr.stages):
         return False
@@ -182,7 +191,7 @@ def _fits(online: Streamed, limits: FusionLimits) -> bool:
 
 
 def _is_cut(stage: Stage, loop: Var) -> bool:
-    """True where a stage reads at a quotient or a power of the loop."""
+    """True where some index of a stage is not linear in the loop."""
     return any(
         loop in free_vars(index) and linear_in(index, loop) is None
         for node in reads(stage)

@@ -1,10 +1,10 @@
-"""Gives an expression storage: from an expression and layouts to a tile group.
+"""Builds a tile group from an expression and the layouts of its operands and results.
 
     y[i, j] = max(x[j, i], 0)   with x row-major [8, 4]
       ->  y@(8*i + j) = max(x@(4*j + i), 0)
 
-Requires stages that read each other only at plain iterators (`compose` establishes it).
-Establishes unified iterators, flat offsets, and guards wherever an index is not proved inside.
+Requires stages that read each other only at plain iterators, as `compose` establishes.  Establishes
+unified iterators, flat offsets, and a guard for each index that is not proved to be inside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 @frozen
 class Storage:
-    """The storage of an operand or result: its layout over its logical shape."""
+    """The storage of an operand or result: its type, its logical shape, and its layout."""
 
     dtype: DType
     shape: Indices
@@ -64,8 +64,11 @@ def build_group(
     collapsed: bool = True,
     limits: FusionLimits = TYPICAL_LIMITS,
 ) -> TileGroup:
-    """Returns the tile group of `expr`; buffers are the operands in order, the results, then
-    locals."""
+    """Returns the tile group of `expr`.
+
+    Its buffers are the operands in order, then the results, then local buffers.  With `collapsed`,
+    loops that run through storage like one loop are merged.
+    """
     return _finished(_uncollapsed(expr, tuple(operands), tuple(results), limits), collapsed)
 
 
@@ -138,8 +141,7 @@ def _uncollapsed(
 
 @frozen
 class InResult:
-    """A stage that lies in the memory of a result: the local buffer for it, and the layout of the
-    result."""
+    """A stage that lies in the memory of a result: its local buffer, and the result's layout."""
 
     buffer: int
     shaped: Shaped
@@ -159,9 +161,9 @@ class InResult:
 def _placed(
     expr: Expr, results: Sequence[Storage], limits: FusionLimits
 ) -> tuple[Expr, Mapping[int, int]]:
-    """Returns the expression, and the results in which its stages of symbolic size lie.
+    """Returns (expr, places): `places` has the result in which each stage of symbolic size lies.
 
-    A pointwise stage without a place is inlined, so that its readers recompute it.
+    A pointwise stage without a place is inlined, so that its readers compute it again.
     """
     if not limits.reuses_results:
         return expr, {}
@@ -187,9 +189,10 @@ def _placed(
 class InScratch:
     """A stage in a tile's scratch.
 
-    `buffers` has a buffer for each component. `order` are the iterators of the result over which
-    the tile itself loops, in order of storage; `sizes` are their sizes, and `before` the elements
-    stored before the first.
+    `buffers`: the buffer of each component.
+    `order`: the numbers of the iterators over which the tile itself loops, in order of storage.
+    `sizes`: the sizes of these iterators in storage.
+    `before`: for each of them, the number of padding elements before the first element.
     """
 
     buffers: tuple[int, ...]
@@ -215,10 +218,10 @@ def _in_scratch(
     strip: Strip | None,
     widest: Access | None,
 ) -> InScratch:
-    """Adds the buffers of a stage in scratch.
+    """Adds the buffers of a stage in scratch, and returns its place.
 
-    A strip lies row by row, its inner axes in the order of the widest operand; another stage lies
-    in the order of its iterators.
+    A strip is stored row by row, with its inner axes in the order of the access `widest`.  Another
+    stage is stored in the order of its iterators.
     """
     iters = shaped.axes
     order = [n for n, v in enumerate(iters) if v not in tile_loops]
@@ -245,7 +248,7 @@ def _in_scratch(
 
 
 def _resident_at(shaped: Shaped, component: int) -> Indices:
-    """Returns the indices of the element that a component of the body computes."""
+    """Returns the indices, in scratch, of the element that a component of the body computes."""
     if shaped.unrolled_iters:
         return axes_at(shaped, shaped.places[component])
     return shaped.stage.at
@@ -254,7 +257,7 @@ def _resident_at(shaped: Shaped, component: int) -> Indices:
 def _widest(
     stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
 ) -> Access | None:
-    """Returns the access to a computed value that varies with most loops of the stage."""
+    """Returns the access that depends on the most loops of the stage, constants excluded."""
     loops = {*stage.loops}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
     return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
@@ -269,7 +272,7 @@ def _read_access(
     stages: Sequence[Shaped],
     resident: Mapping[int, InScratch | InResult],
 ) -> Access | None:
-    """Returns the place that a read accesses; None for the block that was just computed."""
+    """Returns the access of a read; None if it takes the block that was just computed."""
     source = node.source
     if isinstance(source, int):
         return _access(source, node, operands[source])
@@ -279,7 +282,7 @@ def _read_access(
     at = axes_at(shaped, node.indices)
     place = resident[source.stage].access(source.component, at)
     if resident[source.stage].strip is not None:
-        return place  # a strip stores its padding
+        return place  # the padding of a strip is stored, so no guards are needed
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
@@ -302,7 +305,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
 
 
 def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
-    """Returns the bounds that are not proved.  Data-dependent indices are always guarded."""
+    """Returns guards of the indices that are not proved to be inside, or depend on data."""
     loose = {v for v, _ in node.indirect}
     return [
         Guard(i, n)
@@ -321,8 +324,10 @@ def _fills_agree(node: Read, storage: Storage) -> bool:
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
-    """Returns the place of a component; an unrolled stage may compute elements beyond the end,
-    which a guard drops."""
+    """Returns the access that stores a component.
+
+    An unrolled stage may compute elements beyond the end, which a guard drops.
+    """
     at = shaped.places[component] if shaped.places else shaped.logical
     beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
     guards = tuple(Guard(i, n) for i, n in beyond if not within(i, n))
@@ -344,7 +349,7 @@ def _with_sizes(group: TileGroup) -> TileGroup:
 
 
 def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
-    """Returns the storage of operands and results before their layouts are chosen."""
+    """Returns row-major storage for the operands and for the results of an expression."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)
         for t, constant in zip(expr.params, constants, strict=True)
@@ -354,7 +359,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 
 def steps_evenly(stage: GroupStage) -> bool:
-    """True where the elements that a stage loads lie at even distances along every loop."""
+    """True where the offsets of all accesses of a stage are linear in each loop."""
     loops = stage.loops
     return all(
         linear_in(access.offset, var) is not None

@@ -1,5 +1,4 @@
-"""Removes terms from reductions that are the identity of their monoid at every point of the
-results.
+"""Shortens reductions by terms that are the identity of their monoid for every result.
 
     y[o] = sum(k: 0..1280) x[o + k - 1 | fill 0], x of 7, o: 0..2
     m[i] = max(k: 0..64) select(k < i + 2, x[i, k], -inf), i: 0..8
@@ -7,10 +6,10 @@ results.
     y[o] = sum(k: 0..8) x[o + k - 1 | fill 0]
     m[i] = max(k: 0..9) select(k < i + 2, x[i, k], -inf)
 
-A term is known to be the identity where one of its reads leaves the source and gives its fill, or
-where one of its comparisons of indices has a fixed outcome, if the term is then the identity for
-all other values that it reads.  Requires nothing.  Establishes that reads which stay inside have no
-fill, in the stages that lost terms.
+Two facts can prove that a term is the identity: a read is outside of its source and gives its fill
+value, or a comparison of indices has a fixed outcome.  The term must then be the identity for all
+values of its other reads.  Requires nothing.  Establishes that, in shortened stages, reads that are
+always inside have no fill value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ _Range: TypeAlias = tuple[int, int]
 
 
 def trim_reductions(expr: Expr) -> Expr:
-    """Returns `expr` with shorter reductions where terms are known to change nothing."""
+    """Returns `expr` with shorter reductions, where terms are known to be the identity."""
     stages = tuple(_trimmed(stage, expr) for stage in expr.stages)
     return expr if stages == expr.stages else replace(expr, stages=stages)
 
@@ -61,7 +60,7 @@ def _trimmed(stage: Stage, expr: Expr) -> Stage:
 
 
 def _without_fills(stage: Stage, expr: Expr) -> Stage:
-    """Returns `stage` with no fill in reads that stay inside."""
+    """Returns `stage` without fill values in reads that are always inside."""
 
     def plain(node: Read) -> Scalar:
         axes = zip(node.indices, _shape(node, expr), strict=True)
@@ -85,7 +84,7 @@ def _shape(node: Read, expr: Expr) -> Indices:
 
 
 def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
-    """Returns the values of `var` for which some term may not be the identity."""
+    """Returns the range of `var` outside of which all terms are the identity."""
     assert stage.monoid is not None
     identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
     ranges = []
@@ -101,8 +100,10 @@ def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
 
 
 def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scalar, Const, _Range]]:
-    """Yields scalars of `body` with a constant, and the range of `var` outside of which the scalar
-    is that constant."""
+    """Yields (scalar, constant, range) for parts of `body`.
+
+    The scalar equals the constant for values of `var` outside of the range.
+    """
     for node in walk(body):
         match node:
             case Read() if node.fill is not None:
@@ -116,7 +117,7 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
 
 
 def _within(indices: Sequence[Index], var: Var, size: int) -> _Range:
-    """Returns the values of `var` at which all `indices` may be 0 or more."""
+    """Returns the range of `var` in which all `indices` may be non-negative."""
     first, end = 0, size
     for index in indices:
         linear = step_in(index, var)

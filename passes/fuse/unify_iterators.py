@@ -3,7 +3,7 @@
     s[i] = sum(k) x[i, k]                            s[u, v] = sum(k) x[64*u + v, k]
     y[u, v] = exp(s[64*u + v])            ->         y[u, v] = exp(s[u, v])
 
-Requires nothing of the stages.  A stage that cannot be linked stays as it is: its value then goes
+Requires nothing.  A stage whose iterators cannot be unified stays as it is.  Its value then goes
 through the tile's scratch (`tcc.passes.fuse.structure`).
 """
 
@@ -45,12 +45,12 @@ _LOOSE = const(0)
 
 @frozen
 class Shaped:
-    """A stage, and the logical index of its result as functions of its iterators.
+    """A stage with the logical indices of its result, as functions of its iterators.
 
-    They differ from the iterators themselves once an iterator was split.  An unrolled stage also
-    has an index for each of its bodies in `places`: all bodies give elements of one result.  Where
-    other stages read it, `unrolled_iters` are the iterators of the result whose values the bodies
-    enumerate.
+    `logical`: the indices of the result.  They differ from the iterators if an iterator was split.
+    `places`: for an unrolled stage, the indices of each body's result.
+    `unrolled_iters`: for an unrolled stage that others read, the iterators of the result whose
+    values the bodies enumerate.
     """
 
     stage: Stage
@@ -64,10 +64,10 @@ class Shaped:
         return (*self.unrolled_iters, *self.stage.iters)
 
 
-# Every rule that may refuse a composition links it, and so does its lowering.
+# Cached because several rules and the lowering link the stages of the same expression.
 @lru_cache(maxsize=512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
-    """Returns the stages with corresponding loops linked."""
+    """Returns the stages of `expr`, with the same iterators for corresponding loops."""
     stages = read_inside(expr)
     inner = {source.stage for s in stages for _, source in reads_of_stages(*s.body)}
     return link_stages(
@@ -79,8 +79,10 @@ def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
 
 
 def _chosen_stage(stage: Stage) -> Shaped:
-    """Returns a stage that other stages read, unrolled where its bodies enumerate the values of
-    some iterators."""
+    """Returns a stage that other stages read, unrolled if possible.
+
+    Its bodies must then enumerate all values of some iterators.
+    """
     shaped = shaped_stage(stage)
     split = unroll(shaped.stage, shaped.logical)
     if split is None:
@@ -100,8 +102,10 @@ def _chosen_stage(stage: Stage) -> Shaped:
 
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
-    """Returns `stage` without loops of one trip; with `unrolled`, also without loops that choose
-    formulas."""
+    """Returns `stage` without loops of one iteration.
+
+    With `unrolled`, loops that select between formulas are unrolled too.
+    """
     single_trips = {v: const(0) for v in stage.loops if known_extent(v) == 1}
     shaped = _substituted(Shaped(stage, stage.at), single_trips, dict.fromkeys(single_trips, ()))
     split = unroll(shaped.stage, shaped.logical) if unrolled else None
@@ -129,16 +133,19 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
 
 
 def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
-    """Returns the indices of the last stage for a result that no stage reads, where it has the same
-    shape; else None."""
+    """Returns the logical indices of the last stage if both results have the same shape, else
+    None."""
     sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
     return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
-    """Returns the first later read at iterators alone, else the first read: a contraction that sums
-    over one axis still loops over the other axes one to one.  Indices that a reduction runs over
-    are left out."""
+    """Returns the indices of the read that stage `number` should follow; None if nothing reads it.
+
+    It is the first read whose indices contain result iterators only, otherwise the first read.  In
+    that, `_LOOSE` replaces indices that a reduction runs over: a contraction that sums over one
+    axis still follows the other axes.
+    """
     partial = None
     for shaped in stages[number + 1 :]:
         for node, source in reads_of_stages(*shaped.stage.body):
@@ -154,15 +161,17 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
 
 
 def _split_own(shaped: Shaped) -> Shaped:
-    """Splits loops of a stage that its reads divide into quotient and remainder."""
+    """Returns a stage with those loops split that its reads divide into quotient and remainder."""
     while (division := _find_cut(shaped.stage)) is not None:
         shaped = _split(shaped, *division)
     return shaped
 
 
 def _split_as_producer(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
-    """Splits a loop of a stage as the producer's loop over the same axis was split. Example: query
-    heads grouped by key head."""
+    """Returns a stage with its loops split as its producers' loops over the same axes were split.
+
+    An example are query heads that are grouped by key head.
+    """
     while (division := _find_shared_cut(shaped.stage, earlier)) is not None:
         shaped = _split(shaped, *division)
     return shaped
@@ -218,8 +227,11 @@ def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars
 
 
 def _follow(shaped: Shaped, at: Indices) -> Shaped:
-    """Gives a stage the iterators of the read `at`, where an index is a mixed-radix number of
-    iterators of the reader that no other index uses; other iterators stay."""
+    """Returns a stage with iterators of its reader, which reads it at the indices `at`.
+
+    An index gives its iterators if it is a mixed-radix number of iterators that no other index
+    uses.  Other iterators of the stage stay.
+    """
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}
     used_digits: set[Var] = set()
@@ -241,8 +253,10 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
 
 @lru_cache(1 << 14)
 def digits_of(index: Index, size: Index) -> Vars | None:
-    """Returns the variables of a mixed-radix number that takes every value below `size`, largest
-    first; None for another index."""
+    """Returns the digits, largest first, of an index that is a mixed-radix number.
+
+    Its digits are variables, and it takes each value below `size` once.  None for another index.
+    """
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
     step = const(1)
     for var in reversed(variables):
@@ -259,7 +273,8 @@ def coefficient(index: Index, var: Var) -> Index:
 
 
 def common_loops(stages: Sequence[Shaped]) -> Vars:
-    """Returns the iterators of every stage at which stages read each other one to one."""
+    """Returns the iterators that all stages have, and along which they read each other one to
+    one."""
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
         shared &= set(shaped.stage.iters)
@@ -270,7 +285,7 @@ def common_loops(stages: Sequence[Shaped]) -> Vars:
 
 
 def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
-    """Returns the stages that later stages read, with the logical index of each read."""
+    """Returns pairs of a stage and the logical indices of a read of it, for all reads of stages."""
     return [
         (stages[source.stage], node.indices)
         for shaped in stages
@@ -279,12 +294,15 @@ def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
 
 
 def loops_at(shaped: Shaped, logical: Indices) -> Indices:
-    """Returns the values of a stage's iterators at a logical index of its result."""
+    """Returns the values of a stage's iterators at the logical indices of its result."""
     return axes_at(shaped, logical)[len(shaped.unrolled_iters) :]
 
 
 def axes_at(shaped: Shaped, logical: Indices) -> Indices:
-    """Returns the values of the iterators of a stage's result at a logical index."""
+    """Returns the values of the result's iterators at logical indices of the result.
+
+    They include the iterators that bodies enumerate.
+    """
     values = _values_at(shaped.logical, logical)
     return tuple(values[v] for v in shaped.axes)
 
@@ -311,8 +329,7 @@ def radix_size(formula: Index) -> Index:
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """True where a later stage reads this stage anywhere except at the point that was just
-    computed."""
+    """True where some stage reads this stage at points other than the one just computed."""
     producer = stages[number]
     read_at = [at for shaped, at in stage_reads(stages) if shaped is producer]
     if not read_at:
@@ -326,6 +343,6 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
 
 
 def _outside(shaped: Shaped, logical: Indices) -> bool:
-    """True where an index may lie beyond an axis of one element, which has no loop."""
+    """True where an index may lie outside of an axis of length 1, which has no loop."""
     places = zip(logical, shaped.logical, strict=True)
     return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

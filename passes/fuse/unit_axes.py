@@ -1,9 +1,10 @@
-"""Reads of stages beyond axes of one element or none, which have no loop.
+"""Rewrites reads of stages outside of axes of length 1 or 0, because these axes have no loop.
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
-All reads of a stage without elements give the fill.  Requires nothing.  Establishes that every read
-of a stage is inside its axes of one element, and that no read with a fill is of an empty stage.
+All reads of a stage without elements give the fill value.  Requires nothing.  Establishes that
+every read of a stage is inside its axes of length 1, and that no read with a fill value has an
+empty source.
 """
 
 from tcc.ir.expr import Expr, Stage, known_extent, with_reads
@@ -13,8 +14,11 @@ from tcc.ir.types import I64, element_count
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
-    """Returns the stages of `expr`, with a comparison that selects the fill where an axis has one
-    element, and with the fill in place of reads where an axis has none."""
+    """Returns the stages of `expr` with rewritten reads.
+
+    For an axis of length 1, a comparison of the index selects the fill value.  For an axis of
+    length 0, the fill value replaces the read.
+    """
 
     def inside(node: Read) -> Scalar:
         if isinstance(node.source, StageRef):

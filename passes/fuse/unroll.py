@@ -1,10 +1,10 @@
-"""Unrolls the loops of a stage that choose between formulas.
+"""Unrolls the loops of a stage that select between formulas.
 
     y[j] = select(j % 2 == 0, x[j // 2], -x[j // 2])     j: 0..5
       ->  y[2*u] = x[u] ; y[2*u + 1] = -x[u] if 2*u + 1 < 5      u: 0..3
 
-The stage becomes one with several results for a point, which share common work.  Requires a stage
-without a reduction.  A stage that cannot be unrolled stays as it is: each point then chooses.
+The new stage has several results for each point, which share common work.  Requires a stage without
+a reduction.  A stage that cannot be unrolled stays as it is, and selects at each point.
 """
 
 from dataclasses import field, replace
@@ -45,13 +45,13 @@ from tcc.ir.index import (
 )
 from tcc.known import all_known
 
-# The most results of a point: more formulas than registers gain nothing.
+# The most results of a point. More formulas than registers gain nothing.
 MOST_RESULTS = 64
 
 
 @frozen
 class Unrolled:
-    """A stage with several bodies; result n of a point lies at the index `places[n]`."""
+    """A stage with several bodies; the result of body n has the indices `places[n]`."""
 
     stage: Stage
     places: tuple[Indices, ...]
@@ -59,10 +59,10 @@ class Unrolled:
 
 @lru_cache(maxsize=64)
 def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
-    """Returns `stage` without the loops that decide its conditions; None where there are none, or
-    too many formulas.
+    """Returns `stage` without the loops that decide its conditions.
 
-    `logical` is the index of the stage's result.
+    None if it has no conditions of this kind, or if there would be too many formulas.  `logical`
+    are the indices of the stage's result.
     """
     if stage.monoid is not None or len(stage.body) != 1:
         return None
@@ -93,7 +93,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
 
 
 def _conditions(root: Scalar) -> list[Apply]:
-    """Returns the conditions that depend only on the position of the point."""
+    """Returns the conditions of selections that compare an index with a number."""
     selects = (s for s in walk(root) if isinstance(s, Apply) and s.function == "select")
     tests = dict.fromkeys(s.args[0] for s in selects)
     return [c for c in tests if isinstance(c, Apply) and _decided(c)]
@@ -112,8 +112,10 @@ def _decided(condition: Apply) -> Indices:
 
 
 def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
-    """Returns `stage` with loops split into the digits that conditions test, and the split loops in
-    terms of the new loops."""
+    """Returns `stage` with its loops split into the digits that conditions test.
+
+    Also returns each split loop as an index of the new loops.
+    """
     looked_at = [i for c in conditions for i in _decided(c)]
     parted = free_vars(*(i for i in looked_at if var_of(i) is None))
     mapping: dict[Var, Index] = {}
@@ -135,7 +137,7 @@ def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitu
 
 
 def _digits(var: Var, steps: list[int]) -> list[Index]:
-    """Returns iterators for the parts of `var` between `steps`, the largest first."""
+    """Returns new iterators for the digits of `var` whose weights are `steps`, largest first."""
     sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
     bounds = [1, *steps]
     sizes += (const(b // a) for a, b in reversed(list(pairwise(bounds))))
@@ -143,7 +145,10 @@ def _digits(var: Var, steps: list[int]) -> list[Index]:
 
 
 def _steps(atom: object, var: Var) -> tuple[int, ...]:
-    """Returns the distances at which a quotient or remainder of `var` alone changes or wraps."""
+    """Returns the distance along `var` at which a quotient changes or a remainder wraps around.
+
+    The result is a tuple, which is empty for another atom.
+    """
     if not isinstance(atom, Quotient | Remainder) or free_vars(atom.num) != (var,):
         return ()
     by = as_int(atom.den)
@@ -185,7 +190,7 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
 
 @entity
 class _Choice:
-    """The formula for one value of the deciding loops."""
+    """The formula for one set of values of the loops that decide conditions."""
 
     mapping: Substitution
     varying: frozenset[Scalar]
