@@ -15,8 +15,8 @@ from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.margins import MARGINS
 
-# The share of its price that a replacement must save, as prices of different kernels err; and the
-# share for each bit of a result that its rounding may cost.
+# The share of its price that a replacement must save, because prices have errors; and a further
+# share for each bit of precision that a result may lose.
 MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
 # The array of each constant operand; None for the other operands.
@@ -25,9 +25,10 @@ Arrays: TypeAlias = Sequence[Array | None]
 
 @frozen
 class Candidate:
-    """Another way to compute a site. Equal candidates compute the same in the same way.
+    """Another way to compute a site; equal candidates compute it in the same way.
 
-    `chain` describes its derivation, `estimate` is its time in seconds by its work alone.
+    `chain` describes its derivation.  `estimate` is its time in seconds, estimated from its work
+    alone.
     """
 
     chain: str
@@ -35,7 +36,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The expression that it computes; empty where the chain says all."""
+        """The expression that it computes; empty if the chain determines it."""
         return ""
 
     @property
@@ -45,13 +46,12 @@ class Candidate:
 
     @property
     def direct(self) -> bool:
-        """True where its sums are those of the site; it then runs in narrow types where the site
-        does."""
+        """True where its sums are those of the site; it can then run in the same narrow types."""
         return False
 
     @property
     def guarded(self) -> bool:
-        """True where the site's own sums stay too, and run where symbolic sizes are small."""
+        """True where it contains the site's own sums too, which run for small symbolic sizes."""
         return False
 
     @abstractmethod
@@ -67,10 +67,10 @@ class Candidate:
         return ""
 
     def unchecked(self, site: Site) -> str:
-        """Returns the reason why it cannot be compared with what it replaces; empty where the two
-        agree, or agree by construction.
+        """Returns the reason why it cannot be checked against what it replaces.
 
-        Raises InternalError, with the chain, where the two differ.
+        Empty where the check succeeds, or where none is needed.  Raises InternalError, with the
+        chain, where the check fails.
         """
         return ""
 
@@ -78,18 +78,18 @@ class Candidate:
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
     ) -> Value | None:
-        """Adds the nodes that compute the site's result; without arrays, constants get arbitrary
-        contents.
+        """Adds the nodes that compute the site's result, and returns the result.
 
-        None where constants computed from the arrays do not fit their types.
+        Without `arrays`, constants get arbitrary contents.  None where constants computed from the
+        arrays do not fit their types.
         """
 
 
 class SearchResult(NamedTuple):
     """The result of a search for candidates.
 
-    `estimate` is that of the site as it is, None for a site to be priced; `candidates` come best
-    first; `states` counts the states that the search visited.
+    `estimate` is that of the site as it is; None if the site's price is needed instead.
+    `candidates` are ordered, the best first.  `states` is the number of visited states.
     """
 
     estimate: Seconds | None

@@ -3,18 +3,19 @@
     %s = matmul(%q, %kt)                          %t = expression(%kt, %v)       64 x 64 a head
     %y = matmul(%s, %v)      4,096 x 4,096   ->   %y = expression(%q, %t)
 
-Sites are sums of products (`sites`), which are rewritten in other orders (`rewritten`), and
-convolutions, which are computed in bilinear forms (`bilinear`).  Candidates with low estimates and
-bounds are priced as the kernels that they become. All sites are decided together: the prices of
-neighbours depend on each other, and all weights share one limit of size.  Constants are computed
-here in f64 and rounded once.  A rewritten region is checked against its original by exact values
-(`check`).
+There are two kinds of sites.  Sums of products (`sites`) are rewritten in other orders
+(`rewritten`).  Convolutions are computed in bilinear forms (`bilinear`).  Candidates with low
+estimates and bounds are priced as the kernels that they become.  All sites are decided together,
+because the prices of neighbours depend on each other, and all weights share one limit of size.
+Constants are computed here in f64 and rounded once.  A rewritten region is checked against its
+original by exact values (`check`).
 
-Orders of sums change rounding only.  A result is finite where the products of the largest
-magnitudes of its factors are, summed. An infinity or a NaN of an operand makes the same results
-infinite or NaN as before, though an infinity may become a NaN or a NaN an infinity.  Numbers that
-are not near one stay where they are, differences are not multiplied out, and no division by data is
-moved.
+Another order of sums changes only rounding.  A result stays finite if the sum of products of its
+factors' largest magnitudes is finite.  An infinity or a NaN of an operand makes the same results
+infinite or NaN as before, although an infinity may become a NaN, or a NaN an infinity.  Numbers
+that are not near one stay where they are, differences are not multiplied out, and no division by
+data is moved.
+
 Requires folded constants.
 """
 
@@ -50,7 +51,8 @@ from tcc.schedule.margins import MARGINS
 
 # The text of the alternative without a replacement.
 AS_IT_IS = "as-it-is"
-# Options from which the best price saves more are not priced together with neighbours' options.
+# An option is not priced together with neighbours' options if the best option saves at least this
+# much compared with it.
 _HOPELESS = MARGINS["hopeless form"]
 
 
@@ -58,9 +60,9 @@ _HOPELESS = MARGINS["hopeless form"]
 class Derivations:
     """The planner's prices and the limits of derivations.
 
-    `growth` is the largest factor by which all weights together may grow; `bilinear` allows
-    bilinear forms of convolutions. `strict` allows only candidates that give every result its terms
-    in their order.
+    `growth` is the largest factor by which all weights together may grow.  `bilinear` allows
+    bilinear forms of convolutions.  `strict` allows only candidates that add the terms of every
+    result in the original order.
     """
 
     prices: Prices
@@ -71,8 +73,7 @@ class Derivations:
 
 @dataclass(slots=True, eq=False)
 class Option:
-    """A candidate for a site, with its price once it is priced; `why` is the reason where it has
-    none."""
+    """A candidate for a site, with its price; `why` is the reason if it has no price."""
 
     candidate: Candidate
     seconds: Seconds | None
@@ -83,9 +84,11 @@ class Option:
 class SiteOptions:
     """A site with its candidates and the choice among them.
 
-    `estimate` is the site's own estimate, `seconds` its own price where any candidate was priced,
-    `options` the candidates with the best estimate first, `states` the number of states of the
-    search, and `chosen` the option that replaces the site.
+    `estimate`: the estimate of the site as it is.
+    `seconds`: the price of the site as it is; None if no candidate was priced.
+    `options`: the candidates, that with the best estimate first.
+    `states`: the number of states that the search visited.
+    `chosen`: the option that replaces the site; None if it stays as it is.
     """
 
     site: Site
@@ -115,9 +118,9 @@ class SiteOptions:
 
 
 def derive(graph: Graph, limits: Derivations) -> Graph:
-    """Returns `graph` with the sites replaced whose candidates save time within the limits.
+    """Returns `graph` with sites replaced by candidates that save time within the limits.
 
-    Raises InternalError, with the chain, for a replacement that computes something else.
+    Raises InternalError, with the chain, for a replacement that computes other values.
     """
     replacements = [
         (d.site, d.chosen.candidate) for d in decisions(graph, limits) if d.chosen is not None
@@ -146,7 +149,7 @@ def _emitted(
 
 
 def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
-    """Returns the candidates of every site, and the choice for all sites together."""
+    """Returns every site with its candidates and its choice; all choices are made together."""
     decided: dict[Any, SiteOptions] = {}
     ordered: list[SiteOptions] = []
     scope_of: list[SiteScope] = []
@@ -179,8 +182,11 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
 
 
 def _sites(scope: SiteScope) -> Iterator[Site]:
-    """Yields all sums of products except single convolutions that may take bilinear forms, then
-    these convolutions. A convolution may also be a node of a larger site."""
+    """Yields the sites of a scope: sums of products, then convolutions that may be bilinear.
+
+    A convolution of the second kind is not a sum of products by itself, but may be a node of a
+    larger one.
+    """
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}
     yield from (s for s in scope.sums() if len(s.nodes) > 1 or s.sink not in sinks)
@@ -188,8 +194,10 @@ def _sites(scope: SiteScope) -> Iterator[Site]:
 
 
 def _decided(site: Site, limits: Derivations) -> SiteOptions:
-    """Returns a site with its candidates; a candidate whose estimate saves less than the margin is
-    not to be priced."""
+    """Returns a site with its candidates.
+
+    A candidate whose estimate saves less than the margin has a reason, and is not priced later.
+    """
     prices = limits.prices
     searches = _searches(site, limits)
     pairs: list[tuple[Candidate, bool]] = []
@@ -208,8 +216,10 @@ def _decided(site: Site, limits: Derivations) -> SiteOptions:
 def _priced(
     prices: Prices, site: Site, direct: Seconds | None, candidate: Candidate
 ) -> tuple[Seconds | None, str]:
-    """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
-    reason why it has none."""
+    """Returns (price, reason) of a candidate: its price and "", or None and why it has no price.
+
+    The site takes `direct` seconds as it is.
+    """
     assert direct is not None
     factor = price_factor(candidate)
     if not saves(candidate.least_seconds(prices.planner.rates) * factor, direct):
@@ -245,10 +255,10 @@ def _links(
     sites: Sequence[Site],
     places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields pairs of places with the seconds that their choices add when they are taken together.
+    """Yields ((a, b), link) for pairs of places whose choices influence each other's cost.
 
-    Two replacements of one node add infinity. Where a convolution reads the result of another, and
-    either has several options near its best price, the pair is priced.
+    Two replacements of one node cost infinity.  If a convolution reads the result of another, and
+    one of them has several options near its best price, their options are priced in pairs.
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
@@ -278,8 +288,11 @@ def _hopeful(place: _Place) -> list[bool]:
 def _link(
     prices: Prices, scope: SiteScope, sites: tuple[Site, Site], first: _Place, second: _Place
 ) -> Link:
-    """Returns a function from two choices to the seconds that both convolutions take together
-    beyond the sum of their own prices; 0 where a choice is no form near the best price."""
+    """Returns a link: a function of a choice for each of two convolutions.
+
+    It gives the seconds that both take together, minus the sum of their own prices.  It is 0 if a
+    choice is not a form near the best price.
+    """
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))
     pair = scope.site(nodes, neighbours, stored=True)

@@ -1,14 +1,16 @@
-"""Merges sums of products that share a factor, where prices favour it.
+"""Merges sums of products that share a factor, where the price is then lower.
 
     %q = matmul(%x, %a[1024, 1024])              %y = matmul(%x, [%a %b])
     %k = matmul(%x, %b[1024, 256])       ->      %q, %k = split(%y)
 
-Nodes are recognised by their expressions.  Nodes that compute the same function of the same values,
-and of constants along one loop of their results, are the parts of a bundle. A merged node reads the
-concatenated constants: its kernel prepares and reads the shared factor once and keeps all cores
-busy, but readers find their parts in a larger result.  For each bundle the chooser prices all
-groupings of its parts, with the neighbours that may share kernels with them. Images are stored as
-between kernels: stand-in nodes count equally in the price of every grouping.
+Nodes are recognised by their expressions.  Nodes are parts of a bundle if they compute the same
+function of the same values and of different constants, and if one loop of their results runs along
+these constants.  A merged node reads the concatenated constants.  Its kernel prepares and reads the
+shared factor once and keeps all cores busy, but readers find their parts in a larger result.
+
+All groupings of a bundle's parts are priced, together with the neighbours that may share kernels
+with them.  Images are stored as between kernels: nodes that stand for other kernels count equally
+in the price of every grouping.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ _PARTS, _AROUND = 4, 12
 
 @frozen
 class Part:
-    """A node that computes a part of a merged result along `loop`.
+    """A node that computes a part of a merged result.
 
-    `axes` gives for each operand the axis along which constants are concatenated; None for an
-    operand that all parts share.
+    `loop` is the result loop along which parts are concatenated.  `axes` has for each operand the
+    axis along which constants are concatenated; None for an operand that all parts share.
     """
 
     node: Node
@@ -66,8 +68,8 @@ _Join: TypeAlias = Callable[[GraphBuilder, Sequence[Value], int], Value]
 class MergePrices:
     """Decides by a planner's prices which parts of a bundle are merged.
 
-    Bundles of equal nodes among equal neighbours are priced once; a bundle of the same constants is
-    decided once.
+    Bundles of equal nodes with equal neighbours are priced once.  Bundles of the same constants get
+    one decision.
     """
 
     def __init__(self, planner: KernelChooser) -> None:
@@ -76,7 +78,7 @@ class MergePrices:
         self._decided: dict[Any, list[slice]] = {}
 
     def groups(self, scope: SiteScope, bundle: Bundle) -> Iterator[Bundle]:
-        """Yields the groups of parts that are merged, each of several parts."""
+        """Yields the groups of at least two parts that are to be merged."""
         constants = tuple(
             scope.known[v]
             for p in bundle
@@ -121,8 +123,7 @@ class MergePrices:
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
-    """Returns `graph` with sums of products merged that share a factor; itself where none are
-    merged."""
+    """Returns `graph` with sums of products merged; the same object if none are merged."""
     parts = list(scopes(graph))
     groups = [g for part in parts for bundle in bundles(part) for g in prices.groups(part, bundle)]
     constants = parts[0].known  # all scopes share one mapping
@@ -136,7 +137,7 @@ def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
 
 
 def merged(graph: Graph, groups: Sequence[Bundle], join: _Join) -> Graph:
-    """Returns `graph` with the parts of each group computed by one node; itself for no groups."""
+    """Returns `graph` with one node for the parts of each group; the same object if no groups."""
     group_of = {part.node: group for group in groups for part in group}
     results: dict[Node, Value] = {}
 
@@ -223,9 +224,9 @@ def _region(node: Node) -> Region | None:
 
 @lru_cache(maxsize=4096)
 def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
-    """Returns for each parameter the axis, if any, that is indexed by a loop of the result alone.
+    """Returns for each parameter the axis whose index is `loop` alone; None if it has no such axis.
 
-    None where the loop occurs in another index, or in no index.
+    Returns None in place of the tuple if the loop occurs in an index of another kind, or in none.
     """
     axes_of: dict[int, set[int | None]] = {}
     for stage in region.stages:
@@ -251,7 +252,7 @@ def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
 
 
 def _resized(region: Region, loop: int, size: Size) -> Region:
-    """Returns the region with `size` results along a loop that runs along whole axes."""
+    """Returns the region with extent `size` for a result loop that runs along whole axes."""
     stages = (
         s._replace(iters=(*s.iters[:loop], size, *s.iters[loop + 1 :])) for s in region.stages
     )
@@ -263,8 +264,10 @@ def _other_axes(value: Value | None, axis: int) -> Any:
 
 
 def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
-    """True where the operands that a node does not share are constants that nothing else reads, and
-    some shared operand is not constant."""
+    """True where all operands with an axis in `axes` are constants that nothing else reads.
+
+    Some operand without an axis must also not be constant.
+    """
     pairs = [(v, axis) for v, axis in zip(node.inputs, axes, strict=True) if v is not None]
     constants = [v for v, axis in pairs if axis is not None]
     are_private = all(
@@ -275,8 +278,11 @@ def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
 
 
 def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
-    """Returns the nodes that may share kernels with the parts: the nodes after them up to the next
-    sums of products with constants, and the nodes before them that nothing else reads."""
+    """Returns the parts of a bundle and the nodes that may share kernels with them.
+
+    They are the nodes after the parts, up to the next contractions with constants, and the nodes
+    before them that nothing else reads.
+    """
     nodes = [part.node for part in bundle]
     behind = list(nodes)
     for node in behind:

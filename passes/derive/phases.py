@@ -1,5 +1,7 @@
-"""Transposed convolutions as convolutions of their phases: the alternative to bilinear forms where
-phases have unequal numbers of taps, which the search finds only by adding zeros.
+"""Computes transposed convolutions as convolutions of their phases.
+
+This is the alternative to bilinear forms if phases have unequal numbers of taps.  The search could
+find it only by adding zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tcc.schedule.limits import Rates
 
 @frozen
 class Phases(Candidate):
-    """A transposed convolution, with its attributes, computed by its phases."""
+    """A transposed convolution with attributes `attrs`, computed by its phases."""
 
     attrs: Any
 
@@ -47,15 +49,17 @@ class Phases(Candidate):
 
 
 def _contents(value: Value | None) -> Any:
-    """Returns an array of zeros in place of a constant whose elements no price depends on."""
+    """Returns zeros in the shape of a constant, because prices do not depend on its elements."""
     if value is None:
         return None
     return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
 
 
 def by_phases(site: Site, rates: Rates) -> SearchResult:
-    """Returns the phases of a site that is a transposed convolution, if no search finds them and
-    `phases` accepts their number."""
+    """Returns the phases of a site that is a transposed convolution, as a candidate.
+
+    There is no candidate if the search finds the phases, or if `phases` refuses them.
+    """
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):
         return SearchResult(None, (), 0)

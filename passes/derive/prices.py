@@ -1,15 +1,15 @@
-"""Prices of a site, as it is and by candidates, with the nodes around it.
+"""Prices a site together with the nodes around it, as it is and replaced by candidates.
 
     site      max_pool -> conv -> add, relu -> max_pool    of the conv and its epilogue
     as it is  one kernel                                   priced like the kernels of a model
     F(4, 3)   input transform, products, output transform
 
-A site with its neighbours becomes a graph of its own, which is placed and scheduled like a whole
-model. Its price is the sum of its kernels' prices: epilogues, halos, layouts and joined kernels
-count as in the model.  A pool of one element stands for the kernels that make or read a stored
-image, so that the image is stored as between kernels; the time of the pools themselves is
-subtracted.  Constants have arbitrary contents, on which no price depends, and values computed from
-constants ahead of the run count as constants.
+A site with its neighbours becomes a graph of its own, which is placed and scheduled like a model.
+Its price is the sum of its kernels' prices, so that epilogues, halos, layouts and joined kernels
+count as in the model.  A pool stands for the kernels that compute or read a stored image, so that
+the image gets the layout that it has between kernels.  The time of these pools is subtracted.
+Constants have arbitrary contents, because prices do not depend on them.  Values that are computed
+from constants at compile time count as constants.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Seconds, lower
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# Elements along an axis of the windows of stand-ins for readers; images are stored for windows.
+# The size of the windows of pools that stand for readers. With windows, images get the layout that
+# windows need.
 _READ = 3
 # The locations of nodes in a site's graph.
 _DIRECT, _POOL = "direct", "pool"
@@ -42,8 +43,8 @@ Replacements: TypeAlias = Sequence[tuple[Site, Candidate]]
 class Prices:
     """Prices sites as a planner would schedule their kernels, equal sites once.
 
-    `direct` is the speedup of a site as it is in a narrower type. `priced` counts the graphs that
-    were placed and scheduled.
+    `direct` is the speedup of direct sums in a narrower type.  `priced` counts the graphs that were
+    placed and scheduled.
     """
 
     def __init__(self, planner: KernelChooser, direct: float = 1.0) -> None:
@@ -97,8 +98,8 @@ class Prices:
 def site_graph(site: Site, replacements: Replacements = ()) -> Graph:
     """Returns the graph of a site and its neighbours.
 
-    Without `replacements` its nodes are the nodes around the site, in order, and stand-ins, located
-    at `_POOL`, for the kernels that make and read images.
+    The candidates `replacements` replace their sites.  Pools with the location `_POOL` stand for
+    the kernels that compute and read stored images.
     """
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.inputs.items()}
@@ -135,8 +136,10 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
 
 
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
-    """Returns another kernel's work on an image: a pool over windows of `size` elements along each
-    axis."""
+    """Adds a pool that stands for another kernel's work on an image, and returns its result.
+
+    Its windows have `size` elements along each axis.
+    """
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:
         return value

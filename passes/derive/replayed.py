@@ -1,6 +1,7 @@
-"""A chain of steps from a file as a candidate of the site that the file names.
+"""Replays a chain of steps from a file, as a candidate of the site that the file names.
 
-site /layer/MatMul split stage=0 loop=2 inner=64 shift=0
+site /layer/MatMul
+split stage=0 loop=2 inner=64 shift=0
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ REPLAYED = "replayed"
 
 
 def replayed(decided: Sequence[SiteOptions], text: str, limits: Derivations) -> list[SiteOptions]:
-    """Returns `decided` with the chain in `text` as the first option of the site that it names,
-    priced.
+    """Returns `decided` with the chain in `text`, priced, as the first option of its site.
 
-    A step ends at its line or a semicolon.  Raises UserError for a text that does not begin with a
-    site of the model, and for a step that does not hold there.
+    Steps are separated by ends of lines or semicolons.  Raises UserError for a text that does not
+    begin with a site of the model, and for a step that cannot be applied there.
     """
     first, *lines = text.strip().splitlines() or [""]
     name = first.removeprefix("site ").strip()

@@ -1,4 +1,4 @@
-"""Candidates that are regions: orders of sums and products, and regions that a search derives."""
+"""Finds candidates that are regions: other orders of sums and products, and derived regions."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
 from tcc.schedule.limits import Rates
 
-# The most states of a search, and the most regions that it hands on to be priced.
+# The most states of a search, and the most of its regions that are priced.
 _BUDGET, _PRICED = 128, 2
 
-# Returns the value of a component of a constant stage.
+# Returns the graph's value that holds a component of a constant stage.
 _Folded: TypeAlias = Callable[[int, int], Value]
 
 
 @frozen
 class Rewritten(Candidate):
-    """A site computed by another region; `constants` tells which parameters are constant."""
+    """A region that computes a site; `constants` tells for each parameter if it is constant."""
 
     region: Region
     constants: tuple[bool, ...]
@@ -144,8 +144,9 @@ def reordered(site: Site, rates: Rates) -> SearchResult:
 def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
     """Returns the regions with the lowest estimates that a guided search finds.
 
-    Regions with equal estimates nest the same loops in another order, so only the first is kept.  A
-    site whose contractions do not run at peak gets no estimate; it is priced.
+    Regions with equal estimates nest the same loops in another order, so only the first is kept.
+    The site itself gets no estimate, because its contractions do not run at peak.  It is priced
+    instead.
     """
     region = composed(site.nodes)
     states, candidates_found = _derived(region, strict)
@@ -169,8 +170,10 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
 
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-    """Returns the number of states that a search visited, and its candidates; none for a region
-    without obstacles."""
+    """Returns the number of states that a guided search visited, and its candidates.
+
+    A region without obstacles is not searched.
+    """
     if next(repairs(region), None) is None:
         return 0, ()
     result = search(region, _BUDGET, strict, guided=True)
@@ -193,8 +196,10 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 
 def _single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
-    """Returns a region of one stage, without the types of its parameters, and the source and
-    component of each parameter."""
+    """Returns a region of one stage, and for each of its parameters the (source, component) read.
+
+    The region lacks the types of its parameters.
+    """
     places: dict[tuple[int, int], int] = {}
 
     def renumbered(factor: Factor) -> Factor:

@@ -1,9 +1,10 @@
-"""Sites: groups of nodes whose common result is a sum of products of the group's operands.
+"""Finds sites: groups of nodes whose result is a sum of products of the group's operands.
 
     %s = matmul(%q, %kt) ; %y = matmul(%s, %v)       one site: its result is a sum over two loops
 
-A site ends at a sink and grows upwards along values that one node reads once, as a factor.  Nodes
-are recognised by their expressions, so that ops and expression nodes are treated equally.
+A site ends at its last node, the sink.  It grows from there towards the inputs, along values that
+only one node reads, once, as a factor.  Nodes are recognised by their expressions, so that ops and
+expression nodes are treated equally.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 
 class Role(Enum):
-    """How a value reaches the nodes that read it and do not compute it."""
+    """The origin of a value that nodes read and do not compute."""
 
     CONSTANT = "constant"
     GIVEN = "given"  # an input of the graph, in the caller's layout
@@ -40,14 +41,16 @@ class Role(Enum):
 
 @entity
 class Site:
-    """A site: `nodes` in order, the last of which is the sink, compute its result from `operands`,
-    in order of first use.
+    """A group of nodes whose result is a sum of products.
 
-    `constants` tells which operands are known ahead of the run, and `freed` which are constants
-    that nothing else reads. `neighbourhood` are the nodes and the nodes that may share kernels with
-    them, in order; `inputs` are the values that the neighbourhood reads and does not compute, and
-    `results` the values that other nodes read from it, each with its role: GIVEN in the caller's
-    layout, else STORED.
+    `nodes`: the nodes in order; the last is the sink.
+    `operands`: the values that the nodes read, in order of first use.
+    `constants`: for each operand, True if it is a constant.
+    `freed`: for each operand, True if it is a constant that nothing else reads.
+    `neighbourhood`: the nodes and others that may share kernels with them, in order.
+    `inputs`: the values that the neighbourhood reads and does not compute, with their roles.
+    `results`: the values of the neighbourhood that other nodes read, with their roles: GIVEN for
+    the caller's layout, else STORED.
     """
 
     nodes: tuple[Node, ...]
@@ -73,8 +76,7 @@ class Site:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key, equal for sites that compute the same in equal neighbourhoods, up to the names of
-        values."""
+        """A key that is equal for sites with equal neighbourhoods, apart from names of values."""
         numbers: dict[Value, int] = {}
         parts: list[Any] = []
         for node in self.neighbourhood:
@@ -126,8 +128,10 @@ class SiteScope:
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
-        """Returns for each operand whether the node's result is a sum of products in which it is a
-        factor once; None for a node whose result is no such sum."""
+        """Returns for each operand True if each product of the node's sum has it as a factor once.
+
+        None for a node whose result is not a sum of products.
+        """
         if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
             return None
         expr = node_expr(node)
@@ -164,8 +168,8 @@ class SiteScope:
     ) -> Site:
         """Returns the site of `nodes` and `neighbours`.
 
-        `stored` gives values of other kernels the role STORED, as between kernels; else every value
-        is in the caller's layout.
+        With `stored`, values of other kernels have the role STORED.  Otherwise every value that is
+        not a constant is in the caller's layout.
         """
         computed = {v for node in nodes for v in node.outputs}
         sources = (v for node in nodes for v in node.inputs if v is not None and v not in computed)
@@ -195,9 +199,11 @@ class SiteScope:
         return Site(tuple(nodes), operands, constants, freed, tuple(neighbourhood), outer, results)
 
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
-        """Returns the nodes that may share kernels with `nodes`: nodes before and after them that
-        are no contractions, and contractions that read a reduction among the later nodes, as after
-        a softmax."""
+        """Returns the nodes before and after `nodes` that may share kernels with them.
+
+        They are not contractions, except for contractions that read a reduction among the later
+        nodes, as after a softmax.
+        """
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
@@ -256,8 +262,10 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
 
 
 def composed(nodes: Sequence[Node]) -> Region:
-    """Returns the region that computes the result of the last node. Its parameters are the values
-    that the nodes read and do not compute, in order of first use.  The nodes have expressions."""
+    """Returns the region that computes the result of the last of `nodes`, which have expressions.
+
+    Its parameters are the values that the nodes read and do not compute, in order of first use.
+    """
     operands: dict[Value, int] = {}
     sources: dict[Value, int] = {}
     stages: list[RegionStage] = []
@@ -284,8 +292,11 @@ def composed(nodes: Sequence[Node]) -> Region:
 
 
 def _composed_source(first: int, places: Sequence[int | None], source: int) -> int:
-    """Returns the source in a composed region of a source in a node's region, whose stages begin at
-    stage `first` and whose parameters have the sources `places`."""
+    """Returns the source in the composed region for `source` in a node's region.
+
+    The node's stages begin at stage `first` of the composed region, and `places` has the sources
+    there of its parameters.
+    """
     composed_source = source - first if source < 0 else places[source]
     assert composed_source is not None
     return composed_source

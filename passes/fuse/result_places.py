@@ -28,7 +28,7 @@ def result_places(
     Several stages may lie in one result: each overwrites the one before element by element.
     """
     places: dict[int, int] = {}
-    first: dict[int, int] = {}  # for the stage that writes to a result first, the result's number
+    first: dict[int, int] = {}  # the result's number, by the stage that writes to it first
     for number in range(len(linked) - 1, -1, -1):
         ref = StageRef(number)
         place = outputs.index(ref) if ref in outputs else first.get(_replacing(linked, number))
@@ -45,7 +45,7 @@ def result_places(
 
 
 def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """True where later stages read a stage from memory, and a tile's part of it has symbolic size."""
+    """True where later stages read a stage from memory and its part in a tile has symbolic size."""
     size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
     return as_int(size) is None and needs_memory(linked, number, common)
 

@@ -1,7 +1,8 @@
-"""Estimates of a region's time by its work and traffic alone, without kernels.
+"""Estimates the time of a region from its work and traffic alone, without kernels.
 
-Stages of constants are computed ahead of the run, at no cost.  A sum is stored and read again; a
-stage without a monoid is recomputed wherever it is read.  Symbolic sizes count as typical sizes.
+Stages of constants are computed at compile time and cost nothing.  A sum is stored and read again.
+A stage without a monoid is computed again by each of its readers.  Symbolic sizes count as typical
+sizes.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from tcc.schedule.nest import typical
 
 
 def count(sizes: Iterable[Size]) -> int:
-    """Returns the number of points of a box of these extents."""
+    """Returns the product of extents."""
     return prod(size if isinstance(size, int) else typical(size) for size in sizes)
 
 
 def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:
-    """Returns for each stage whether it depends on constant parameters alone; `constants` tells
-    which parameters are constant."""
+    """Returns for each stage True if it depends on constant parameters alone.
+
+    `constants` has True for each constant parameter.
+    """
     fixed: list[bool] = []
     for stage in region.stages:
         sources = (f.source for f in stage.factors if f.source is not None)
@@ -47,15 +50,14 @@ def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds
 
 
 def products(stage: RegionStage) -> float:
-    """Returns the number of products that a sum adds; 0 for a stage that is no sum of products."""
+    """Returns the number of multiplications in a sum of products; 0 for another stage."""
     if stage.monoid != "sum" or constant_of(stage) is None or len(stage.factors) < 2:
         return 0.0
     return float(count(stage.loops)) * (len(stage.factors) - 1)
 
 
 def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
-    """Returns a lower bound of the seconds of a region's kernels: its products at the machine's
-    rate."""
+    """Returns a lower bound of a region's seconds: that of its multiplications at peak rate."""
     fixed = constant_stages(region, constants)
     pairs = zip(region.stages, fixed, strict=True)
     total_products = sum(products(stage) for stage, is_constant in pairs if not is_constant)
@@ -63,8 +65,10 @@ def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Se
 
 
 def _elementwise(stage: RegionStage) -> float:
-    """Returns the number of elementwise operations besides products that are summed. Each operation
-    counts once for every point of the loops that it depends on."""
+    """Returns the number of elementwise operations of a stage; 0 for a sum of products.
+
+    Each operation counts once for every point of the loops that it depends on.
+    """
     if products(stage):
         return 0.0
     points = float(count(stage.loops))
@@ -84,7 +88,8 @@ def _elementwise(stage: RegionStage) -> float:
 
 
 def _traffic(region: Region, stage: RegionStage, factor: Factor, fixed: Sequence[bool]) -> float:
-    """Returns the bytes of a source that a stage reads, and that were stored for it."""
+    """Returns the bytes that a stage reads through `factor`; those of another stage's result count
+    twice, because they were stored before."""
     if factor.source is None:
         return 0.0
     transfers = 1

@@ -1,15 +1,16 @@
-"""Contraction trees: the order in which the factors of a term are multiplied and its loops summed.
+"""Finds contraction trees: orders in which factors of a term are multiplied and loops summed.
 
     y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]      4,096 rows i and j, 64 columns k and d
       q, t first    s[i, j] = sum(k) q[i, k] * t[j, k]   y[i, d] = sum(j) s[i, j] * v[j, d]
       t, v first    s[k, d] = sum(j) t[j, k] * v[j, d]   y[i, d] = sum(k) q[i, k] * s[k, d]
 
-The product of a subset of the factors keeps the loops of the result and of the other factors; every
-other loop is summed where its last factor enters.  The best trees of every subset follow from the
-trees of its parts (Held and Karp's dynamic program, as for joins of relations). For a term with
-more than `_EXACT` factors, the pair is joined first whose product is smallest relative to its parts
-(the greedy order of opt_einsum).  Products of constants are computed ahead of the run and cost only
-the bytes of their result.
+The product of a subset of the factors keeps the loops of the result and of the other factors.
+Every other loop is summed when its last factor is multiplied.  The best trees of a subset follow
+from the best trees of its parts (Held and Karp's dynamic program, as for joins of relations).
+
+For a term with more than `_EXACT` factors, that pair is joined next whose product is smallest
+relative to its parts (the greedy order of opt_einsum).  Products of constants are computed at
+compile time, and cost only the bytes of their result.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _EXACT = 8
 # The best trees of a term that are returned.
 _TREES = 3
 
-# The number of a factor, or the product of two trees.
+# A tree is the number of a factor, or a pair of trees whose results are multiplied.
 Tree: TypeAlias = "int | tuple[Tree, Tree]"
 
 
@@ -45,8 +46,13 @@ class ContractionTree(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The product of a set of factors: its plan, its loops as bits, the bytes of storing and
-    reading it, and its constancy."""
+    """The product of a set of factors.
+
+    `plan`: its contraction tree.
+    `loops`: its loops, as bits.
+    `traffic`: the bytes of storing and reading it.
+    `constant`: True if all of its factors are constant.
+    """
 
     plan: ContractionTree
     loops: int
@@ -56,10 +62,10 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Trees:
-    """The contraction trees of one term over the loops `iters` of its result.
+    """The contraction trees of one term with result loops `iters`.
 
-    `constants` tells which factors are known ahead of the run; intermediate results are of type
-    `dtype`.  `states` counts the joins that were priced.
+    `constants` has True for each constant factor.  Intermediate results have type `dtype`.
+    `states` counts the joins that were estimated.
     """
 
     term: Term
@@ -78,7 +84,7 @@ class Trees:
         self.loops = [_bits(depends(f)) for f in self.term.factors]
 
     def best(self) -> list[ContractionTree]:
-        """Returns the cheapest trees, the best first.  The term has factors."""
+        """Returns the cheapest trees, the best first.  Requires a term with factors."""
         number = len(self.loops)
         everything = (1 << number) - 1
         best_parts: dict[int, list[_Part]] = {1 << n: [self._leaf(n)] for n in range(number)}
@@ -159,7 +165,7 @@ class Trees:
         )
 
     def points(self, loops: int) -> float:
-        """Returns the number of points of the box of these loops, given as bits."""
+        """Returns the product of the extents of `loops`, which are bits."""
         if loops not in self._points:
             sizes = (size for n, size in enumerate(self._sizes) if loops >> n & 1)
             self._points[loops] = float(prod(sizes))
@@ -174,7 +180,7 @@ def _bits(numbers: Iterable[int]) -> int:
 
 
 def _halves(subset: int) -> Iterator[int]:
-    """Yields the ways to divide a set in two, as the part that has the lowest element."""
+    """Yields the ways to divide a set into two parts, as the part that has the lowest element."""
     others = subset & (subset - 1)
     lowest = subset ^ others
     part = others

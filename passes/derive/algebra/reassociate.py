@@ -1,12 +1,12 @@
-"""Regions that compute sums of products in other orders.
+"""Rewrites a region so that it computes sums of products in other orders.
 
     y[i, j] = sum(k) x[i, k] * w[k, j]  +  sum(k, r) x[i, k] * a[k, r] * b[r, j]
       ->  m[k, j] = w[k, j]  +  sum(r) a[k, r] * b[r, j]        of constants, ahead of the run
           y[i, j] = sum(k) x[i, k] * m[k, j]
 
-Every stage that is a sum of products is rewritten by its contraction trees (`network`); terms that
-share a factor are joined where the estimate is lower.  A scalar multiplies a constant factor, else
-the smallest intermediate result.  All other stages stay.
+Every stage that is a sum of products is rewritten by its contraction trees (`network`).  Terms that
+share a factor are joined where the estimate is lower.  The scale of a term multiplies a constant
+factor if there is one, otherwise the smallest intermediate result.  All other stages stay.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_fac
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Seconds, cheapest_first, saves
 from tcc.schedule.limits import Rates
 
-# Seconds of the best tree of a term, by its loops and its constant factors.
+# The seconds of the best tree, by the term, its result loops, and which factors are constant.
 _Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], Seconds]
 
-# The most trees of the result that are written out, and the most regions that are returned.
+# The most trees of the output that become regions, and the most regions that are returned.
 _RANKS, _REGIONS = 3, 3
-# The most joins that are priced; then terms are joined no more, and no further region is written.
+# The most joins that are estimated. After that, no more terms are joined, and no more regions are
+# written.
 _STATES = 1 << 13
 
 
@@ -58,11 +59,10 @@ class Rewrites(NamedTuple):
 def reassociated(
     region: Region, constants: Sequence[bool], rates: Rates, limit: Seconds = IMPOSSIBLE
 ) -> Rewrites:
-    """Returns the orders of sums and products of a region with one output that have the lowest
-    estimates; `constants` tells which parameters are constant.
+    """Returns regions with other orders of sums and products that have the lowest estimates.
 
-    Where the best tree is estimated to take more than `limit` seconds, no further trees are written
-    out.
+    `region` has one output.  `constants` has True for each constant parameter.  If the best tree is
+    estimated to take more than `limit` seconds, no further trees become regions.
     """
     candidates: dict[bytes, Rewrite] = {}
     seconds_of: _Seconds = {}
@@ -86,7 +86,7 @@ def reassociated(
 
 # ---- writing ------------------------------------------------------------------------------------
 
-# A term over the loops of the result: a number times a product of accesses.
+# A product over the result loops: its scale, and its accesses.
 _Product: TypeAlias = tuple[Scale, Factors]
 
 
@@ -94,8 +94,8 @@ _Product: TypeAlias = tuple[Scale, Factors]
 class _Writer:
     """Rewrites the stages of a region.
 
-    `rank` selects one of the trees of the result; `has_more` tells afterwards whether there are
-    further trees.
+    `rank` is the number of the output's tree, where 0 is the best.  Afterwards, `has_more` is True
+    if there are further trees.
     """
 
     flat: Flattened
@@ -116,7 +116,7 @@ class _Writer:
         return drop_unused(Region(self.flat.region.params, tuple(self._stages), outputs))
 
     def _stage(self, number: int) -> int:
-        """Returns the new number of an old stage."""
+        """Returns the number of an old stage in the new region, which it is added to if needed."""
         if number not in self._places:
             terms = self.flat.terms(number)
             stage = self.flat.region.stages[number]
@@ -163,8 +163,10 @@ class _Writer:
         return self._add(RegionStage(iters, (), None, factors, (_body(parts, dtype),)))
 
     def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> RegionStage | None:
-        """Returns the stage whose results an access reads unchanged, with the loops of one trip
-        that the access lacks; None where the access reads otherwise."""
+        """Returns the stage whose results an access reads unchanged.
+
+        It gets the loops of one iteration that the access lacks.  None for another access.
+        """
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
             return None
         stage = self._stages[~factor.source]
@@ -186,7 +188,7 @@ class _Writer:
     # ---- terms that share a factor
 
     def _factored(self, iters: Sizes, dtype: DType, terms: Sequence[Term]) -> list[Term]:
-        """Returns the terms after joining terms with a common factor, the largest saving first."""
+        """Returns the terms with pairs of a common factor joined, the largest saving first."""
         remaining = list(terms)
         while len(remaining) > 1 and self.states < _STATES:
             savings = [
@@ -234,7 +236,7 @@ class _Writer:
     # ---- trees
 
     def _contracted(self, trees: Trees, rank: int) -> _Product:
-        """Adds the sums of a term; returns the remaining product over the loops of the result."""
+        """Adds the stages of a term's sums, and returns a product over the result loops for it."""
         term = trees.term
         if not term.factors:
             return term.scale, ()
@@ -253,9 +255,9 @@ class _Writer:
         return (term.scale if target == all_factors else ()), over
 
     def _operands(self, trees: Trees, tree: Tree, order: Sequence[int], target: int) -> Factors:
-        """Returns accesses whose product is that of a tree, with result loops in `order`.
+        """Returns accesses whose product is the result of a tree; stored loops are in `order`.
 
-        The scale multiplies the product of the set of factors `target`.
+        The term's scale multiplies the product of the factors `target`, a set as bits.
         """
         subset = leaves(tree)
         result_loops = trees.needed(subset)
@@ -281,7 +283,7 @@ class _Writer:
     def _one(
         self, trees: Trees, factors: Factors, order: Sequence[int], scale: Scale = ()
     ) -> Factor:
-        """Returns the product of accesses, element by element, as one access."""
+        """Returns one access to the elementwise product of `factors`, adding a stage if needed."""
         if len(factors) == 1 and not scale:
             return factors[0]
         result_loops = sum(1 << k for k in loops_of_factors(factors))
@@ -320,8 +322,11 @@ def _inner_order(order: Sequence[int], result_loops: int) -> list[int]:
 
 
 def _scaled_part(trees: Trees, tree: Tree) -> int:
-    """Returns the factors that a scalar multiplies, as bits: constant factors if there are any,
-    else the part with the fewest elements, else the whole product."""
+    """Returns the set of factors, as bits, whose product the term's scale multiplies.
+
+    It is a part of the tree: a constant part if there is one, otherwise that with the fewest
+    elements.
+    """
     best, smallest = leaves(tree), (True, trees.points(trees.needed(leaves(tree))))
     pending = [tree]
     while pending:

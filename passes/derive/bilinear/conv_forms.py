@@ -1,10 +1,11 @@
-"""The bilinear forms that a convolution may take, limited by the error bound of each form.
+"""Lists the bilinear forms that a convolution may take, by the error bound of each form.
 
-The error of a form's results is at most amplification * g(n) * X * W summed over taps and channels,
-for inputs of at most X in a tile, weights of at most W, and n roundings between an input and a
-result (see `algorithms`).  A form is allowed where n is at most the number of terms of the direct
-sum, so that the form keeps the bound of the error policy, and where one rounding, amplified, stays
-within `AMPLIFIED` of the largest product: a fifth of the difference that whole models may have.
+Let a tile have inputs of at most X and weights of at most W, and let n be the most roundings
+between an input and a result.  The error of a result is at most amplification * g(n) * X * W,
+summed over taps and channels (see `algorithms`).  A form is allowed under two conditions.  First, n
+is at most the number of terms of the direct sum, so that the form keeps the bound of the error
+policy.  Second, one rounding, amplified, is at most `AMPLIFIED` times the largest product.  That is
+a fifth of the difference that whole models may have.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ AMPLIFIED = 2e-5
 
 
 def forms_of(conv: Conv) -> Iterator[Form]:
-    """Yields all allowed forms that transform along two axes, or along the only axis that has
-    several taps and results."""
+    """Yields all allowed forms that are not direct along at least two axes.
+
+    One axis is enough if only one axis has several taps and results.
+    """
     forms: list[Form] = [()]
     choices = [_axis_forms(axis) for axis in conv.axes]
     for axis_choices in choices:
@@ -59,8 +62,10 @@ def amplification(conv: Conv, form: Form) -> float:
 
 
 def roundings(conv: Conv, form: Form) -> int:
-    """Returns the most roundings between an operand and a result: of transforms, of the weights,
-    and of sums over pieces and channels."""
+    """Returns the most roundings between an operand and a result.
+
+    They are those of transforms, of the weights, and of sums over pieces and channels.
+    """
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)
     return (
@@ -71,7 +76,8 @@ def roundings(conv: Conv, form: Form) -> int:
 
 
 def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
-    """Returns pieces with equal numbers of taps, and tiles no longer than the results of a turn."""
+    """Returns the forms of an axis: its pieces have equal numbers of taps, and its tiles are no
+    longer than the results of a turn."""
     taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
     lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}
     tiled = (
@@ -88,8 +94,13 @@ def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
 
 @frozen
 class FormWork:
-    """The work of a form: multiply-adds of the products, additions and multiplications of the
-    transforms, bytes of transformed weights, and bytes that transforms and products exchange."""
+    """The work of a form.
+
+    `products`: multiply-adds of the products.
+    `sums`: additions and multiplications of the transforms.
+    `weights`: bytes of transformed weights.
+    `exchanged`: bytes that transforms and products exchange.
+    """
 
     products: int
     sums: int
@@ -97,16 +108,18 @@ class FormWork:
     exchanged: int
 
     def least_seconds(self, rates: Rates) -> Seconds:
-        """Returns a lower bound of the seconds of its kernels: products and sums at peak, exchanged
-        bytes at the bandwidth of the second-level caches."""
+        """Returns a lower bound of the seconds of the form's kernels.
+
+        It counts products and sums at peak rate, and exchanged bytes at the bandwidth of the
+        second-level caches.
+        """
         multiplying = max(self.products / rates.products, self.weights / rates.weights)
         adding = max(self.sums / rates.products, self.exchanged / rates.exchanged)
         return Seconds(multiplying + adding)
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:
-    """Returns the work of a form of a convolution at each run; an unknown number of images counts
-    as one."""
+    """Returns the work of a form in each run; a symbolic number of images counts as one."""
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels

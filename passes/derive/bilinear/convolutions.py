@@ -6,10 +6,11 @@
                                   %f = expression(...)          ; whether a tile fails (`guard`)
                                   %y = guarded(%t, %f, %x, %w, ...)    ; direct sums where so
 
-F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(3 x 3, 2 x 2) 4 in 9. All forms round
-more, and most take larger weights, %u, which are computed here in f64.  An infinity or a NaN
-spreads over the tile of results that it touches. The candidates are the forms within the error
-policy (`conv_forms`) with the lowest bounds, few enough to be priced.
+F(4 x 4, 3 x 3) needs a quarter of a convolution's products, and F(3 x 3, 2 x 2) needs 4 of 9.  All
+forms round more, and most have larger weights, %u, which are computed here in f64.  An infinity or
+a NaN spreads to all results of its tile.  The candidates are forms within the error policy
+(`conv_forms`).  Only a few with the lowest bounds are priced.
+
 Requires folded constants.
 """
 
@@ -48,9 +49,9 @@ from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
 
-# At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the
-# least bound among the forms within the limit of weights, and the weights of each are at most
-# `_SMALLER` times those of the form before.
+# At most `_PRICED` forms of a convolution are priced. Their lower bounds are at most `_NEAR` times
+# the smallest bound of the forms within the limit of weights. The weights of each form are at most
+# `_SMALLER` times those of the form before it.
 _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 # The most nodes after a convolution that count as its epilogue.
 _MOST = 8
@@ -58,7 +59,7 @@ _MOST = 8
 
 @frozen
 class Tiled(Candidate):
-    """A convolution in a form."""
+    """A convolution that is computed in a bilinear form."""
 
     conv: Conv
     form: Form
@@ -72,8 +73,10 @@ class Tiled(Candidate):
         return True
 
     def growth(self, site: Site) -> int:
-        """Returns the bytes of the form's weights, as the weights of the direct sums stay for tiles
-        that fail the guard."""
+        """Returns the bytes of the form's weights.
+
+        The weights of the direct sums stay, for tiles that fail the guard.
+        """
         return 4 * _weights(self.conv, self.form)
 
     def emit(
@@ -118,8 +121,11 @@ class Tiled(Candidate):
 
 
 def convolutions(scope: SiteScope) -> Iterator[Site]:
-    """Yields the convolutions that forms may compute, with the nodes after them that may share
-    their kernels; values stored between kernels stay stored."""
+    """Yields sites of the convolutions that bilinear forms may compute.
+
+    Their neighbours are the nodes after them that may share their kernels.  Values of other kernels
+    have the role STORED.
+    """
     for node in scope.graph.nodes:
         if conv_of(node) is not None:
             site = scope.site((node,), epilogue(scope, node), stored=True)
@@ -152,10 +158,11 @@ def convolution_of(site: Site) -> Conv | None:
 def tiled(
     conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
-    """Returns the `forms` that are worth a price: those with a lower bound than the direct form.
+    """Returns the forms that are worth a price: their bounds are lower than that of direct sums.
 
-    `least` gives the lower bound of a form. The lowest bound comes first, each following form has
-    smaller weights, and the last form keeps the limit `growth` if any form does.
+    `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
+    first, and each following form has smaller weights.  The last form keeps the limit `growth`, if
+    any form does.
     """
     direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
@@ -206,8 +213,10 @@ def _weights(conv: Conv, form: Form) -> int:
 
 
 def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
-    """Returns the pools over adjacent windows that alone read results of the convolutions in
-    `forms`, where tiles hold whole windows."""
+    """Returns the max pools that are computed together with convolutions of `forms`.
+
+    Their windows are adjacent, tiles hold whole windows, and nothing else reads the convolution.
+    """
     users = graph.users()
     even_tiled = {node for node, form in forms.items() if all(f.tile % 2 == 0 for f in form)}
     producers = {v: n for n in graph.nodes for v in n.outputs}
@@ -224,8 +233,7 @@ def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
 
 
 def _side_by_side(node: Node) -> bool:
-    """True where a node takes maxima of windows of 2 x 2 that neither overlap nor leave the
-    image."""
+    """True where a node is a max pool of 2 x 2 windows that do not overlap or leave the image."""
     attrs = node.attrs
     return (
         node.op.name == "max_pool"
@@ -236,7 +244,10 @@ def _side_by_side(node: Node) -> bool:
 
 
 def pool_formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value]:
-    """Returns a pool as a pointwise expression, which is fused with the kernel that computes the
-    image: that kernel computes four points at a time and stores none of them."""
+    """Returns a pool as a pointwise expression of its image.
+
+    It can be fused with the kernel that computes the image.  That kernel computes four points at a
+    time, and stores only their maximum.
+    """
     assert image is not None
     return express(b, largest_of_four(image.type, node.outputs[0].type), image)

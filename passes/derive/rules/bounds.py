@@ -1,4 +1,4 @@
-"""Rules of bounds: they remove points whose value is known, or add terms that are neutral."""
+"""Rules that change the bounds of a loop: tighten and relax."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tcc.passes.derive.rules.rule import (
 
 
 def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
-    """Restricts a loop to `low..high`, as every point outside has a known value; readers of a
-    result loop get that value as a fill.
+    """Restricts a loop to `low..high`, where every point outside has a known value.
 
-    `y[t] = sum(c) A[t - 1, c else 0] * B[c]` of four rows A needs 1..5 of t in 0..6.
+    Readers of a result loop get that value as a fill value.  For example, if A has four rows,
+    `y[t] = sum(c) A[t - 1, c else 0] * B[c]` needs only t in 1..5 instead of 0..6.
     """
     stage = stage_of(region, number)
     size, bounds = extent_of(stage, loop), needed(region, stage, loop)
@@ -44,9 +44,10 @@ def tightenings(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def relax(region: Region, number: int, loop: int, extent: int) -> Region:
-    """Extends a sum loop to `extent` points, where a factor that makes terms neutral reads outside.
+    """Extends a sum loop to `extent` points.
 
-    `sum(r: 0..5) A[r] * K[r]` is `sum(r: 0..6) A[r else 0] * K[r else 0]`.
+    At each new point, a factor must read outside of its source and make the term neutral.
+    `sum(r: 0..5) A[r] * K[r]` becomes `sum(r: 0..6) A[r else 0] * K[r else 0]`.
     """
     stage = stage_of(region, number)
     size = extent_of(stage, loop)

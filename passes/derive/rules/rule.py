@@ -1,6 +1,4 @@
-"""The type of a rule, and the common part of rules: new result loops for a stage and its
-readers.
-"""
+"""Defines the type of a rule, and what rules have in common: they give a stage new loops."""
 
 from __future__ import annotations
 
@@ -27,16 +25,16 @@ Arguments: TypeAlias = tuple[int, ...]
 
 
 class Refused(ValueError):
-    """A rule does not hold for its arguments; the message says why."""
+    """Raised by a rule whose conditions do not hold for its arguments; the message says why."""
 
 
 class DerivationRule(NamedTuple):
-    """`apply(region, stage, *arguments)` returns a region that computes the same, or raises
-    `Refused`.
+    """A rule of derivations.
 
-    `moves` yields arguments worth a try, which `apply` may refuse.  `names` are the names of the
-    arguments; a single name may stand for several arguments.  A `strict` rule keeps the terms of
-    every result and their order: it moves data, and drops or repeats work.
+    `apply(region, stage, *arguments)` returns a region with equal outputs, or raises `Refused`.
+    `moves(region, stage)` yields arguments to try, which `apply` may refuse.
+    `names`: the names of the arguments; a single name may stand for several arguments.
+    `strict`: True if the rule keeps the terms of every result and their order.
     """
 
     apply: Callable[..., Region]
@@ -85,11 +83,11 @@ def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
 def with_new_loops(
     region: Region, stage: RegionStage, loops: Sizes, results: int, maps: Sequence[Affine]
 ) -> RegionStage:
-    """Returns the stage with loops of which the first `results` are result loops.
+    """Returns the stage with new loops, of which the first `results` are result loops.
 
-    A factor has a fill exactly where its reads are not certain to be inside: points that the old
-    stage lacked reach no result. Index values that are numbers become literals of the body, which
-    is then folded.
+    `maps` gives each old loop as a form of the new loops.  A factor has a fill value if its reads
+    are not certain to be inside; points that the old stage did not have influence no result.
+    Indices that are numbers become literals of the body, which is then simplified.
     """
     new = with_loops(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
@@ -103,7 +101,7 @@ def with_new_loops(
 
 
 def filled(region: Region, stage: RegionStage, factor: Factor) -> Factor:
-    """Returns the factor with a fill exactly where its reads are not certain to be inside."""
+    """Returns the factor with a fill value if its reads may be outside, otherwise without."""
     if factor.source is None:
         return factor
     fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
@@ -120,8 +118,8 @@ def remapped(
 ) -> Region:
     """Returns the region with new `extents` of some loops of a stage.
 
-    `maps` gives old loops from the new loops, and `forward` new result loops from the old ones; all
-    other loops stay.
+    `maps` has forms of old loops in terms of the new loops.  `forward` has forms of new result
+    loops in terms of the old result loops.  All other loops stay.  `fill` is that of `relaid`.
     """
     stage = region.stages[number]
     first, every = len(stage.iters), units(len(stage.loops))
@@ -136,11 +134,11 @@ def remapped(
 def relaid(
     region: Region, number: int, new: RegionStage, forward: Affines, fill: Const | None = None
 ) -> Region:
-    """Returns the region with `new` for stage `number`, whose readers find element x at
-    `forward(x)`, or `fill` where `forward(x)` lies outside.
+    """Returns the region with the stage `new` in place of stage `number`.
 
-    A copy in the old order stays for results of the region, for leaves, and for reads outside of
-    the old extents that `new` might have an element for.
+    Readers find the old element x at `forward(x)`, or read `fill` if `forward(x)` is outside.  Some
+    readers still need a copy in the old order: outputs of the region, leaves, and reads outside of
+    the old extents at which `new` might have an element.
     """
     old = region.stages[number]
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
@@ -161,11 +159,10 @@ def relaid(
 def _through(
     stage: RegionStage, factor: Factor, number: int, copy: RegionStage, sizes: Sizes
 ) -> Factor:
-    """Returns a factor of `stage` that reads stage `number`, of extents `sizes`, in place of its
-    copy.
+    """Returns a factor of `stage` that reads stage `number` directly instead of the stage's copy.
 
-    Returns the factor itself where it reads no copy, or where it may read outside of the copy while
-    the stage has an element there.
+    `sizes` are the extents of stage `number`.  Returns the factor unchanged if it does not read the
+    copy, or if it may read outside of the copy where the stage has an element.
     """
     if factor.source != ~(number + 1):
         return factor

@@ -1,4 +1,4 @@
-"""Rules of sums: a sum in two stages, and a sum loop that a condition decides."""
+"""Rules that change sums: nest computes a sum in two stages, and solve removes a sum loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LOOPS = 4  # sum loops whose subsets are tried
 
 
 def nest(region: Region, number: int, *loops: int) -> Region:
-    """Sums over `loops` in a stage of its own, below a sum over the other sum loops.
+    """Sums over `loops` in a first stage, and over the other sum loops in a second stage.
 
     `y[h] = sum(c, r) f` becomes `x[h, r] = sum(c) f` and `y[h] = sum(r) x[h, r]`, for any monoid.
     """
@@ -55,8 +55,8 @@ def nests(region: Region, number: int) -> Iterator[Arguments]:
 def solve(region: Region, number: int, place: int, loop: int) -> Region:
     """Replaces a sum loop by the only value for which a condition holds.
 
-    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` is `f(a % 2)`, as the terms of other values are
-    neutral. `place` is the factor that the condition compares with 0.
+    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` becomes `f(a % 2)`, because the terms of other
+    values are neutral.  `place` is the number of the factor that the condition compares with 0.
     """
     stage = stage_of(region, number)
     condition, extent = _condition(stage, place), extent_of(stage, loop)
@@ -80,7 +80,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
 
 
 def _condition(stage: RegionStage, place: int) -> Digit | None:
-    """Returns the remainder that factor `place` reads, where terms are neutral unless it is 0; else
+    """Returns the remainder that factor `place` is, if terms are neutral unless it is 0; else
     None."""
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
