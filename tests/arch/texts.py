@@ -20,7 +20,7 @@ def texts(source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[str]:
-    """Yields the comments of a module; comments of lines that follow one another are one."""
+    """Yields the comments of a module; comments that fill adjacent lines are one."""
     for _, comment in comments_at(source):
         yield comment
 
@@ -28,17 +28,17 @@ def comments(source: str) -> Iterator[str]:
 def comments_at(source: str) -> Iterator[tuple[int, str]]:
     """Yields the comments of a module, each with the number of its first line."""
     lines: list[str] = []
-    first = last = 0
+    first = after = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            row = token.start[0]
             alone = not token.line[: token.start[1]].strip()
-            if lines and (not alone or token.start[0] != last + 1):
+            if lines and not (alone and row == after):
                 yield first, "\n".join(lines)
                 lines = []
-            if not lines:
-                first = token.start[0]
+            first = row if not lines else first
             lines.append(token.string.lstrip("# "))
-            last = token.start[0]
+            after = row + 1 if alone else 0  # a comment behind code ends with its line
     if lines:
         yield first, "\n".join(lines)
 
