@@ -16,17 +16,14 @@ def texts(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
             yield docstring
-    yield from comments(source)
-
-
-def comments(source: str) -> Iterator[str]:
-    """Yields the comments of a module; comments that fill adjacent lines are one."""
-    for _, comment in comments_at(source):
-        yield comment
+    yield from (text for _, text in comments_at(source))
 
 
 def comments_at(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the comments of a module, each with the number of its first line."""
+    """Yields the comments of a module, each with the number of its first line.
+
+    Comments that fill adjacent lines are one.
+    """
     lines: list[str] = []
     first = after = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
