@@ -91,10 +91,11 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
 
 
 def set_apart(base: Layout, line: int) -> Layout:
-    """Returns `base` with planes that start an odd number of cache lines, of `line` elements,
+    """Returns `base` with padding, so that neighbouring planes start an odd number of cache lines
     apart.
 
-    A plane is the elements of one outermost index; the storage dimensions inside it become one.
+    A plane is the elements of one outermost index. `line` counts the elements of a cache line. The
+    storage dimensions inside a plane become one.
     """
     planes, *inner_sizes = base.sizes
     pair = 2 * line

@@ -66,12 +66,13 @@ FORMATS = MappingProxyType(
 
 
 def _mask(dtype: DType) -> np.uint8:
-    """Returns the bits of a code."""
+    """Returns the mask of the bits that a code of this type has."""
     return np.uint8((1 << dtype.bits) - 1)
 
 
 def encode(values: Any, dtype: DType) -> Array:
-    """Returns the codes (u8) of carried values, rounded to a narrow type; integers wrap."""
+    """Rounds values, held in the type's carrier, to a narrow type, and returns their codes (u8).
+    Integers wrap."""
     data = np.asarray(values)
     if not dtype.is_float:
         return np.asarray(data.astype(np.uint8) & _mask(dtype))

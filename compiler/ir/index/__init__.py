@@ -315,8 +315,11 @@ def scale_down(index: Index, factor: int) -> Index:
 
 
 def _digits(index: Index, den: Index) -> tuple[Index, Index, int] | None:
-    """Splits `64*i + j` over 256 into (i, j, 64), where `0 <= j < 64`.  Then `// 256` is `i // 4`,
-    and `% 256` is `64*(i % 4) + j`."""
+    """Returns (i, j, 64) for an index such as `64*i + j` and `den` 256, if `0 <= j < 64`; else
+    None.
+
+    Then `index // 256` is `i // 4`, and `index % 256` is `64*(i % 4) + j`.
+    """
     if den.terms or len(index.terms) < 2:
         return None
     for size in sorted({abs(c) for _, c in index.terms if den.const % c == 0}, reverse=True):
@@ -382,7 +385,8 @@ def _atom_bounds(atom: Atom) -> _Bounds:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            # Either part bounds a maximum from below, both together from above; else in reverse.
+            # A lower bound of either operand is one of their maximum; an upper bound needs both
+            # operands. For a minimum it is the reverse.
             pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
             pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
             finite_ends = ([end for end in pair if end is not None] for pair in pairs)
@@ -465,7 +469,8 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
 def divisor_of(
     index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
 ) -> int:
-    """Returns the largest known divisor of `index` (0 for zero); `of` returns that of an atom."""
+    """Returns the largest known divisor of `index` (0 for zero); `of` returns the divisor of an
+    atom."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
         result = math.gcd(result, coeff * math.prod(map(of, monomial)))

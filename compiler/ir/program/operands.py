@@ -26,8 +26,8 @@ STEPS = (Launch, CallOp, Collective, Wait)  # instructions that take time of the
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
-    """Yields every value of `node` in order of its fields, each item of lists, without absent
-    ones."""
+    """Yields the kind and the value of each field of `node`, in order. A list yields each of its
+    items; absent values are left out."""
     for field in row_of(node).fields:
         kind, value = field.kind, getattr(node, field.name)
         match field.form:

@@ -194,8 +194,12 @@ def _factor_order(body: Scalars) -> tuple[int, ...]:
 
 
 class _Columns(NamedTuple):
-    """An access as codes: the part that depends on no loop, a column for each loop, and the forms
-    if any has digits, which columns do not describe completely."""
+    """An access, encoded so that codes can be compared.
+
+    `fixed` encodes the parts that depend on no loop, and `loops` has a column of numbers for each
+    loop. `forms` are the access's forms if any of them has digits, because columns do not describe
+    digits completely; else it is empty.
+    """
 
     fixed: _Code
     loops: tuple[_Code, ...]
@@ -254,7 +258,10 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 
 
 def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
-    """Returns the orders of the sum loops among which the least code decides: mostly one."""
+    """Returns candidates for the order of the sum loops, usually one.
+
+    The canonical order is the candidate with the smallest code.
+    """
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))
     if len(numbers) < 2:

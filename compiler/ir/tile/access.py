@@ -78,8 +78,11 @@ class IndexFacts:
         return replace(self, conditions=(*self.conditions, Guard(node.lhs, node.rhs)))
 
     def loop_claims(self, loop: TileLoop) -> list[str]:
-        """Returns a loop's unproved claims: whole steps, and values within the variable's
-        extent."""
+        """Returns the claims about a loop that are not proved.
+
+        A loop claims that it runs whole steps, and that its values lie within its variable's
+        extent.
+        """
         claims = []
         if (
             divisor_of(
@@ -217,8 +220,8 @@ def _upper_bound(remainder: Remainder) -> Index:
 def _with_upper_bounds_of_remainders(index: Index) -> Index:
     """Returns a lower bound of `index`.
 
-    A subtracted `x % d` or `d * (x // d)` is replaced by x, which is at least as large; also as a
-    factor of terms that are not negative.
+    Where `-(x % d)` occurs, also multiplied by a factor that is at least 0, minus an upper bound of
+    `x % d` takes its place. Likewise `-x` takes the place of `-(d * (x // d))`.
     """
     for monomial, coeff in index.terms:
         for n, atom in enumerate(monomial):
@@ -240,8 +243,10 @@ def _with_upper_bounds_of_remainders(index: Index) -> Index:
 
 
 def _in_radix(index: Index) -> Index:
-    """Returns `index` with `q` and `4*q + r` in place of `n // 4` and `n`, for each size that
-    constants divide."""
+    """Returns `index` with `4*q + r` in place of n, and `q` in place of `n // 4`.
+
+    Every size n that `index` divides by a constant, here 4, is replaced like this.
+    """
     divisors: dict[Var, tuple[int, int]] = {}
     for atom in atoms(index):
         if not isinstance(atom, Quotient | Remainder):

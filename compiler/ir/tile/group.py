@@ -32,8 +32,9 @@ from tcc.ir.types import DType
 class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
-    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.  A
-    local buffer of symbolic size lies in the buffer `place`, a result, element by element.
+    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.
+    `place` is the result buffer whose memory a local buffer of symbolic size shares, element by
+    element.
     """
 
     dtype: DType
@@ -47,8 +48,9 @@ class GroupBuffer:
 class Access:
     """The place of a read or a store in a buffer: an offset in elements, and its guards.
 
-    Local memory belongs to one tile; `along` are the common loops that select the tile.  `beyond`:
-    borders of symbolic size outside of which memory holds zeros, which are the read's fill.
+    Local memory belongs to one tile; `along` are the common loops that select the tile. `beyond`
+    are the guards of a padding of symbolic size; outside of them memory holds zeros, which are the
+    read's fill.
     """
 
     buffer: int
@@ -116,10 +118,12 @@ class GroupStage:
 
 @frozen
 class Rescale:
-    """Correction of a stage's running sums when the accumulator `state` changes.
+    """Multiplies a stage's running sums when an accumulator changes, as online softmax does when
+    its maximum grows.
 
-    The sums are multiplied by `factor`, over `Arg(0)`, the state before, and `Arg(1)`, the state
-    after. `state` is read at iterators of the stage.
+    `state` is the read of the accumulator; its indices are iterators of the stage. The sums are
+    multiplied by `factor`, in which `Arg(0)` is the accumulator before the change and `Arg(1)` the
+    accumulator after it.
     """
 
     stage: int

@@ -106,8 +106,11 @@ def _stores(
 def _branch_stores(
     node: If, buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """Yields the stores in both branches.  Branches on `axis < size` divide the tiles; for other
-    conditions the number of runs is unknown."""
+    """Yields the lanes of each store in both branches.
+
+    Branches on `axis < size` divide the tiles between them. For other conditions the number of runs
+    is unknown, and the lanes are None.
+    """
     var, limit = var_of(node.lhs), as_index(node.rhs)
     if var is None or var not in axes or not _of_sizes(limit):
         yield from _stores((*node.then, *node.otherwise), buffer, axes, None)
