@@ -291,7 +291,7 @@ def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, 
 def _occurrences(
     marks: Sequence[int], columns: Sequence[_Columns], loop: int
 ) -> list[tuple[int, _Code]]:
-    """Returns the occurrences of a loop: the marks of accesses, with its columns in them."""
+    """Returns for each access its mark and its column of `loop`, sorted."""
     return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
 
 

@@ -185,19 +185,15 @@ def stages_read(stage: RegionStage) -> frozenset[int]:
 
 
 def readers(region: Region, number: int) -> tuple[int, ...]:
-    """Returns the region with `stages` in place of stage `number`; its readers then read the last
-    of `stages`.
-
-    The new stages have numbers from `number` on; stages after `number` get higher numbers.
-    """
+    """Returns the stages that read stage `number`."""
     return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
 
 
 def spliced(region: Region, number: int, stages: Sequence[RegionStage]) -> Region:
-    """Returns the region with `stages` in the place of stage `number`, the last of which readers
-    read.
+    """Returns the region with `stages` in place of stage `number`; its readers then read the last
+    of `stages`.
 
-    The new stages are numbered from `number` on; stages after `number` move behind them.
+    The new stages have numbers from `number` on; stages after `number` get higher numbers.
     """
     more = len(stages) - 1
 

@@ -125,7 +125,7 @@ class IndexFacts:
     def _forms(
         self, index: Index, guards: Sequence[Guard], loose: Collection[Var]
     ) -> Iterator[Index]:
-        """Yields expressions equal to `index` here, free of `loose` variables."""
+        """Yields expressions without `loose` variables that equal `index` where `guards` hold."""
         mapping = self._mapping()
         for start in (index, substitute(index, mapping)):
             plain = {} if start is index else mapping
