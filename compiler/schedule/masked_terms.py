@@ -1,5 +1,5 @@
-"""The terms of reductions that may change an accumulator, where masks make all other terms the
-identity.
+"""Finds the terms of a streaming loop that may change an accumulator; masks make all other terms
+the identity.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
       rows i of a tile: b .. b + 63      ->      j < b + 63 + off + 1
@@ -51,7 +51,8 @@ Ends: TypeAlias = tuple[Index, Index]
 
 @frozen
 class TermLimit:
-    """A term may change an accumulator only where `step * loop + offset` is at least 0."""
+    """A bound of the terms that matter: a term may change an accumulator only where `step * loop +
+    offset` is at least 0."""
 
     step: int
     offset: Index
@@ -177,10 +178,10 @@ _NEGATED = {
 
 @frozen
 class _Condition:
-    """An accumulator changes only where `step * loop + offset` is at least 0, which holds if `test`
-    is `outcome`.
+    """A condition for a term to change an accumulator: `step * loop + offset` is at least 0.
 
-    `lowest`: this relies on every row having other scores than the lowest number.
+    The condition holds if the comparison `test` has the value `outcome`. `lowest`: the condition
+    relies on every row having other scores than the lowest number.
     """
 
     test: Scalar
@@ -191,7 +192,8 @@ class _Condition:
 
 
 def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
-    """Returns the conditions without which every term along the streaming loop is the identity."""
+    """Returns the conditions that a term along the streaming loop must meet if it is not the
+    identity."""
     accumulators = [n for n in stream.stages if stream.loop in group.stages[n].reduce]
     if any(group.stages[n].monoid not in _IDENTITIES for n in accumulators):
         return []
@@ -218,8 +220,11 @@ def _condition(
     holds: bool,
     within: Index,
 ) -> _Condition | None:
-    """Returns the condition that `within` is at least 0, if `test` being `holds` implies it and the
-    opposite outcome makes all terms the identity; else None."""
+    """Returns the condition that `within` is at least 0; else None.
+
+    It is a condition if `test` being `holds` implies it, and the opposite outcome makes all terms
+    the identity.
+    """
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
     tile_loops = {*group.common, stream.loop}
@@ -368,7 +373,8 @@ def _decided(deciding: _Fact, a: _Fact, b: _Fact) -> _Fact:
 
 
 def _product(node: Apply, a: _Fact, b: _Fact) -> _Fact:
-    """Returns ZERO for zero times a number, or the sign of an infinity times a literal."""
+    """Returns the fact of a product: ZERO for zero times a number; for an infinity times a literal,
+    an infinity of the product's sign."""
     if a is _Fact.ZERO and b is _Fact.NOTHING:
         return _Fact.ZERO
     if node.function == "div":

@@ -61,8 +61,11 @@ def of_pairs(stage: GroupStage) -> bool:
 
 
 def neighbours(stage: GroupStage) -> int:
-    """Returns how many neighbours along a contraction's sum lie in one word and are multiplied by
-    one instruction, where the target has one: 4 bytes, 2 bf16, else 1."""
+    """Returns how many neighbours along a contraction's sum lie in one word: 4 bytes, 2 bf16, else
+    1.
+
+    A target that has such an instruction multiplies all of a word at once.
+    """
     return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
 
 

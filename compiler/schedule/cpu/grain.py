@@ -1,4 +1,4 @@
-"""The grain of a kernel: the number of its tiles that are worth a thread of their own.
+"""The grain of a kernel: the number of tiles whose work is worth a thread of their own.
 
     softmax, a tile is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
 

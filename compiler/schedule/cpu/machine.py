@@ -24,12 +24,14 @@ class Cache:
 
     def lost(self, bytes_: int | None) -> float:
         """Returns the fraction of `bytes_` that the cache does not keep from one pass over them to
-        the next, in eighths, so that similar models have equal prices. None: far more than its
-        size.
+        the next.
 
-        A new line replaces any other with equal chance: of x times the room, the fraction h is kept
-        with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times
-        the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
+        The fraction is rounded to eighths, so that similar models have equal prices. None stands
+        for far more bytes than the cache holds.
+
+        A new line replaces any other with equal chance. So of x times the bytes that
+        it serves, the fraction h is kept with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8,
+        1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
         """
         if bytes_ is None:
             return 1.0
@@ -142,8 +144,10 @@ class Machine:
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
-        """Returns the bytes of constants a second that the third cache and `memory` deliver, if
-        there are `bytes_` in all."""
+        """Returns the bytes of constants a second that the third cache and memory deliver together.
+
+        The model has `bytes_` bytes of constants, and memory delivers `memory` bytes a second.
+        """
         lost = self.l3.lost(bytes_)
         return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
@@ -151,13 +155,15 @@ class Machine:
         """Returns True if stores past the caches save time in a kernel that touches `bytes_` of
         operands and results.
 
-        They save reading the lines of a result that the last cache does not hold. But the part that
-        it would hold goes to memory, and its reader fetches it from there.
+        These stores save reading the lines of a result that the last cache does not hold. But they
+        also send the part that the cache would hold to memory, from where its reader fetches it.
         """
         memory = self.memory
         return bytes_ > self.l3.size * (2 + memory.reading(together=True) / memory.write_all)
 
     def width(self, bytes_: int) -> int:
-        """Returns the elements of `bytes_` each in one vector of arithmetic; smaller ones than four
-        bytes are widened to f32."""
+        """Returns the elements in one vector of arithmetic, for elements of `bytes_` bytes.
+
+        Elements of fewer than four bytes are widened to f32.
+        """
         return max(1, self.lanes * 4 // max(4, bytes_))

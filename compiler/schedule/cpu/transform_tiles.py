@@ -19,14 +19,15 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import in_scratch
 
-# The shares of the second-level cache that a tile holds if the weights stay there too, and if they
-# do not.
+# The shares of the second-level cache that a tile's values may fill: if the weights stay there too,
+# and if they do not.
 _NEAR = 0.25
 _FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
-    """Returns True if the bodies of some stage are elements of one value that a tile holds."""
+    """Returns True if some stage has several components that a tile holds as elements of one
+    value."""
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 

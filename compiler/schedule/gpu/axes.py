@@ -44,7 +44,8 @@ def of_bytes(stage: GroupStage) -> bool:
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:
-    """Returns the most positions of an axis; None for an axis of unbounded size."""
+    """Returns the largest possible number of positions of an axis; None for an axis of unbounded
+    size."""
     tops = all_known(bounds(extent(v))[1] for v in loops)
     return None if tops is None else prod(tops)
 
@@ -55,8 +56,11 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Returns the schedule with loops as axes, each in the first of its `blocks`; loops in blocks
-    of one are no axis."""
+    """Returns a schedule in which each group of loops is an axis with its block size.
+
+    `blocks` are pairs of loops and block size; of several pairs for a loop the first counts. Loops
+    in blocks of one are no axis.
+    """
     sizes: dict[str, int] = {}
     for loops, block in blocks:
         if loops and block > 1:
@@ -81,8 +85,8 @@ def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
-    """Returns the axis along which each stage reduces, and its block of at most `steps`
-    positions."""
+    """Returns the axis along which each stage reduces, and its block size, which is at most
+    `steps`."""
     axes = []
     for stage in group.stages:
         loops = reduced_axis(group, stage)

@@ -8,7 +8,7 @@ from tcc.errors import TccError
 from tcc.frozen import frozen
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
-# The name under which matrix units list their rate for floats of one byte, whatever their format.
+# The name under which the rates of matrix units list 8-bit floats, whatever their format.
 FLOAT8_NAME = "f8"
 
 
