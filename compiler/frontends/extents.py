@@ -15,8 +15,10 @@ _FAR = (1 << 31) - 1  # exporters write it for "to the end"
 
 
 def from_front(position: Index, dim: Index) -> Index:
-    """Returns a position in an axis of `dim` counted from the front, where it is known to be
-    negative."""
+    """Returns a position in an axis of `dim`, counted from the front.
+
+    A position that is not known to be negative is unchanged.
+    """
     return position + dim if sign(position) == -1 else position
 
 
@@ -40,7 +42,10 @@ def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Ind
 
 
 def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
-    """Returns an upper bound of the elements of `x` under a kernel widened by constant scales."""
+    """Returns an upper bound of the elements of `x` under a kernel.
+
+    Constant scales widen the kernel from its `radius`.
+    """
     halves = [const(radius)]
     for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
         if scale is None:

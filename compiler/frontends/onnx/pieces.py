@@ -64,7 +64,7 @@ class PieceModel:
         self.constant = self._constant_values()
 
     def bytes_of(self, value: str) -> int:
-        """Returns the bytes of a value; 0 where they are not known before it is computed."""
+        """Returns the bytes of a value; 0 if its size is unknown before a run."""
         element, shape = self._types.get(value, (None, None))
         if element is None or shape is None or element not in ELEMENT_TYPES:
             return 0
@@ -148,8 +148,10 @@ class PieceModel:
             yield copied
 
     def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
-        """Returns an output of known rank with symbolic sizes, which hold for inputs of any
-        size."""
+        """Returns an output of known rank.
+
+        Its sizes are symbolic, so that it fits inputs of any size.
+        """
         if array is not None:
             return _value(name, array.dtype, [None] * array.ndim)
         inferred, shape = self._types.get(name, (None, None))
@@ -189,7 +191,7 @@ _Types = Mapping[str, tuple[int | None, tuple[int, ...] | None]]
 
 
 def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types:
-    """Returns element type and shape of every value, as far as ONNX's shape inference finds
+    """Returns the element type and shape of every value for which ONNX's shape inference finds
     them."""
     model = onnx.ModelProto()
     model.CopyFrom(source.proto)

@@ -86,11 +86,11 @@ _Maker = onnx.NodeProto | onnx.TensorProto
 
 @dataclass(slots=True)
 class _Rounder:
-    """Rounds in two sweeps: `contractions` renames the operands of contractions, `casts` adds the
-    nodes that compute the renamed operands.
+    """Rounds in two sweeps.
 
-    `floats` are the f32 tensors, `read` the constants that contractions read, `kinds` the types to
-    which tensors are rounded.
+    `contractions` renames the operands of contractions, and `casts` adds the nodes that compute the
+    renamed operands. `floats` are the f32 tensors, `read` the constants that contractions read,
+    `kinds` the types to which tensors are rounded.
     """
 
     opsets: Mapping[str, int]
@@ -153,8 +153,10 @@ class _Rounder:
     def _constant(
         self, name: str, constants: Mapping[str, _Maker]
     ) -> tuple[frozenset[str], Array | None]:
-        """Returns the model's constants from which `name` is computed, and its elements; None for
-        the elements where ONNX's reference evaluator fails."""
+        """Returns the model's constants from which `name` is computed, and the elements of `name`.
+
+        The elements are None if ONNX's reference evaluator fails.
+        """
         makers: dict[str, _Maker] = {}
         pending = [name]
         while pending:
@@ -177,7 +179,7 @@ class _Rounder:
         return sources, np.asarray(elements)
 
     def casts(self, graph: onnx.GraphProto) -> None:
-        """Adds the rounding nodes behind the nodes that compute a tensor."""
+        """Adds the nodes that round a tensor, each behind the node that computes the tensor."""
         nodes = [*self._roundings(value.name for value in graph.input)]
         for node in graph.node:
             for body in bodies(node):
@@ -224,7 +226,7 @@ class _Rounder:
 def _sources_of_moves(
     name: str, movers: Mapping[str, onnx.NodeProto], constants: Mapping[str, _Maker]
 ) -> Iterator[str]:
-    """Yields the tensors whose elements `name` has, in another order."""
+    """Yields the tensors whose elements `name` holds, possibly in another order."""
     pending = [name]
     while pending:
         maker = movers.get(pending.pop())

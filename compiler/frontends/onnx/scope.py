@@ -41,9 +41,9 @@ class OnnxSession(ImportSession):
 class OnnxScope(Scope):
     """The names of one graph, body or function.
 
-    A body also sees the names of its `parent`.  `pending` are the nodes not imported yet.  `ends`
-    maps the graph's results to their declared ranks.  `ways` lists the comparisons of sizes that
-    hold here.
+    A body also sees the names of its `parent`. `pending` are the nodes not imported yet. `ends`
+    maps the graph's results to their declared ranks. `ways` has an entry for each enclosing branch:
+    the two sizes that its condition compares, if any, and True if they are equal in the branch.
     """
 
     session: OnnxSession

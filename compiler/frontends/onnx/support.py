@@ -24,7 +24,7 @@ _LONGEST_CELL = 300
 
 Converters = Mapping[tuple[str, str], Converter]
 
-# Operators of these domains work on tensors in one machine's memory order.
+# Operators of these domains expect their tensors in an order that one machine prefers.
 _MACHINE_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 _OPTIMISED = (
     "compile the original model, or have ONNX Runtime save it with its graph optimization level at "

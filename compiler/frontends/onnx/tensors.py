@@ -37,7 +37,7 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         if _dtype_name(name) in DTYPES
     }
 )
-# The field with a type's elements, where they are not in `raw_data`.
+# The field of a TensorProto that holds elements of each type, if they are not in `raw_data`.
 _FIELDS = MappingProxyType(
     {
         "f32": "float_data",

@@ -29,8 +29,8 @@ class Cache:
         The fraction is rounded to eighths, so that similar models have equal prices. None stands
         for far more bytes than the cache holds.
 
-        A new line replaces any other with equal chance. So of x times the bytes that
-        it serves, the fraction h is kept with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8,
+        A new line replaces any other with equal chance. So of x times the bytes that it serves, the
+        fraction h is kept with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8,
         1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
         """
         if bytes_ is None:
