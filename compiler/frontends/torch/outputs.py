@@ -72,12 +72,12 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
 def all_names(
     kinds: Sequence[tuple[str, str]], user: Sequence[str], inputs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the names of the results behind the updates.
+    """Returns the names of the results that follow the updates.
 
-    `user` has the names of the values that the model returns, a loss among them; gradients of a
-    joint program get the name of their input.  `kinds` are torch's kind of each result and the
-    target of a gradient: a constant, or one of the program's `inputs`.  Raises ValueError where the
-    number of results differs from `user`.
+    `user` has the names of the values that the model returns, a loss among them. A gradient of a
+    joint program is named after its input. `kinds` has a pair for each result: torch's kind of the
+    result, and the target of a gradient, which is a constant or one of the program's `inputs`.
+    Raises ValueError if the number of results differs from `user`.
     """
     user_names = iter(user)
     names = []

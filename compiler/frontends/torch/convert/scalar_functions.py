@@ -36,7 +36,7 @@ def _abs(ctx: CallContext) -> Operand:
 
 
 def _sign(ctx: CallContext) -> Operand:
-    """Returns the sign; the sign of NaN is 0."""
+    """Returns -1, 0 or 1; 0 for NaN."""
     x = ctx.input()
     if x.dtype is BOOL:
         return x
