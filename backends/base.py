@@ -23,6 +23,7 @@ from tcc.options import Options
 from tcc.passes.pipeline import GraphSettings
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelChooser
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target
 
 
@@ -71,9 +72,14 @@ class Backend(Protocol):
     @classmethod
     @abstractmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        """Returns a backend for each variant of `target`.
+        """Returns a backend for each variant of `target`, whose decisions `ledger` sees.
 
         `constants` is the size of the model's constants in bytes; `tools` is the value of the
         context `tools`, or None. Raises UserError for options that do not fit the target.

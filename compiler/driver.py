@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -30,16 +31,19 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
-from tcc.passes.derive.derive import Decision, decisions
+from tcc.passes.choose.choices_file import read_lines
+from tcc.passes.choose.ledger import ListeningLedger
+from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import MERGE
 from tcc.passes.program.lower_node import check_runnable
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.variants import BACKENDS, check_options, make_variants, optimise, variant_backends
+from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise, variant_backends
 
 Progress = Callable[[str], None]
 
@@ -82,11 +86,12 @@ class Summary:
 
 @frozen
 class CompileResult:
-    """A finished artifact on disk, and the time of its passes."""
+    """A finished artifact on disk, the time of its passes, and sentences for the user."""
 
     path: Path
     summary: Summary
     timings: tuple[Timing, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def resolve_targets(options: Options) -> tuple[Target, ...]:
@@ -123,6 +128,7 @@ def _compiled(
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
+    ledger = _ledger(options)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     with trace.stage("import"):
         graph, form = load_called(
@@ -132,13 +138,14 @@ def _compiled(
     trace.end("import", graph)
     ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with ExitStack() as resources:
-        codes = variant_backends(targets, options, model_bytes, resources)
+        codes = variant_backends(targets, options, model_bytes, resources, ledger)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
             for optimised_graph in graphs:
                 check_runnable(optimised_graph)
                 code.check(optimised_graph)
         variants = make_variants(graph, optimised, codes, options, trace)
+    warnings = _unused_lines(ledger, model, options)
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
@@ -158,7 +165,51 @@ def _compiled(
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
     )  # fmt: skip
-    return CompileResult(output, summary, trace.timings)
+    return CompileResult(output, summary, trace.timings, warnings)
+
+
+def _ledger(options: Options) -> Ledger:
+    """Returns the ledger of a compile, which listens only where a file forces choices."""
+    return SILENT if options.choices is None else ListeningLedger(read_lines(options.choices))
+
+
+def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ...]:
+    """Returns a warning for each line of --choices whose site other lines remove; raises UserError
+    for a line whose site the model does not have without the file either."""
+    unused = ledger.unused() if isinstance(ledger, ListeningLedger) else []
+    if not unused:
+        return ()
+    sites: set[str] = set()
+    if isinstance(ledger, ListeningLedger) and ledger.changes:
+        plain = model_choices(model, replace(options, choices=None))
+        sites = {decision.site.digest for decision in plain.decisions()}
+    for line in unused:
+        if line.site not in sites:
+            raise UserError(
+                "the compile has no such decision",
+                where=line.where,
+                why=f"no site has the digest {line.site}",
+                hint="tcc inspect MODEL --choices lists the sites for this target and options",
+            )
+    return tuple(f"{line.where}: other lines of the file remove this site" for line in unused)
+
+
+def model_choices(model: Any, options: Options) -> ListeningLedger:
+    """Returns the ledger with the decisions of a compile of `model`, which ends before code is
+    generated.
+
+    Raises UserError for a model or option that cannot be compiled.
+    """
+    targets = resolve_targets(options)
+    check_options(options, targets)
+    ledger = ListeningLedger(() if options.choices is None else read_lines(options.choices))
+    trace = Trace()
+    graph, _ = load_called(
+        model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
+    )
+    codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+    lower(codes, optimise(graph, codes, options, trace), trace)
+    return ledger
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
@@ -275,7 +326,9 @@ def evaluate_draws(
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
-def model_derivations(model: Path, input_texts: Sequence[str], chain: str | None) -> list[Decision]:
+def model_derivations(
+    model: Path, input_texts: Sequence[str], chain: str | None
+) -> list[SiteOptions]:
     """Returns the decisions of the search for cheaper orders of sums, for this machine's processor.
 
     `input_texts` are the texts of `--input`.  `chain` is a derivation to replay as well.  Raises

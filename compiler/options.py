@@ -262,6 +262,12 @@ class Options:
         "those of the processor's family.",
         _path, default=None,
     )
+    choices: Path | None = _option(
+        "--choices", "FILE",
+        "Forces choices of the compiler: a file of JSON lines, each with a site and one of its "
+        "alternatives, as tcc inspect MODEL --choices --json prints them.",
+        _path, default=None,
+    )
     precision: str = _option(
         "--precision", "TYPE",
         "f32; tf32: matmuls of f32 on the matrix units of GPUs, operands rounded to 11 bits; "
@@ -364,6 +370,7 @@ class Choices(TypedDict, total=False):
     derive: bool
     weight_growth: float
     machine: str | Path | None
+    choices: str | Path | None
     precision: Literal["f32", "tf32", "bf16", "f16"]
     weights: Literal["int8", "int4"] | None
     allow_pickle: bool

@@ -29,6 +29,7 @@ from tcc.passes.pipeline import GraphSettings, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target
 
 # The backend of each kind of target.
@@ -63,18 +64,23 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
 
 
 def variant_backends(
-    targets: Sequence[Target], options: Options, constants: int, resources: ExitStack | None = None
+    targets: Sequence[Target],
+    options: Options,
+    constants: int,
+    resources: ExitStack | None = None,
+    ledger: Ledger = SILENT,
 ) -> tuple[Backend, ...]:
     """Returns the backend of each variant, in the order of the targets.
 
     `constants` are the model's bytes of constants.  `resources` closes the variants' shared tools.
+    `ledger` sees all decisions.
     """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
     tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
     codes: list[Backend] = []
     for target in targets:
         row = BACKENDS[target.kind]
-        codes += row.variants(target, options, constants, tools[row])
+        codes += row.variants(target, options, constants, tools[row], ledger)
     return tuple(codes)
 
 

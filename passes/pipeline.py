@@ -13,7 +13,6 @@ from tcc.debug import Trace
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
 from tcc.ir.types import U8, DType
-from tcc.passes.choose.small_sizes import direct_where_small
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
@@ -44,6 +43,7 @@ from tcc.passes.program.handles import erase_handles, with_ports
 from tcc.passes.program.lower_node import emit
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.program.overlap_collectives import overlap_collectives
+from tcc.passes.program.small_sizes import direct_where_small
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.requantize import requantize
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls

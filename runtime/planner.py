@@ -99,7 +99,7 @@ class Planner:
         )
         if errors:
             raise errors[0]
-        self._check(status)
+        check_status(self._library, status)
         return ArenaPlan(tuple(offsets), numbers.peak, numbers.bound, numbers.steps)
 
     def check(self, lives: Sequence[Life], plan: ArenaPlan) -> None:
@@ -109,16 +109,19 @@ class Planner:
         """
         count = len(lives)
         offsets = (ctypes.c_int64 * count)(*plan.offsets)
-        self._check(
+        check_status(
+            self._library,
             self._library.tcc_plan_check(
                 _rows(lives), ctypes.c_int64(count), offsets, ctypes.c_int64(plan.peak)
-            )
+            ),
         )
 
-    def _check(self, status: int) -> None:
-        if status:
-            message = self._library.tcc_last_error().decode()
-            raise MemoryError(message) if status == _OUT_OF_MEMORY else ValueError(message)
+
+def check_status(library: ctypes.CDLL, status: int) -> None:
+    """Raises the error that a function of the planner's library reports, with its message."""
+    if status:
+        message = library.tcc_last_error().decode()
+        raise MemoryError(message) if status == _OUT_OF_MEMORY else ValueError(message)
 
 
 def _rows(lives: Sequence[Life]) -> ctypes.Array[ctypes.c_int64]:

@@ -31,6 +31,7 @@ from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound, KernelKey, Planned
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.work import work_facts
@@ -95,7 +96,12 @@ class CBackend(Backend):
 
     @classmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         return (cls(target, options),)
 

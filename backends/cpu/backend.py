@@ -29,6 +29,7 @@ from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.explain import predictions
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import SILENT, Ledger, number
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine
@@ -58,8 +59,10 @@ class CpuBackend(Backend):
 
     kinds = ("cpu",)
 
-    def __init__(self, target: Target, options: Options, constants: int) -> None:
-        """Raises UserError if the machine file is damaged or describes another kind of CPU."""
+    def __init__(
+        self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
+    ) -> None:
+        """Raises UserError for a machine file that is damaged or of another kind of processor."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
         masked = target.profile.masks_lanes
@@ -69,10 +72,11 @@ class CpuBackend(Backend):
             pairs=target.profile.multiplies_pairs,
             skips=options.numerics != "strict",
             masked=masked,
+            ledger=ledger,
         )
-        self.settings = self._graph_settings(masked)
+        self.settings = self._graph_settings(masked, ledger)
 
-    def _graph_settings(self, masked: bool) -> GraphSettings:
+    def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
         options, profile = self.options, self.target.profile
         strict = options.numerics == "strict"
         # scatter_rows runs as a function on the host.
@@ -95,7 +99,7 @@ class CpuBackend(Backend):
             return settings
         # Derivations are priced as if the constants had the largest size that options allow.
         grown = round(self.constants * options.weight_growth)
-        grown_planner = schedule_planner(self.machine, grown, masked=masked)
+        grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
         if grown_planner.prices_as(self.planner):
             grown_planner = self.planner  # this planner remembers the prices of kernels
         elif grown_planner.pricer is not None:
@@ -118,9 +122,14 @@ class CpuBackend(Backend):
 
     @classmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        return (cls(target, options, constants),)
+        return (cls(target, options, constants, ledger),)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits
@@ -156,9 +165,8 @@ class CpuBackend(Backend):
             if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
                 continue  # certainly short, so it needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
-            longest = max(
-                longest, pricer.price(group, schedule, single_core=True).seconds / max(1, tiles)
-            )
+            price = pricer.price(group, schedule, single_core=True)
+            longest = max(longest, number(price.seconds) / max(1, tiles))
         return longest if grows or longest > _LONG else 0.0
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:
@@ -216,6 +224,7 @@ def schedule_planner(
     pairs: bool = False,
     skips: bool = True,
     masked: bool = False,
+    ledger: Ledger = SILENT,
 ) -> CoreChooser:
     """Returns a planner that prices schedules for a model with `constants` bytes of constants.
 
@@ -238,6 +247,7 @@ def schedule_planner(
             masked=masked,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
+        ledger,
     )
 
 

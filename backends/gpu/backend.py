@@ -18,7 +18,6 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
-from tcc.passes.choose.price import cheapest
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
@@ -28,9 +27,11 @@ from tcc.passes.place import LoweringContext
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.program.price import cheapest
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.gpu.plan import BlockChooser, block_schedule
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
 from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
@@ -52,6 +53,7 @@ class GpuBackend(Backend):
         options: Options,
         settings: GraphSettings | None = None,
         compilers: Compilers | None = None,
+        ledger: Ledger = SILENT,
     ) -> None:
         """`settings` are those of the complete target, of which `target` may be a part.
 
@@ -59,14 +61,14 @@ class GpuBackend(Backend):
         artifact; with None, each step starts processes of its own.
         """
         self.target, self.options, self.compilers = target, options, compilers
-        self.settings = settings or graph_settings(target.gpus, options)
+        self.settings = settings or graph_settings(target.gpus, options, ledger)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
             profile = replace(profile, warpgroups=True)
-        self.planner = BlockChooser(profile, floats, skips=not strict)
+        self.planner = BlockChooser(profile, floats, skips=not strict, ledger=ledger)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -87,11 +89,16 @@ class GpuBackend(Backend):
 
     @classmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        """Returns a backend for each group of similar GPUs of the target."""
-        settings = graph_settings(target.gpus, options)
-        return tuple(cls(part, options, settings, tools) for part in similar_parts(target))
+        """Returns a backend for each group of similar GPUs."""
+        settings = graph_settings(target.gpus, options, ledger)
+        return tuple(cls(part, options, settings, tools, ledger) for part in similar_parts(target))
 
     def joined(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, or None if they need separate ones.
@@ -225,17 +232,19 @@ def stored_floats(options: Options) -> DType:
     return DTYPES.get(options.precision, F32)
 
 
-def graph_settings(gpus: Sequence[GpuProfile], options: Options) -> GraphSettings:
+def graph_settings(
+    gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
+) -> GraphSettings:
     """Returns the settings of graph passes that suit all of `gpus`.
 
     Integer matmuls round once, while matmuls of dequantised values round at every step. So strict
     numerics excludes integer matmuls. Derivations do not use bilinear forms of convolutions,
     because these were measured on CPUs only.
     """
-    planner, strict = _planner(gpus, options), options.numerics == "strict"
+    planner, strict = _planner(gpus, options, ledger), options.numerics == "strict"
     derivations = None
     if options.level >= 2 and not strict and options.derive:
-        prices = Prices(_planner(gpus, options))
+        prices = Prices(_planner(gpus, options, ledger))
         derivations = Derivations(prices, options.weight_growth, bilinear=False)
     return GraphSettings(
         small_top_k=True,
@@ -247,8 +256,9 @@ def graph_settings(gpus: Sequence[GpuProfile], options: Options) -> GraphSetting
     )
 
 
-def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockChooser:
-    return BlockChooser(block_profile(gpus, options.precision), stored_floats(options))
+def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockChooser:
+    profile = block_profile(gpus, options.precision)
+    return BlockChooser(profile, stored_floats(options), ledger=ledger)
 
 
 # GPUs share schedules if the largest has less than this many times the multiprocessors, and this

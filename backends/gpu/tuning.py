@@ -11,22 +11,22 @@ so equal models get equal code.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.frozen import frozen
 from tcc.passes.tile.gpu.plan import BlockChooser, block_schedule
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import IMPOSSIBLE, Alternative, Seconds, in_order, saves
 from tcc.schedule.gpu.choose import BlockChoice, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
+from tcc.schedule.margins import MARGINS
 
 # How many times a kernel is compiled again at most.
 TRIES = 3
-# Ratios of predicted times. A kernel that is slower than its price by more than the first is
-# compiled again. A kernel without spills is preferred if it is slower than the fastest by at most
-# the second.
-_WORSE, _SPILLING = 1.05, 2.0
+# A kernel is compiled again if its price would save this much.  A kernel without spills is
+# preferred unless the fastest saves this much.
+_WORSE, _SPILLING = MARGINS["compiled again"], MARGINS["spill"]
 
 Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]]
 
@@ -73,17 +73,19 @@ class _Search:
         self.trials: list[_Trial] = []
         # (actual registers) / (estimated registers)
         self.scale = 1.0
-        self.fixed = False
+        self.fixed = bound in planner.pinned
 
     @property
     def best(self) -> Bound:
-        """The cheapest compiled kernel without spills.
+        """The compiled kernel that is cheapest without spills; one that costs far more than the
+        cheapest of all does not count."""
+        ordered = self._in_order()
+        affordable = (t for t in ordered if not saves(ordered[0].price, t.price, _SPILLING))
+        return min(affordable, key=lambda t: t.replacement.spills).replacement.bound
 
-        A kernel that costs far more than the cheapest of all does not count.
-        """
-        lowest = min(t.price.seconds for t in self.trials)
-        affordable = [t for t in self.trials if t.price.seconds <= _SPILLING * lowest]
-        return min(affordable, key=lambda t: (t.spills, t.price.seconds)).bound
+    def _in_order(self) -> list[Alternative[_Trial]]:
+        """Returns the compiled kernels, the cheapest first."""
+        return in_order(Alternative(trial, trial.price.seconds) for trial in self.trials)
 
     def add(self, bound: Bound, kernels: Sequence[CompiledKernel]) -> None:
         """Records a compiled kernel; `kernels` has its code for each GPU."""
@@ -113,7 +115,8 @@ class _Search:
         return None
 
     def _slow(self, trial: _Trial) -> bool:
-        return trial.price.seconds > _WORSE * self.pricer.price(block_schedule(trial.bound)).seconds
+        expected = self.pricer.price(block_schedule(trial.bound)).seconds
+        return saves(expected, trial.price.seconds, _WORSE)
 
     def _candidates(self) -> list[BlockSchedule]:
         """Returns schedules that may beat all compiled ones.
@@ -123,21 +126,21 @@ class _Search:
         """
         compiled = {block_schedule(t.bound) for t in self.trials}
         choices = ranked(self.trials[0].bound.group, self.planner.profile)
-        limit, register_limit = min(t.price.seconds for t in self.trials), 0
+        limit, register_limit = self._in_order()[0].price, 0
         if all(t.spills for t in self.trials):
-            limit *= _SPILLING
+            limit /= 1 - _SPILLING.saves
             register_limit = min(c.price.usage.registers for c in choices if c.schedule in compiled)
-        priced = [(self._priced(c), c) for c in choices if c.schedule not in compiled]
-        candidates = [
-            (seconds, c)
-            for seconds, c in priced
-            if seconds < limit or (seconds == inf and c.price.usage.registers < register_limit)
+        others = (c for c in choices if c.schedule not in compiled)
+        return [
+            a.replacement.schedule
+            for a in in_order(Alternative(c, self._priced(c)) for c in others)
+            if saves(a.price, limit)
+            or (a.price == IMPOSSIBLE and a.replacement.price.usage.registers < register_limit)
         ]
-        return [c.schedule for _, c in sorted(candidates, key=lambda pair: pair[0])]
 
-    def _priced(self, choice: BlockChoice) -> float:
+    def _priced(self, choice: BlockChoice) -> Seconds:
         usage, schedule = choice.price.usage, choice.schedule
         scaled = replace(usage, registers=round(usage.registers * self.scale))
         if self.pricer.resident(scaled, schedule) == 0:
-            return inf
+            return IMPOSSIBLE
         return self.pricer.price(schedule, scaled).seconds

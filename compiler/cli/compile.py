@@ -42,6 +42,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
       tcc compile model.onnx --target c -o model.c
       tcc compile model.onnx --stop-after partition
+      tcc compile model.onnx --choices choices.jsonl
     """
     options = chosen_options(choices)
     try:
@@ -51,6 +52,8 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     except Stopped as stopped:
         click.echo(forms.text(stopped.form))
         return
+    for warning in compiled.warnings:
+        say(f"warning: {warning}", err=True)
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
         result = {"path": str(compiled.path), **asdict(compiled.summary)}

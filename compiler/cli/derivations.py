@@ -9,25 +9,25 @@ from tcc.ir.region import Region
 from tcc.ir.region.convert import region_text
 from tcc.passes.derive.algebra.cost import constant_stages, products
 from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.derive import Decision
+from tcc.passes.derive.derive import SiteOptions
 from tcc.passes.derive.replayed import REPLAYED
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import Site, composed
 
 
-def derivation_records(all_decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+def derivation_records(all_decisions: Sequence[SiteOptions]) -> list[dict[str, Any]]:
     """Returns one record for each group of equal sites.
 
     `sink` names the node in which the group's first site ends.  Seconds are predicted; they are
     null where a site or a candidate was not priced.
     """
-    groups: dict[Any, list[Decision]] = {}
+    groups: dict[Any, list[SiteOptions]] = {}
     for decision in all_decisions:
         groups.setdefault(decision.site.key, []).append(decision)
     return [_record(decisions) for decisions in groups.values()]
 
 
-def _record(group: Sequence[Decision]) -> dict[str, Any]:
+def _record(group: Sequence[SiteOptions]) -> dict[str, Any]:
     first = group[0]
     region = composed(first.site.nodes)
     chosen = [d.chosen.candidate for d in group if d.chosen is not None]

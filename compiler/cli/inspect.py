@@ -1,7 +1,7 @@
 """`tcc inspect`."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,15 +17,17 @@ from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
 from tcc.cli.opened import is_artifact, opened_artifact
-from tcc.cli.show import print_json, say, say_fitted
+from tcc.cli.show import print_json, progress, say, say_fitted
 from tcc.errors import UserError
 from tcc.later import later
 
 if TYPE_CHECKING:
-    from tcc import driver
+    from tcc import driver, options
+    from tcc.cli import decisions as decided
     from tcc.cli import derivations as derived
 else:
-    driver, derived = later("tcc.driver"), later("tcc.cli.derivations")
+    driver, options = later("tcc.driver"), later("tcc.options")
+    decided, derived = later("tcc.cli.decisions"), later("tcc.cli.derivations")
 
 
 @click.command()
@@ -62,6 +64,18 @@ else:
     help="With --derivations: draws a site before and after: the replayed site, else the first "
     "that changes.",
 )
+@click.option(
+    "--choices",
+    "show_choices",
+    is_flag=True,
+    help="For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
+    "reasons. With --json in lines that tcc compile --choices reads.",
+)
+@click.option("--kind", metavar="KIND", help="With --choices: only decisions of this kind.")
+@click.option(
+    "--all", "every", is_flag=True, help="With --choices: more than 16 schedules of a kernel."
+)
+@click.option("--target", metavar="TARGET", help="With --choices: as for tcc compile.")
 @json_flag
 @timeout_flag
 def inspect(
@@ -77,6 +91,10 @@ def inspect(
     derivations: bool,
     replay: TextIO | None,
     svg: TextIO | None,
+    show_choices: bool,
+    kind: str | None,
+    every: bool,
+    target: str | None,
     as_json: bool,
 ) -> None:
     """Shows what ARTIFACT (or the one compiled from an ONNX file) holds.
@@ -88,13 +106,16 @@ def inspect(
       tcc inspect model.so --measure --threads 2 --timeout 60
       tcc inspect model.onnx --form tile --kernel 0
       tcc inspect model.onnx --derivations --svg site.svg
+      tcc inspect model.onnx --choices --kind join
     """
+    if show_choices:
+        _show_choices(artifact, inputs, target, kind, as_json, every=every)
+        return
+    _refuse("choices", {"--kind": kind, "--all": every, "--target": target})
     if derivations:
         _show_derivations(artifact, inputs, replay, svg, as_json)
         return
-    if replay or svg:
-        flag = "--replay" if replay else "--svg"
-        raise UserError("derivations are not asked for", where=flag, hint="add --derivations")
+    _refuse("derivations", {"--replay": replay, "--svg": svg})
     if form is not None:
         click.echo(form_text(artifact, form, kernel, inputs))
         return
@@ -136,6 +157,48 @@ def inspect(
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
         say_fitted(_kernel_lines(variant, variant_facts, times, path))
+
+
+def _refuse(flag: str, values: Mapping[str, Any]) -> None:
+    """Raises UserError for a flag with a value that belongs to the missing flag --`flag`."""
+    for name, value in values.items():
+        if value:
+            raise UserError(f"{flag} are not asked for", where=name, hint=f"add --{flag}")
+
+
+def _show_choices(
+    model: Path,
+    inputs: tuple[str, ...],
+    target: str | None,
+    kind: str | None,
+    as_json: bool,
+    *,
+    every: bool,
+) -> None:
+    if is_artifact(model):
+        raise UserError(
+            "an artifact does not hold the decisions of its compile",
+            where="--choices",
+            hint="give the ONNX file",
+        )
+    fields = options.Options(inputs=driver.optional_inputs(model, inputs))
+    if target is not None:
+        fields = replace(fields, target=target)
+    with progress(f"compiling {model.name}"):
+        ledger = driver.model_choices(model, fields)
+    kinds = sorted({decision.site.kind for decision in ledger.decisions()})
+    if kind is not None and kind not in kinds:
+        raise UserError(
+            "the compile has no decision of this kind",
+            where=f"--kind {kind}",
+            hint=f"there are {', '.join(kinds)}" if kinds else "",
+        )
+    rows = decided.decision_records(ledger, kind, every=every)
+    if as_json:
+        for line in decided.json_lines(rows):
+            click.echo(line)
+        return
+    say_fitted(decided.decision_lines(rows))
 
 
 def _show_derivations(

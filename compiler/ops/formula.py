@@ -66,9 +66,9 @@ def number(value: float, dtype: DType) -> Const:
 
 
 def aligned(shape: Sequence[Index], at: Sequence[Index]) -> tuple[IndexLike, ...]:
-    """Returns the indices into a tensor that broadcasts.
+    """Returns the indices of the element that broadcasting puts at a point of the result.
 
-    `shape` is the tensor's shape, and `at` the point of the result.
+    `shape` is the shape of the tensor that broadcasts, and `at` the point.
     """
     tail = at[len(at) - len(shape) :]
     return tuple(0 if dim is const(1) else i for dim, i in zip(shape, tail, strict=True))

@@ -1,40 +1,275 @@
-"""Alternatives for a region and the one comparison of their prices.
+"""Decisions: a site, its alternatives, their prices, and the one comparison that chooses.
 
-rule 10.0 us, alternatives 9.7 and 9.5 us     margin 0.1   ->   the rule
-                                              margin 0.04  ->   the alternative of 9.5 us
+    rule 10.0 us, alternatives 9.7 and 9.5 us     saves 10 %  ->   the rule
+                                                  saves  4 %  ->   the alternative of 9.5 us
+
+A `Site` is the content that a decision depends on. An `Alternative` has a text that names it among
+the alternatives of its site. Both texts parse back, and their digests are equal in every process.
+
+A `Ledger` sees the decisions of one compile. This module's ledger is silent: it compares prices and
+builds neither sites nor texts. `tcc.passes.choose.ledger` records decisions and forces choices.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import blake2b
+from math import inf, isclose
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from tcc.frozen import frozen
+from tcc.schedule.choice_text import text_of
+from tcc.schedule.margins import NO_MARGIN, Margin
 
-_R = TypeVar("_R")
+if TYPE_CHECKING:
+
+    class Seconds:
+        """A time that prices predict. Sums and multiples are times too; the type has no order, so
+        that only `saves` and the choosers compare times.
+
+        At run time it is a float.
+        """
+
+        def __init__(self, number: float) -> None: ...
+        def __add__(self, other: Seconds) -> Seconds: ...
+        def __radd__(self, other: int) -> Seconds: ...  # the 0 of sum()
+        def __sub__(self, other: Seconds) -> Seconds: ...
+        def __neg__(self) -> Seconds: ...
+        def __mul__(self, factor: float) -> Seconds: ...
+        def __rmul__(self, factor: float) -> Seconds: ...
+        def __truediv__(self, divisor: float) -> Seconds: ...
+
+else:
+    Seconds = float
+
+NO_TIME, IMPOSSIBLE = Seconds(0.0), Seconds(inf)
+
 _T = TypeVar("_T")
+_SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))? (.*)", re.DOTALL)
 
 
 @frozen
-class Alternative(Generic[_R, _T]):
-    """`replacement` for `region`, which takes `price` seconds.
+class Alternative(Generic[_T]):
+    """`replacement`, which takes `price` seconds; `name` is its text where the replacement has
+    none.
 
-    `bytes` is its share of a memory that all regions use.
+    `bytes` is its share of a memory that all sites use.
     """
 
-    region: _R
     replacement: _T
-    price: float
+    price: Seconds
     bytes: int = 0
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        """Returns the text that names the alternative among those of its site."""
+        return self.name or text_of(self.replacement)
 
 
-def in_order(alternatives: Iterable[Alternative[_R, _T]]) -> list[Alternative[_R, _T]]:
+@frozen
+class Site:
+    """The place of a decision: its `kind`, and the `content` on which its prices depend.
+
+    Contents name no values of the model, so equal layers have equal sites. `number` tells sites of
+    equal content apart where neighbours decide with them: the first has 0.
+    """
+
+    kind: str
+    content: str
+    number: int = 0
+
+    @property
+    def text(self) -> str:
+        """Returns a text that `read_site` parses back."""
+        return f"{self.kind}{f'#{self.number}' if self.number else ''} {self.content}"
+
+    @property
+    def digest(self) -> str:
+        """Returns 128 bits of the text's hash, as 32 hexadecimal digits."""
+        return digest_of(self.text)
+
+
+def digest_of(text: str) -> str:
+    """Returns 128 bits of the hash of a site's or an alternative's text, in hexadecimal digits."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def read_site(text: str) -> Site:
+    """Returns the site of a text; raises ValueError for another text."""
+    parts = _SITE.fullmatch(text)
+    if parts is None:
+        raise ValueError(f"{text[:60]!r} is not a site")
+    kind, number, content = parts.groups()
+    return Site(kind, content, int(number or 0))
+
+
+@frozen
+class Decision(Generic[_T]):
+    """The `choice` at a site among the alternative that the `rule` proposes and the `others`.
+
+    `reason` is a sentence without a full stop. `place` names the first node in the model.
+    """
+
+    site: Site
+    rule: Alternative[_T]
+    others: tuple[Alternative[_T], ...]
+    choice: Alternative[_T]
+    reason: str
+    place: str = ""
+
+    @property
+    def alternatives(self) -> tuple[Alternative[_T], ...]:
+        """Returns the rule's alternative, then the others."""
+        return (self.rule, *self.others)
+
+
+# ---- the comparison -----------------------------------------------------------------------------
+
+
+def number(seconds: Seconds) -> float:
+    """Returns the number of seconds, to compare it here or in `passes/choose`, or to print it."""
+    return cast("float", seconds)
+
+
+def share_saved(price: Seconds, rule: Seconds) -> float:
+    """Returns the fraction of the rule's price that another price saves."""
+    return 1 - number(price) / number(rule)
+
+
+def in_order(alternatives: Iterable[Alternative[_T]]) -> list[Alternative[_T]]:
     """Returns `alternatives`, the cheapest first; equal prices keep their order."""
-    return sorted(alternatives, key=lambda alternative: alternative.price)
+    return sorted(alternatives, key=lambda alternative: number(alternative.price))
+
+
+def cheapest_first(items: Iterable[_T], price: Callable[[_T], Seconds]) -> list[_T]:
+    """Returns `items` in the order of their prices; equal prices keep their order."""
+    return sorted(items, key=lambda item: number(price(item)))
+
+
+def are_close(first: Seconds, second: Seconds) -> bool:
+    """Returns True for times that differ by rounding alone."""
+    return isclose(number(first), number(second))
+
+
+def lower(first: Seconds, second: Seconds) -> Seconds:
+    """Returns the lower of two times."""
+    return first if saves(first, second) else second
+
+
+def higher(first: Seconds, second: Seconds) -> Seconds:
+    """Returns the higher of two times."""
+    return second if saves(first, second) else first
+
+
+def saves(price: Seconds, rule: Seconds, margin: Margin = NO_MARGIN) -> bool:
+    """Returns True if `price` saves more than the margin of the rule's price."""
+    return number(price) < (1 - margin.saves) * number(rule)
 
 
 def preferred(
-    rule: Alternative[_R, _T], alternatives: Sequence[Alternative[_R, _T]], margin: float = 0.0
-) -> Alternative[_R, _T]:
-    """Returns the cheapest of `alternatives` if it saves more than the fraction `margin` of the
-    rule's price, else `rule`."""
-    best = min(alternatives, key=lambda alternative: alternative.price, default=rule)
-    return best if best.price < (1 - margin) * rule.price else rule
+    rule: Alternative[_T], alternatives: Iterable[Alternative[_T]], margin: Margin = NO_MARGIN
+) -> Alternative[_T]:
+    """Returns the cheapest of `alternatives` if it saves more than the margin of the rule's price,
+    else `rule`."""
+    best = min(alternatives, key=lambda alternative: number(alternative.price), default=rule)
+    return best if saves(best.price, rule.price, margin) else rule
+
+
+# ---- the ledger ---------------------------------------------------------------------------------
+
+# Returns a site; a function, because only a ledger that listens needs its text.
+SiteOf: TypeAlias = Callable[[], Site]
+
+
+class Ledger:
+    """The decisions of one compile; this class records none and forces none.
+
+    `listens`: sites and texts are wanted.
+    """
+
+    listens: bool = False
+
+    def decide(
+        self,
+        site: SiteOf,
+        rule: Alternative[_T],
+        alternatives: Sequence[Alternative[_T]],
+        margin: Margin = NO_MARGIN,
+        place: str = "",
+    ) -> Alternative[_T]:
+        """Returns the preferred alternative, or the forced one."""
+        choice = preferred(rule, alternatives, margin)
+        if not self.listens:
+            return choice
+        return self.settle(site, rule, alternatives, choice, _reason(rule, choice, margin), place)
+
+    def either(
+        self,
+        site: SiteOf,
+        rule: tuple[str, Iterable[Seconds]],
+        other: tuple[str, Callable[[], Iterable[Seconds]]],
+        margin: Margin = NO_MARGIN,
+        place: str = "",
+    ) -> bool:
+        """Returns True for the rule of two alternatives: some of its prices is beaten by none of
+        the other's prices, or it is forced.
+
+        Each alternative is a text and its prices, of which the lowest counts. Prices come as
+        iterators because a silent ledger asks for few of them.
+        """
+        (name, prices), (other_name, other_prices) = rule, other
+        if not self.listens:
+            return any(not any(saves(p, price, margin) for p in other_prices()) for price in prices)
+        first = Alternative(True, min(prices, key=number), name=name)
+        second = Alternative(False, min(other_prices(), key=number), name=other_name)
+        return self.decide(site, first, (second,), margin, place).replacement
+
+    def settle(
+        self,
+        site: SiteOf,
+        rule: Alternative[_T],
+        alternatives: Sequence[Alternative[_T]],
+        choice: Alternative[_T],
+        reason: str,
+        place: str = "",
+        read: Callable[[str], Alternative[_T]] | None = None,
+    ) -> Alternative[_T]:
+        """Returns `choice`, which was compared already, or the forced alternative.
+
+        `read` returns the alternative of a text that is none of the priced ones; it raises
+        ValueError for a text that does not fit the site.
+        """
+        return choice
+
+    def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
+        """Returns the number of the alternative that the site is forced to; None for a free
+        choice."""
+        return None
+
+    def at(self, place: str) -> AbstractContextManager[Any]:
+        """Returns a context in which decisions without a place are those at `place`."""
+        return nullcontext()
+
+    def trial(self) -> AbstractContextManager[Any]:
+        """Returns a context in which decisions belong to a graph that is only priced."""
+        return nullcontext()
+
+    def decisions(self) -> Iterator[Decision[Any]]:
+        """Yields the recorded decisions, in the order in which they were made."""
+        return iter(())
+
+
+SILENT = Ledger()
+
+
+def _reason(rule: Alternative[Any], choice: Alternative[Any], margin: Margin) -> str:
+    if choice is not rule and not saves(NO_TIME, rule.price):
+        return "it has a lower price"
+    if choice is not rule:
+        return f"it saves {share_saved(choice.price, rule.price):.1%} of the rule's price"
+    if margin.saves:
+        return f"no alternative saves {margin.saves:.0%} of its price (margin {margin.name})"
+    return "no alternative has a lower price"

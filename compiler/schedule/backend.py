@@ -11,9 +11,11 @@ from tcc.ir.expr import Expr
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
+from tcc.schedule.alternatives import SILENT, Ledger, Seconds
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rates
+from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
 # Rewrites an expression and returns it with the number of the stage behind which it is cut; returns
@@ -29,8 +31,8 @@ class KernelModel(Protocol):
     several stages must be `legal`, and a kernel that is not is cut.
     `updates`: kernels update slices of buffers; without it functions of the host do.
     `divides` divides long sums among tiles.
-    `tolerance`: two kernels join if the joined one is priced at no more than this factor times
-    both. Prices cannot tell smaller differences, and one kernel less saves memory and code.
+    `join_margin`: two kernels stay apart if they save more than this margin of the joined one.
+    `ledger` sees the decisions of the compile.
     A model of a machine must define `legal`, `candidates` and `price`; the other methods have
     defaults.
     """
@@ -41,7 +43,8 @@ class KernelModel(Protocol):
     scratch: bool = True
     updates: bool = False
     divides: Divides | None = None
-    tolerance: float = 1.01
+    join_margin: Margin = MARGINS["join"]
+    ledger: Ledger = SILENT
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
@@ -59,15 +62,15 @@ class KernelModel(Protocol):
         """Returns True if any kernel of `expr` exists, however slow."""
         return True
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         """Returns the seconds of one kernel of `expr` before layouts are chosen; None for a model
         without prices."""
         return None
 
-    def gain(self, group: TileGroup) -> float:
-        """Returns the cycles saved by sliding windows over results of the same kernel; negative if
+    def gain(self, group: TileGroup) -> Seconds:
+        """Returns the seconds saved by sliding windows over results of the same kernel; negative if
         they cost."""
-        return -1.0
+        return Seconds(-1.0)
 
     @abstractmethod
     def candidates(self, group: TileGroup) -> Sequence[AnySchedule]:
@@ -78,7 +81,7 @@ class KernelModel(Protocol):
         """
 
     @abstractmethod
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:

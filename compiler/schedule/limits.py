@@ -1,6 +1,16 @@
 """The numbers of a machine that limit what passes put into one kernel."""
 
 from tcc.frozen import frozen
+from tcc.schedule.alternatives import Seconds
+
+
+@frozen
+class Form:
+    """The structure of a kernel that prices choose; the fields are those of `FusionLimits`."""
+
+    walks: bool | None = None
+    repeats: bool = False
+    merges_reductions: bool = False
 
 
 @frozen
@@ -40,6 +50,11 @@ class FusionLimits:
     reuses_results: bool = False
     merges_reductions: bool = False
 
+    @property
+    def form(self) -> Form:
+        """Returns the fields that differ between the forms of one kernel."""
+        return Form(self.walks, self.repeats, self.merges_reductions)
+
 
 TYPICAL_LIMITS = FusionLimits()
 # The price decides how much a tile holds. But every thread keeps memory for the largest tile as
@@ -62,9 +77,11 @@ class Rates:
     weights: float = 27e9
     exchanged: float = 80e9
 
-    def seconds(self, products: float, elementwise: float, bytes_: float) -> float:
+    def seconds(self, products: float, elementwise: float, bytes_: float) -> Seconds:
         """Returns the seconds that work and traffic take, one after the other."""
-        return products / self.products + elementwise / self.elementwise + bytes_ / self.bytes
+        return Seconds(
+            products / self.products + elementwise / self.elementwise + bytes_ / self.bytes
+        )
 
 
 TYPICAL_RATES = Rates()

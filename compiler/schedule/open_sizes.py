@@ -9,10 +9,11 @@ from statistics import fmean
 from typing import TypeAlias
 
 from tcc.ir.index import Index, Substitution, Var, symbol
+from tcc.schedule.alternatives import NO_TIME, Seconds, number, saves
 from tcc.schedule.nest import TYPICAL, typical_value
 
 # Seconds at each set of sizes, the typical set first; one number if no size is symbolic.
-Times: TypeAlias = tuple[float, ...]
+Times: TypeAlias = tuple[Seconds, ...]
 # Each set of sizes: (divisor of the typical size, number subtracted from the quotient).
 _Sets: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -64,17 +65,17 @@ def _grown(var: Var, times: int) -> Index:
 
 def together(times: Iterable[Times]) -> Times:
     """Returns the sums of `times` at each set of sizes."""
-    return tuple(map(sum, _at_all(*times))) or (0.0,)
+    return tuple(sum(part, NO_TIME) for part in _at_all(*times)) or (NO_TIME,)
 
 
-def mean_share(times: Times, base: Times) -> float:
+def mean_share(times: Times, base: Times) -> Seconds:
     """Returns the mean ratio of `times` to `base`, times the first seconds of `base`.
 
     A choice by this mean costs little at any set of sizes.
     """
-    if base[0] <= 0:
+    if not saves(NO_TIME, base[0]):
         return times[0]
-    return base[0] * fmean(time / part for time, part in _at_all(times, base))
+    return base[0] * fmean(number(time) / number(part) for time, part in _at_all(times, base))
 
 
 def _at_all(*times: Times) -> Iterator[Times]:

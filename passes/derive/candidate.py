@@ -11,11 +11,13 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.op import Array
 from tcc.passes.derive.sites import Site
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
+from tcc.schedule.margins import MARGINS
 
 # The share of its price that a replacement must save, as prices of different kernels err; and the
 # share for each bit of a result that its rounding may cost.
-MARGIN, ROUNDING = 0.05, 0.01
+MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
 # The array of each constant operand; None for the other operands.
 Arrays: TypeAlias = Sequence[Array | None]
@@ -29,7 +31,7 @@ class Candidate:
     """
 
     chain: str
-    estimate: float
+    estimate: Seconds
 
     @property
     def text(self) -> str:
@@ -56,7 +58,7 @@ class Candidate:
     def growth(self, site: Site) -> int:
         """Returns the bytes that it adds to the constants."""
 
-    def least_seconds(self, rates: Rates) -> float:
+    def least_seconds(self, rates: Rates) -> Seconds:
         """Returns a lower bound of the seconds of its kernels."""
         return self.estimate
 
@@ -90,7 +92,7 @@ class SearchResult(NamedTuple):
     first; `states` counts the states that the search visited.
     """
 
-    estimate: float | None
+    estimate: Seconds | None
     candidates: Sequence[Candidate]
     states: int
 

@@ -20,15 +20,16 @@ Requires folded constants.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, TypeAlias
 
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.choose.beam import Link
+from tcc.passes.choose.together import decide_together, numbered
 from tcc.passes.derive.bilinear.conv_forms import forms_of
 from tcc.passes.derive.bilinear.convolutions import (
     Tiled,
@@ -44,10 +45,13 @@ from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Site, SiteScope, scopes
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
+from tcc.schedule.margins import MARGINS
 
-# Options over this multiple of the best price are not priced together with neighbours' options.
-_HOPELESS = 1.15
+# The text of the alternative without a replacement.
+AS_IT_IS = "as-it-is"
+# Options from which the best price saves more are not priced together with neighbours' options.
+_HOPELESS = MARGINS["hopeless form"]
 
 
 @frozen
@@ -71,12 +75,12 @@ class Option:
     none."""
 
     candidate: Candidate
-    seconds: float | None
+    seconds: Seconds | None
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class SiteOptions:
     """A site with its candidates and the choice among them.
 
     `estimate` is the site's own estimate, `seconds` its own price where any candidate was priced,
@@ -85,24 +89,28 @@ class Decision:
     """
 
     site: Site
-    estimate: float
-    seconds: float | None
+    estimate: Seconds
+    seconds: Seconds | None
     options: tuple[Option, ...]
     states: int
     chosen: Option | None = None
 
-    def alternatives(self) -> list[Alternative[Site, Option | None]]:
+    def alternatives(self) -> list[Alternative[Option | None]]:
         """Returns the site as it is, then its priced options, whose prices are raised by
         `dearer`."""
         site = self.site
-        choices: list[Alternative[Site, Option | None]] = [
-            Alternative(site, None, self.seconds or 0)
+        choices: list[Alternative[Option | None]] = [
+            Alternative(None, self.seconds or NO_TIME, name=AS_IT_IS)
         ]
+        names: Counter[str] = Counter()
         for option in self.options:
             if option.seconds is not None:
                 candidate = option.candidate
                 price = option.seconds * price_factor(candidate)
-                choices.append(Alternative(site, option, price, candidate.growth(site)))
+                names[candidate.chain] += 1
+                repeated = names[candidate.chain]
+                name = candidate.chain + (f" ({repeated})" if repeated > 1 else "")
+                choices.append(Alternative(option, price, candidate.growth(site), name))
         return choices
 
 
@@ -137,10 +145,10 @@ def _emitted(
     return None if value is None else [value]
 
 
-def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
+def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
     """Returns the candidates of every site, and the choice for all sites together."""
-    decided: dict[Any, Decision] = {}
-    ordered: list[Decision] = []
+    decided: dict[Any, SiteOptions] = {}
+    ordered: list[SiteOptions] = []
     scope_of: list[SiteScope] = []
     for scope in scopes(graph):
         for site in _sites(scope):
@@ -154,11 +162,19 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
             price = _priced(limits.prices, entry.site, entry.seconds, option.candidate)
             option.seconds, option.why = price
     places = [decision.alternatives() for decision in ordered]
-    links = dict(_links(limits.prices, scope_of, places))
-    picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
+    links = dict(_links(limits.prices, scope_of, [entry.site for entry in ordered], places))
+    ledger = limits.prices.planner.ledger
+    choices = decide_together(
+        ledger,
+        numbered(ledger, "derive", lambda: [(entry.site.key,) for entry in ordered]),
+        places,
+        links,
+        (limits.growth - 1) * constant_bytes(graph),
+        [entry.site.name for entry in ordered],
+    )
     return [
-        replace(decision, chosen=place[pick].replacement)
-        for decision, place, pick in zip(ordered, places, picks, strict=True)
+        replace(entry, chosen=choice.replacement)
+        for entry, choice in zip(ordered, choices, strict=True)
     ]
 
 
@@ -171,7 +187,7 @@ def _sites(scope: SiteScope) -> Iterator[Site]:
     yield from convs
 
 
-def _decided(site: Site, limits: Derivations) -> Decision:
+def _decided(site: Site, limits: Derivations) -> SiteOptions:
     """Returns a site with its candidates; a candidate whose estimate saves less than the margin is
     not to be priced."""
     prices = limits.prices
@@ -180,28 +196,28 @@ def _decided(site: Site, limits: Derivations) -> Decision:
     for result in searches:
         baseline = result.estimate
         if baseline is None:
-            baseline = prices.seconds(site) if result.candidates else 0.0
-        pairs += [(c, c.estimate * price_factor(c) < baseline) for c in result.candidates]
+            baseline = prices.seconds(site) if result.candidates else NO_TIME
+        pairs += [(c, saves(c.estimate * price_factor(c), baseline)) for c in result.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
-    first = searches[0].estimate or 0.0
-    return Decision(site, first, direct, options, sum(result.states for result in searches))
+    first = searches[0].estimate or NO_TIME
+    return SiteOptions(site, first, direct, options, sum(result.states for result in searches))
 
 
 def _priced(
-    prices: Prices, site: Site, direct: float | None, candidate: Candidate
-) -> tuple[float | None, str]:
+    prices: Prices, site: Site, direct: Seconds | None, candidate: Candidate
+) -> tuple[Seconds | None, str]:
     """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
     reason why it has none."""
     assert direct is not None
     factor = price_factor(candidate)
-    if candidate.least_seconds(prices.planner.rates) * factor >= direct:
+    if not saves(candidate.least_seconds(prices.planner.rates) * factor, direct):
         return None, "its products alone take longer"
     if why := candidate.refused():
         return None, why
     seconds = prices.seconds(site, ((site, candidate),))
-    why = candidate.unchecked(site) if seconds * factor < direct else ""
+    why = candidate.unchecked(site) if saves(seconds * factor, direct) else ""
     return (None if why else seconds), why
 
 
@@ -220,11 +236,14 @@ def _searches(site: Site, limits: Derivations) -> list[SearchResult]:
 
 # ---- sites together -----------------------------------------------------------------------------
 
-_Place: TypeAlias = Sequence[Alternative[Site, Option | None]]
+_Place: TypeAlias = Sequence[Alternative[Option | None]]
 
 
 def _links(
-    prices: Prices, scope_of: Sequence[SiteScope], places: Sequence[_Place]
+    prices: Prices,
+    scope_of: Sequence[SiteScope],
+    sites: Sequence[Site],
+    places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
     """Yields pairs of places with the seconds that their choices add when they are taken together.
 
@@ -233,17 +252,17 @@ def _links(
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
-    for number, place in enumerate(places):
-        site = place[0].region
+    for number, (site, place) in enumerate(zip(sites, places, strict=True)):
         if len(place) > 1:
             for other in {owners[node] for node in site.nodes if node in owners}:
-                yield (other, number), lambda a, b: inf if a and b else 0.0
+                yield (other, number), lambda a, b: IMPOSSIBLE if a and b else NO_TIME
             owners.update(dict.fromkeys(site.nodes, number))
         if convolution_of(site) is None:
             continue
         before = makers.get(site.operands[0])
         if before is not None and (_contested(places[before]) or _contested(place)):
-            yield (before, number), _link(prices, scope_of[number], places[before], place)
+            pair = sites[before], site
+            yield (before, number), _link(prices, scope_of[number], pair, places[before], place)
         makers.update((v, number) for n in site.neighbourhood for v in n.outputs)
 
 
@@ -252,20 +271,21 @@ def _contested(place: _Place) -> bool:
 
 
 def _hopeful(place: _Place) -> list[bool]:
-    best = min(alternative.price for alternative in place)
-    return [alternative.price <= _HOPELESS * best for alternative in place]
+    best = in_order(place)[0].price
+    return [not saves(best, alternative.price, _HOPELESS) for alternative in place]
 
 
-def _link(prices: Prices, scope: SiteScope, first: _Place, second: _Place) -> Link:
+def _link(
+    prices: Prices, scope: SiteScope, sites: tuple[Site, Site], first: _Place, second: _Place
+) -> Link:
     """Returns a function from two choices to the seconds that both convolutions take together
     beyond the sum of their own prices; 0 where a choice is no form near the best price."""
-    sites = first[0].region, second[0].region
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))
     pair = scope.site(nodes, neighbours, stored=True)
     hopeful_first, hopeful_second = _hopeful(first), _hopeful(second)
 
-    def beyond(a: int, b: int) -> float:
+    def beyond(a: int, b: int) -> Seconds:
         one, other = first[a].replacement, second[b].replacement
         if (
             one is None
@@ -273,7 +293,7 @@ def _link(prices: Prices, scope: SiteScope, first: _Place, second: _Place) -> Li
             or one.seconds is None
             or not (hopeful_first[a] and hopeful_second[b])
         ):
-            return 0.0
+            return NO_TIME
         replaced = (sites[0], one.candidate), (sites[1], other.candidate)
         together, plain = (prices.seconds(pair, t) for t in (replaced, replaced[1:]))
         return together - plain - (one.seconds - first[0].price)

@@ -29,15 +29,17 @@ from tcc.ir.region.convert import from_expr, to_expr
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
-from tcc.passes.choose.price import priced_kernels, unread
-from tcc.passes.derive.candidate import MARGIN
+from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.sites import SiteScope, scopes
 from tcc.passes.fuse.compose import node_expr
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelChooser
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
+from tcc.schedule.choice_text import text_of
+from tcc.schedule.margins import MARGINS
 
 # The most parts of a bundle, and the most neighbours of a part that are priced with it.
 _PARTS, _AROUND = 4, 12
@@ -95,17 +97,27 @@ class MergePrices:
             computed = (node for node in graph.nodes if node not in pools)
             nodes = dict(zip(site.neighbourhood, computed, strict=True))
             copies = [Part(nodes[p.node], p.loop, p.axes) for p in bundle]
-            first, *alternatives = (
-                Alternative(bundle, way, self._seconds(graph, [copies[group] for group in way]))
+            rule, *alternatives = (
+                Alternative(
+                    way,
+                    self._seconds(graph, [copies[group] for group in way]),
+                    name=text_of(tuple(group.stop - group.start for group in way)),
+                )
                 for way in _ways(len(bundle))
             )
-            self._cheapest_of[site.key] = preferred(first, alternatives, MARGIN).replacement
+            self._cheapest_of[site.key] = self.planner.ledger.decide(
+                lambda: choice_site("merge", site.key),
+                rule,
+                alternatives,
+                MARGINS["merge"],
+                bundle[0].node.loc,
+            ).replacement
         return self._cheapest_of[site.key]
 
-    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> Seconds:
         candidate = merged(graph, [g for g in groups if len(g) > 1], _unread)
         kernels = priced_kernels(candidate, self.planner, stand_ins(candidate))
-        return sum(seconds for _, seconds in kernels)
+        return sum((seconds for _, seconds in kernels), NO_TIME)
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:

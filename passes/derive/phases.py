@@ -13,10 +13,11 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.decompose import is_derived, phases
+from tcc.passes.program.price import unread
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 
 
@@ -61,7 +62,7 @@ def by_phases(site: Site, rates: Rates) -> SearchResult:
     image, weights = site.operands[:2]
     terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
     products = (as_int(element_count(image.type.shape)) or 1) * terms
-    candidate = Phases("phases", products / rates.products, node.attrs)
+    candidate = Phases("phases", Seconds(products / rates.products), node.attrs)
     b = GraphBuilder("trial")
     trial = candidate.emit(b, [unread(b, v.type) for v in site.operands], None)
     return SearchResult(None, () if trial is None else (candidate,), 0)

@@ -21,12 +21,13 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
-from tcc.passes.choose.price import timed_kernels, unread
 from tcc.passes.derive.bilinear.conv_forms import form_work
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
+from tcc.passes.program.price import timed_kernels, unread
 from tcc.passes.tile.plan import KernelChooser
+from tcc.schedule.alternatives import Seconds, lower
 from tcc.schedule.open_sizes import Times, mean_share, together
 
 # Elements along an axis of the windows of stand-ins for readers; images are stored for windows.
@@ -52,12 +53,12 @@ class Prices:
         self._times_of: dict[Any, Times] = {}
         self._pools: dict[Any, Times] = {}
 
-    def least_seconds(self, conv: Conv, form: Form) -> float:
+    def least_seconds(self, conv: Conv, form: Form) -> Seconds:
         """Returns a lower bound of the seconds of a convolution in a form, without the kernels
         around it."""
         return form_work(conv, form).least_seconds(self.planner.rates)
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+    def seconds(self, site: Site, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.
 
         The result is the site's own seconds at typical sizes, times the mean share of the site's
@@ -65,7 +66,7 @@ class Prices:
         """
         times, direct = self._times(site, replacements), self._times(site)
         if replacements and all(candidate.guarded for _, candidate in replacements):
-            times = tuple(map(min, times, direct))
+            times = tuple(map(lower, times, direct))
         return mean_share(times, direct)
 
     def _times(self, site: Site, replacements: Replacements = ()) -> Times:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tcc.errors import UserError
 from tcc.passes.derive.algebra.cost import estimate
 from tcc.passes.derive.derivation import replay
-from tcc.passes.derive.derive import Decision, Derivations, Option
+from tcc.passes.derive.derive import Derivations, Option, SiteOptions
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import composed
 
@@ -19,7 +19,7 @@ from tcc.passes.derive.sites import composed
 REPLAYED = "replayed"
 
 
-def replayed(decided: Sequence[Decision], text: str, limits: Derivations) -> list[Decision]:
+def replayed(decided: Sequence[SiteOptions], text: str, limits: Derivations) -> list[SiteOptions]:
     """Returns `decided` with the chain in `text` as the first option of the site that it names,
     priced.
 
@@ -40,7 +40,7 @@ def replayed(decided: Sequence[Decision], text: str, limits: Derivations) -> lis
     return [_with_chain(d, chain, limits) if d.site.name == name else d for d in decided]
 
 
-def _with_chain(decision: Decision, chain: Sequence[str], limits: Derivations) -> Decision:
+def _with_chain(decision: SiteOptions, chain: Sequence[str], limits: Derivations) -> SiteOptions:
     site, prices = decision.site, limits.prices
     region = replay(composed(site.nodes), chain)
     seconds = estimate(region, site.constants, prices.planner.rates)

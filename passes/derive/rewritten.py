@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import isclose
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ from tcc.ir.region.affine import plain
 from tcc.ir.region.check import Unchecked
 from tcc.ir.region.convert import region_text, to_expr
 from tcc.ir.types import DType, TensorType
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, least_seconds
 from tcc.passes.derive.algebra.fold import fold, foldable
 from tcc.passes.derive.algebra.instance import agree
@@ -28,6 +27,8 @@ from tcc.passes.derive.guide import is_regular, repairs
 from tcc.passes.derive.search import DerivationState, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import unread
+from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most states of a search, and the most regions that it hands on to be priced.
@@ -61,7 +62,7 @@ class Rewritten(Candidate):
         freed_types = [v.type for n, (v, freed) in pairs if freed and (n, 0) not in accesses]
         return max(0, sum(map(_bytes, folded_types)) - sum(map(_bytes, freed_types)))
 
-    def least_seconds(self, rates: Rates) -> float:
+    def least_seconds(self, rates: Rates) -> Seconds:
         return least_seconds(self.region, self.constants, rates)
 
     def refused(self) -> str:
@@ -149,13 +150,14 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
     region = composed(site.nodes)
     states, candidates_found = _derived(region, strict)
 
-    def seconds(state: DerivationState) -> float:
+    def seconds(state: DerivationState) -> Seconds:
         return estimate(state.region, site.constants, rates)
 
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
-    best: list[tuple[float, int]] = []
-    for price, n in sorted((seconds(s), n) for n, s in enumerate(candidates_found) if s.chain):
-        if len(best) < _PRICED and not (best and isclose(price, best[-1][0])):
+    best: list[tuple[Seconds, int]] = []
+    prices = [(seconds(s), n) for n, s in enumerate(candidates_found) if s.chain]
+    for price, n in cheapest_first(prices, itemgetter(0)):
+        if len(best) < _PRICED and not (best and are_close(price, best[-1][0])):
             best.append((price, n))
     chains = ("; ".join(candidates_found[n].text) for _, n in best)
     candidates = [

@@ -24,7 +24,7 @@ from tcc.ir.region.edit import with_sources
 from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
 from tcc.passes.fuse.compose import node_expr
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 
 # The most nodes of a site, and the most nodes after and before it that are priced with it.
 _MOST, _AFTER, _BEFORE = 24, 6, 4

@@ -13,8 +13,11 @@ from itertools import chain
 
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Value, Values, captures
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
+from tcc.passes.fuse.partition import Group
+from tcc.schedule.alternatives import NO_TIME, Alternative
 from tcc.schedule.backend import KernelModel
 
 
@@ -80,12 +83,16 @@ class _Fusion:
             return False
         if not self.model.legal(*self.composed(group)):
             return False
-        merged_seconds, *part_seconds = (
-            self.model.alone(*self.composed(g)) for g in (group, *parts)
-        )
-        return merged_seconds is None or merged_seconds <= sum(
-            seconds or 0.0 for seconds in part_seconds
-        )
+        kernels = [self.composed(g) for g in (group, *parts)]
+        merged_seconds, *part_seconds = (self.model.alone(*kernel) for kernel in kernels)
+        if merged_seconds is None:
+            return True
+        merged = Alternative(True, merged_seconds, name="merged")
+        apart_seconds = sum((seconds or NO_TIME for seconds in part_seconds), NO_TIME)
+        apart = Alternative(False, apart_seconds, name="apart")
+        return self.model.ledger.decide(
+            lambda: site("merge-groups", *kernels), merged, (apart,), place=group.sink.loc
+        ).replacement
 
     def composed(self, group: Group) -> tuple[Expr, tuple[bool, ...]]:
         """Returns the expression of a group, and which of its operands are constants."""

@@ -24,55 +24,38 @@ A concatenation that has a `Join` is a group of its own that nothing joins.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from typing import TypeAlias
 
-from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, reads
-from tcc.ir.expr.scalar import Read, walk
-from tcc.ir.graph import Graph, Node, Value, Values, uses
+from tcc.ir.expr import Expr, reads
+from tcc.ir.expr.scalar import Read
+from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import Var, free_vars, nonnegative
 from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
-from tcc.passes.fuse.compose import compose, is_contraction, node_expr
+from tcc.passes.fuse.compose import compose, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
+from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
 from tcc.passes.fuse.structure import build_group, row_major_storage
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
-from tcc.schedule.nest import costly, weight
 
 # The most nodes of a kernel. It bounds the effort of a join, which reads all nodes of the group; no
 # group of the models has half as many.
 _MOST = 64
 
 
-class NodeKind(Enum):
-    """The role of a node in the partition."""
-
-    OPAQUE = "opaque"  # no expression: calls, control flow
-    MAP = "map"  # an index map: each result element is an operand element, or a number of its place
-    POINTWISE = "pointwise"
-    REDUCTION = "reduction"
-    CONTRACTION = "contraction"
-
-
 # The nodes that join a group together, the node in question first; None for no join.
 _Way: TypeAlias = "list[Node] | None"
 # The kinds of nodes that reduce.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
-
-
-@frozen
-class Traits:
-    """The kind of a node, and its operations per element outside reductions."""
-
-    kind: NodeKind
-    weight: int
 
 
 @dataclass(slots=True, eq=False)
@@ -406,49 +389,76 @@ class _Partition:
         ]
         if None in joined_prices:
             return True
-        joined_seconds = sum(x or 0.0 for x in joined_prices)
-        group_seconds = sum(self._kernel_seconds(g.members, g) or 0.0 for g in groups)
+        joined_seconds = sum((x or NO_TIME for x in joined_prices), NO_TIME)
+        group_prices = (self._kernel_seconds(g.members, g) or NO_TIME for g in groups)
+        group_seconds = sum(group_prices, NO_TIME)
         way = max(ways, key=len)
         completed = (self._completed(way[-1], _ANCHORS, groups[0]) or [])[1:]
         may_extend = len(groups) == 1 and not (extra and self._is_anchor(way[-1]))
         before = completed if may_extend else []
 
-        def pays(joined: float) -> bool:
-            prices = self._seconds_apart(way, before)
-            return all(
-                joined <= (group_seconds + seconds) * self.model.tolerance for seconds in prices
-            )
+        def apart() -> Iterator[Seconds]:
+            return (group_seconds + seconds for seconds in self._seconds_apart(way, before))
 
-        return pays(joined_seconds) or any(
-            map(pays, self._with_anchor_before(way, before, groups[0]))
+        joined = chain((joined_seconds,), self._with_anchor_before(way, before, groups[0]))
+        return self.model.ledger.either(
+            lambda: self._site(groups, ways, extra, way, before),
+            ("join", joined),
+            ("apart", apart),
+            self.model.join_margin,
+            way[0].loc,
+        )
+
+    def _site(
+        self,
+        groups: Sequence[Group],
+        ways: Sequence[list[Node]],
+        extra: Sequence[Value],
+        way: Sequence[Node],
+        before: Sequence[Node],
+    ) -> Site:
+        """Returns the site of a join: the kernels with and without it, the kernel of each node of
+        the longest `way`, and the kernel `before`."""
+        pairs = zip(ways, groups, strict=True)
+        return site(
+            "join",
+            tuple(self._joined_kernel([*w, *g.members], g, extra) for w, g in pairs),
+            tuple(self._joined_kernel(g.members, g) for g in groups),
+            tuple(self._made_of([node]) for node in way),
+            self._made_of(before) if before else None,
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
         """Returns the nodes of a way that are best joined: all, or the first of them where a kernel
         of the remaining nodes is predicted to take less."""
-        best = way
-        lowest = self._kernel_seconds((*way, *group.members), group) or 0.0
-        lowest /= self.model.tolerance
+        if len(way) < 2:
+            return way
+        joined = self._kernel_seconds((*way, *group.members), group) or NO_TIME
+        parts: list[Alternative[list[Node]]] = []
         for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in later if not self._readers(n).keys() <= set(later)]
             if len(ends) > 1 or not self._sound(first, group):
                 continue
-            seconds = (self._kernel_seconds((*first, *group.members), group) or 0.0) + self._kernel(
-                later
-            )
-            if seconds < lowest:
-                best, lowest = first, seconds
-        return best
+            seconds = self._kernel_seconds((*first, *group.members), group) or NO_TIME
+            name = f"first-{len(first)}"
+            parts.append(Alternative(first, seconds + self._kernel(later), name=name))
+        return self.model.ledger.decide(
+            lambda: replace(self._site([group], [way], (), way, ()), kind="join-part"),
+            Alternative(way, joined, name="all"),
+            parts,
+            self.model.join_margin,
+            way[0].loc,
+        ).replacement
 
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
-    ) -> Iterator[float]:
+    ) -> Iterator[Seconds]:
         """Yields the seconds of a kernel with both anchors minus those of the anchor `before`
         alone, where that kernel can be built."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (
-                self._kernel_seconds([*nodes, *group.members], group) or 0.0
+                self._kernel_seconds([*nodes, *group.members], group) or NO_TIME
             ) - self._fewest_seconds(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
@@ -464,15 +474,15 @@ class _Partition:
             return False
         return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
-    def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
+    def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[Seconds]:
         """Yields the seconds of the nodes in a kernel each, in one kernel where that can be built,
         and beyond those of the anchor `before` them in a kernel with it."""
-        yield sum(self._kernel([n]) for n in nodes)
+        yield sum((self._kernel([n]) for n in nodes), NO_TIME)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
         extended = [*nodes, *before]
         if before and not self._is_anchor(nodes[-1]):
-            yield max(0.0, self._kernel(extended) - self._kernel(before))
+            yield higher(NO_TIME, self._kernel(extended) - self._kernel(before))
         elif before and self.legal(*self._made_of(extended)):
             yield self._kernel(extended) - self._fewest_seconds(before)
 
@@ -482,20 +492,20 @@ class _Partition:
         group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
         return not later or self._way(first, group) == [first]
 
-    def _fewest_seconds(self, nodes: Sequence[Node]) -> float:
+    def _fewest_seconds(self, nodes: Sequence[Node]) -> Seconds:
         """Returns the seconds of the nodes in a kernel each, or in one kernel, whichever
         are less."""
-        return min(sum(self._kernel([n]) for n in nodes), self._kernel(nodes))
+        return lower(sum((self._kernel([n]) for n in nodes), NO_TIME), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
         return self._composed(nodes, max(nodes, key=self.position.__getitem__).outputs)
 
-    def _kernel(self, nodes: Sequence[Node]) -> float:
-        return self.seconds(*self._made_of(nodes)) or 0.0
+    def _kernel(self, nodes: Sequence[Node]) -> Seconds:
+        return self.seconds(*self._made_of(nodes)) or NO_TIME
 
     def _kernel_seconds(
         self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
-    ) -> float | None:
+    ) -> Seconds | None:
         """Returns the seconds of a kernel of `members` with the results of a group and the values
         `stored`."""
         return self.seconds(*self._joined_kernel(members, group, extra))
@@ -518,13 +528,20 @@ class _Partition:
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True
-        return self._gain(members, results) >= self._gain(group.members, results)
+        joined = Alternative(True, NO_TIME - self._gain(members, results), name="join")
+        apart = Alternative(False, NO_TIME - self._gain(group.members, results), name="apart")
+        return self.model.ledger.decide(
+            lambda: site("window", *(self._composed(m, results) for m in (members, group.members))),
+            joined,
+            (apart,),
+            place=group.sink.loc,
+        ).replacement
 
-    def _gain(self, members: Collection[Node], results: Sequence[Value]) -> float:
-        """Returns the cycles that the anchors of a kernel of `members` save by being in one
+    def _gain(self, members: Collection[Node], results: Sequence[Value]) -> Seconds:
+        """Returns the seconds that the anchors of a kernel of `members` save by being in one
         kernel."""
         if sum(map(self._is_anchor, members)) < 2:
-            return 0.0
+            return NO_TIME
         return self.saved(*self._composed(members, results))
 
     def _composed(
@@ -538,7 +555,7 @@ class _Partition:
         expr, values = compose(members, results, self.model.limits)
         return expr, tuple(v in self.graph.constants for v in values)
 
-    def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
+    def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> Seconds:
         return self.model.gain(self._built(expr, constants))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
@@ -555,37 +572,3 @@ class _Partition:
 
     def _is_anchor(self, node: Node) -> bool:
         return self.traits[node].kind in _ANCHORS
-
-
-def seen_by_others(graph: Graph) -> set[Value]:
-    """Returns the values that other users than kernels access: the caller, bodies, calls and
-    states.
-
-    These users fix the values' types and their storage, which is row-major.
-    """
-    visible = {*graph.inputs, *graph.outputs}
-    visible.update(v for pair in graph.aliases for v in pair)
-    for node in graph.nodes:
-        if classify(node).kind is NodeKind.OPAQUE:
-            visible.update((*uses(node), *node.outputs))
-    return visible
-
-
-def classify(node: Node) -> Traits:
-    """Returns the traits of a node, from its expression."""
-    expr = node_expr(node)
-    if expr is None or not node.outputs:
-        return Traits(NodeKind.OPAQUE, 0)
-    if any(is_contraction(s) for s in expr.stages):
-        return Traits(NodeKind.CONTRACTION, 0)
-    if any(s.monoid is not None for s in expr.stages):
-        return Traits(NodeKind.REDUCTION, 0)
-    if all(_is_map(s) for s in expr.stages):
-        return Traits(NodeKind.MAP, 0)
-    return Traits(NodeKind.POINTWISE, max(map(weight, expr.stages)))
-
-
-def _is_map(stage: Stage) -> bool:
-    if not reads(stage):
-        return not any(map(costly, walk(*stage.body)))
-    return all(isinstance(s, Read) and s.fill is None and not s.indirect for s in stage.body)

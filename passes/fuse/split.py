@@ -18,10 +18,12 @@ from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value, Values
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop
+from tcc.schedule.alternatives import NO_TIME, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
@@ -40,7 +42,8 @@ def split(
     results: Values,
     lowers: Callable[[Expr], bool] | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
-    seconds: Callable[[Expr], float] | None = None,
+    seconds: Callable[[Expr], Seconds] | None = None,
+    ledger: Ledger = SILENT,
 ) -> tuple[SplitKernel, ...]:
     """Returns `expr` as kernels in the order in which they run; values between them are new.
 
@@ -51,11 +54,19 @@ def split(
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
     kernel = SplitKernel(expr, operands, results)
-    split = _Split(names, lowers, limits, seconds)
-    pieces = split.pieces(kernel)
-    for form in in_parts(expr) if seconds is not None else ():
-        pieces = min(pieces, split.pieces(replace(kernel, expr=form)), key=split.total_seconds)
-    return pieces
+    split = _Split(names, lowers, limits, seconds, ledger)
+    forms = [expr, *(in_parts(expr) if seconds is not None else ())]
+    if len(forms) == 1:
+        return split.pieces(kernel)
+    with ledger.trial():
+        rule, *others = (
+            split.priced(replace(kernel, expr=form), f"in-parts-{n}" if n else "one-sum")
+            for n, form in enumerate(forms)
+        )
+    choice = ledger.decide(lambda: site("parts", expr), rule, others, place=base)
+    if ledger.listens:
+        split.pieces(replace(kernel, expr=forms[[rule, *others].index(choice)]))
+    return choice.replacement
 
 
 @entity
@@ -65,7 +76,13 @@ class _Split:
     names: Iterator[str]
     lowers: Callable[[Expr], bool] | None
     limits: FusionLimits
-    seconds: Callable[[Expr], float] | None
+    seconds: Callable[[Expr], Seconds] | None
+    ledger: Ledger
+
+    def priced(self, kernel: SplitKernel, name: str) -> Alternative[tuple[SplitKernel, ...]]:
+        """Returns the pieces of a kernel with their price, under `name`."""
+        pieces = self.pieces(kernel)
+        return Alternative(pieces, self.total_seconds(pieces), name=name)
 
     def pieces(self, kernel: SplitKernel) -> tuple[SplitKernel, ...]:
         number = self._split_point(kernel)
@@ -76,10 +93,10 @@ class _Split:
             first, second = cut_behind(kernel, (number,), self.names)
         return (*self.pieces(first), *self.pieces(second))
 
-    def total_seconds(self, pieces: Sequence[SplitKernel]) -> float:
+    def total_seconds(self, pieces: Sequence[SplitKernel]) -> Seconds:
         """Returns the seconds of kernels, one after the other."""
         assert self.seconds is not None
-        return sum(self.seconds(p.expr) for p in pieces)
+        return sum((self.seconds(p.expr) for p in pieces), NO_TIME)
 
     def _halves(self, kernel: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
         return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)
@@ -94,9 +111,16 @@ class _Split:
         if number is not None or self.seconds is None or not shares_no_loop(expr, self.limits):
             return number
         halves = ((n, self._halves(kernel, n)) for n in range(len(expr.stages) - 1))
-        prices = {n: self.total_seconds(pair) for n, pair in halves if pair[1].results}
-        best = min(prices, key=prices.__getitem__, default=None)
-        return None if best is None or prices[best] >= self.seconds(expr) else best
+        cuts: list[Alternative[int | None]] = [
+            Alternative(n, self.total_seconds(pair), name=f"behind-{n}")
+            for n, pair in halves
+            if pair[1].results
+        ]
+        if not cuts:
+            return None
+        whole: Alternative[int | None] = Alternative(None, self.seconds(expr), name="whole")
+        place = next((v.name for v in kernel.results), "")
+        return self.ledger.decide(lambda: site("cut", expr), whole, cuts, place=place).replacement
 
 
 def cut_behind(

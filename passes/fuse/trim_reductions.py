@@ -32,8 +32,8 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Index, Indices, Var, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
+from tcc.ir.region.neutral import folded
 from tcc.ir.types import BOOL
-from tcc.passes.derive.rules.neutral import folded
 
 # The first value of an iterator, and the value after its last.
 _Range: TypeAlias = tuple[int, int]

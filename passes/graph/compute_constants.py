@@ -62,11 +62,13 @@ from tcc.ir.op import Array, Trait
 from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
 from tcc.ops.shapes import replaced
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
 from tcc.passes.fuse.concat_in_place import find_joins
-from tcc.passes.fuse.partition import seen_by_others
+from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
+from tcc.schedule.alternatives import Alternative
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
@@ -135,12 +137,18 @@ def _visit(
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
     """True where a kernel of `new` is predicted to take no more time than a kernel of `old`, which
     reads the constant; also True without prices."""
-    seconds = []
+    kernels = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
-        seconds.append(model.alone(expr, [b.array(v) is not None for v in operands]))
-    before, after = seconds
-    return before is None or after is None or after <= before
+        kernels.append((expr, tuple(b.array(v) is not None for v in operands)))
+    before, after = (model.alone(*kernel) for kernel in kernels)
+    if before is None or after is None:
+        return True
+    computed = Alternative(True, after, name="computed")
+    read = Alternative(False, before, name="read")
+    return model.ledger.decide(
+        lambda: site("constants", *kernels), computed, (read,), place=old.loc
+    ).replacement
 
 
 # ---- the formulas of a node's constants ---------------------------------------------------------

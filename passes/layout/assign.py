@@ -44,10 +44,12 @@ from tcc.ops.shapes import Shape, replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.guards import Guards, split_guards
-from tcc.passes.fuse.partition import Group, NodeKind, classify, partition, seen_by_others
+from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
+from tcc.passes.fuse.partition import Group, partition
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
+from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
@@ -237,7 +239,8 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kerne
     """Yields the kernels of a group."""
     expr, operands = compose(group.members, results, model.limits)
     is_legal = None if model.scratch else partial(_is_legal, model)
-    pieces = split(expr, operands, results, is_legal, model.limits, partial(_seconds, model))
+    seconds = partial(_seconds, model)
+    pieces = split(expr, operands, results, is_legal, model.limits, seconds, model.ledger)
     for piece in pieces:
         yield Kernel(piece.expr, piece.operands, piece.results, _location(group))
 
@@ -266,8 +269,8 @@ def _is_legal(model: KernelModel, expr: Expr) -> bool:
     return model.legal(expr, tuple(False for _ in expr.params))
 
 
-def _seconds(model: KernelModel, expr: Expr) -> float:
-    return model.alone(expr, tuple(False for _ in expr.params)) or 0.0
+def _seconds(model: KernelModel, expr: Expr) -> Seconds:
+    return model.alone(expr, tuple(False for _ in expr.params)) or NO_TIME
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

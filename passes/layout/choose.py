@@ -21,9 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations
-from math import inf
 from operator import or_
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tcc.frozen import entity
 from tcc.ir.expr import Expr, Stage, inserted, reads, with_sources
@@ -33,16 +32,27 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.choose.content import site
+from tcc.passes.choose.together import forced_numbers, numbered, settle_all
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import (
+    IMPOSSIBLE,
+    NO_TIME,
+    Alternative,
+    Seconds,
+    cheapest_first,
+    lower,
+    saves,
+)
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
 
 # Another order counts as dearer by this fraction of its kernels' price, or of the rule's price if
 # that is lower: prices err.
-_MARGIN = 0.1
+_MARGIN = MARGINS["storage order"].saves
 # Classes whose kernels take fewer seconds are not varied.
-_LEAST = 1e-5
+_LEAST = Seconds(1e-5)
 # Kernels of a graph that are priced with orders other than the rule's.
 BUDGET = 256
 # Bits of an element that was not rounded: rounded elements depend on their neighbours in storage.
@@ -76,15 +86,23 @@ def choose_layouts(
     prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
     rule = {c: prices.total(c.kernels) for c in classes}
-    classes = [c for c in classes if rule[c] >= _LEAST]
+    classes = [c for c in classes if not saves(rule[c], _LEAST)]
     # Large classes come first because the budget of prices may run out.
-    options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
+    options = {c: prices.options(c) for c in cheapest_first(classes, lambda c: -rule[c])}
     links = dict(_links(classes, placed.kernels, prices))
-    picks = choose_together([options[c] for c in classes], links, 0.0)
+    places, ledger = [options[c] for c in classes], planner.ledger
+    sites = numbered(ledger, "order", lambda: [prices.content(c) for c in classes])
+    forced = forced_numbers(ledger, sites, places)
+    picks = choose_together(places, links, 0.0, forced)
     moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
     # Links price pairs of classes; a kernel may touch three.
-    if prices.total(kernels, *moves) < prices.total(kernels):
+    if not saves(prices.total(kernels, *moves), prices.total(kernels)):
+        picks = tuple(forced.get(place, 0) for place in range(len(classes)))
+        moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
+    choices = [options_[pick] for options_, pick in zip(places, picks, strict=True)]
+    settle_all(ledger, sites, places, choices, [class_.values[0].name for class_ in classes])
+    if moves:
         changed = (_layouts_in_order(class_, pick, placed.layouts) for class_, pick in moves)
         placed = replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
         prices = _Prices(placed, planner, constants)
@@ -112,7 +130,7 @@ class _Prices:
         """Returns True if the budget is used up."""
         return len(self._keys) >= self._limit
 
-    def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> float:
+    def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
         """Returns the seconds of `kernels` with each class of `moves` in its order of that number;
         at further sets of sizes, their share of the whole graph's time."""
         return mean_share(self._times(kernels, *moves), self._base)
@@ -137,13 +155,7 @@ class _Prices:
                 return kernel
             for first in [producers[v] for v in kernel.operands if v in producers and uses[v] == 1]:
                 joint = _joined(first, kernel)
-                if (
-                    joint is not None
-                    and self._planner.legal(
-                        joint.expr, [v in self._constants for v in joint.operands]
-                    )
-                    and self.total((joint,)) < self.total((first, kernel))
-                ):
+                if joint is not None and self._joins(first, kernel, joint):
                     merged.add(first)
                     return taking(joint)
             producers[kernel.results[0]] = kernel
@@ -153,15 +165,41 @@ class _Prices:
         remaining = tuple(s for s in steps if s.kernel not in merged)
         return replace(placed, steps=remaining) if merged else placed
 
-    def options(self, class_: _Class) -> tuple[Alternative[_Class, Order], ...]:
+    def _joins(self, first: Kernel, reader: Kernel, joint: Kernel) -> bool:
+        """True where `joint` can replace both kernels, and the decision is that it does."""
+        if not self._planner.legal(joint.expr, [v in self._constants for v in joint.operands]):
+            return False
+        apart = Alternative(False, self.total((first, reader)), name="apart")
+        joined = Alternative(True, self.total((joint,)), name="joined")
+        return self._planner.ledger.decide(
+            lambda: site("copy", self._key(first), self._key(reader)),
+            apart,
+            (joined,),
+            place=first.loc,
+        ).replacement
+
+    def _key(self, kernel: Kernel) -> KernelKey:
+        return kernel_key(kernel, self._layouts, self._constants)
+
+    def content(self, class_: _Class) -> tuple[Any, ...]:
+        """Returns the orders of a class, the kernels that touch it, and which of their operands and
+        results belong to it."""
+        members = set(class_.values)
+        places = tuple(
+            tuple(n for n, v in enumerate((*k.operands, *k.results)) if v in members)
+            for k in class_.kernels
+        )
+        return class_.orders, tuple(map(self._key, class_.kernels)), places
+
+    def options(self, class_: _Class) -> tuple[Alternative[Order], ...]:
         """Returns the orders of a class, each with the seconds that its kernels take more than
         under the rule."""
         rule = self.total(class_.kernels)
-        alternatives = [Alternative(class_, class_.orders[0], 0.0)]
+        alternatives = [Alternative(class_.orders[0], NO_TIME)]
         for n, order in enumerate(class_.orders[1:], 1):
-            price = inf if self.spent else self.total(class_.kernels, (class_, n))
-            grown = price - rule + _MARGIN * min(price, rule)
-            alternatives.append(Alternative(class_, order, grown))
+            price = IMPOSSIBLE if self.spent else self.total(class_.kernels, (class_, n))
+            grown = price - rule + _MARGIN * lower(price, rule)
+            alternatives.append(Alternative(order, grown))
         return tuple(alternatives)
 
 
@@ -204,13 +242,13 @@ def _links(
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
     """Returns the function of two orders that gives the seconds which both classes take together
     beyond the sum of each by itself."""
-    extra: dict[tuple[int, int], float] = {}
+    extra: dict[tuple[int, int], Seconds] = {}
 
-    def beyond(a: int, b: int) -> float:
+    def beyond(a: int, b: int) -> Seconds:
         if not a or not b:
-            return 0.0
+            return NO_TIME
         if prices.spent and (a, b) not in extra:
-            return inf
+            return IMPOSSIBLE
         if (a, b) not in extra:
             joint = prices.total(shared, (first, a), (second, b))
             separate = prices.total(shared, (first, a)) + prices.total(shared, (second, b))

@@ -31,7 +31,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import axis_order, permuted
 from tcc.ir.types import TensorType, element_count
-from tcc.passes.fuse.partition import seen_by_others
+from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.schedule.nest import typical
 

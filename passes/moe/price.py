@@ -13,7 +13,7 @@ from tcc.frozen import entity
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import const
 from tcc.ir.types import TensorType
-from tcc.passes.choose.price import priced_kernels, unread
+from tcc.passes.choose.content import site
 from tcc.passes.graph.emit import emit
 from tcc.passes.moe.forms import Grouping
 from tcc.passes.moe.grouped_gemm import (
@@ -23,12 +23,11 @@ from tcc.passes.moe.grouped_gemm import (
     rows_to_tiles,
     tiled_matmul,
 )
+from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelChooser
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import NO_TIME, Alternative
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
-
-# The share of the price row by row that tiles must save.
-_MARGIN = 0.2
 
 
 @entity
@@ -43,16 +42,19 @@ class GroupedGemmPrices:
         """Returns the rows of a tile; None where a matmul is better row by row."""
         matmul = _typical(matmul)
         if matmul not in self._tile_of:
-            plain = self._priced(matmul, None, _row_by_row(matmul))
-            tiled = [self._priced(matmul, tile, _by_tiles(matmul, tile)) for tile in self.tiles]
-            self._tile_of[matmul] = preferred(plain, tiled, _MARGIN).replacement
+            plain = self._priced(None, _row_by_row(matmul))
+            tiled = [self._priced(tile, _by_tiles(matmul, tile)) for tile in self.tiles]
+            margin = MARGINS["rows of MoE tiles"]
+            self._tile_of[matmul] = self.planner.ledger.decide(
+                lambda: site("expert-rows", matmul), plain, tiled, margin
+            ).replacement
         return self._tile_of[matmul]
 
-    def _priced(
-        self, matmul: GroupedMatmul, tile: int | None, graph: Graph
-    ) -> Alternative[GroupedMatmul, int | None]:
+    def _priced(self, tile: int | None, graph: Graph) -> Alternative[int | None]:
         """Returns the price of `graph`, which computes the matmul by tiles of `tile` rows."""
-        return Alternative(matmul, tile, sum(s for _, s in priced_kernels(graph, self.planner)))
+        name = "row-by-row" if tile is None else f"tiles-of-{tile}"
+        seconds = (s for _, s in priced_kernels(graph, self.planner))
+        return Alternative(tile, sum(seconds, NO_TIME), name=name)
 
 
 def _typical(matmul: GroupedMatmul) -> GroupedMatmul:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.passes.place import LoweringContext
 from tcc.passes.program.lower_calls import (

@@ -9,7 +9,6 @@ because expressions are interned and kernels hold no names, addresses or weights
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf
 from typing import TypeAlias
 
 from tcc.errors import TccError
@@ -34,6 +33,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.open_sizes import Times
 
@@ -81,9 +81,10 @@ class KernelChooser(KernelModel):
 
     priced: int = 0
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger = SILENT) -> None:
+        self.ledger = ledger
         self._known: dict[KernelKey, Planned] = {}
-        self._seconds: dict[KernelKey, float] = {}
+        self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
 
     @property
@@ -98,7 +99,7 @@ class KernelChooser(KernelModel):
         """
 
     @abstractmethod
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the seconds of the kernel that `bind` would return, or of a similar one."""
 
     def least_units(self, bound: Bound) -> Index | None:
@@ -118,10 +119,11 @@ class KernelChooser(KernelModel):
         """Returns the planned kernel of a step; values without a layout (of outer graphs) are
         row-major."""
         key = kernel_key(kernel, layouts, constants)
-        if key not in self._known:
-            self._known[key] = self.bind(key)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
-        packed, bound = self.settled(key, digests)
+        with self.ledger.at(kernel.loc):
+            if key not in self._known:
+                self._known[key] = self.bind(key)
+            packed, bound = self.settled(key, digests)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
@@ -139,11 +141,11 @@ class KernelChooser(KernelModel):
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
-    ) -> float:
+    ) -> Seconds:
         """Returns the price of a step with its operands and results in these layouts."""
         return self.price_of(kernel_key(kernel, layouts, constants))
 
-    def price_of(self, key: KernelKey) -> float:
+    def price_of(self, key: KernelKey) -> Seconds:
         """Returns the price of a kernel."""
         if key not in self._seconds:
             self._seconds[key] = self.estimate(key)
@@ -159,7 +161,7 @@ class KernelChooser(KernelModel):
         """Returns estimates as `estimate` does, at each set of sizes."""
         return (self.price_of(key),)
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
         fixed = {v for v, c in zip(operands, constants, strict=True) if c}
@@ -167,7 +169,7 @@ class KernelChooser(KernelModel):
         try:
             return self.seconds(kernel, usual_layouts(kernel, fixed, self.gaps), fixed)
         except TccError:
-            return inf
+            return IMPOSSIBLE
 
     @property
     def estimated(self) -> int:

@@ -20,7 +20,7 @@ from hosts.link import ADDRESSES
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
 SECONDS = 300  # limit of one run, in seconds
-PEER_DEAD = "9"  # the value of TCC_PEER_DEAD in tcc.h
+PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
 # The matrix moves more packets than this; ranks that share memory across the hosts would move
 # fewer.
 LEAST_PACKETS = 2000

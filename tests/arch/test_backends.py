@@ -22,8 +22,6 @@ APART = (
     "compiler/schedule/gpu",
     "passes/tile/cpu",
     "passes/tile/gpu",
-    "passes/fuse/cpu_legality.py",
-    "passes/fuse/gpu_legality.py",
 )
 NAMES = {*(kind for kind in KINDS if len(kind) > 1), "gpu", "hip"}
 OF_A_MACHINE = ("Backend", "Planner", "Kernels", "Profile", "CoreModel", "Machine", "Schedule")

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc.passes.choose.small_sizes import crossing
+from tcc.passes.program.small_sizes import crossing
 
 from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 

@@ -13,36 +13,47 @@ prices, not all combinations. A setting has to save more than the prices' error 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import (
+    SILENT,
+    Alternative,
+    Ledger,
+    Seconds,
+    SiteOf,
+    number,
+    preferred,
+    saves,
+    share_saved,
+)
+from tcc.schedule.choice_text import read_data
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.margins import MARGINS, Margin
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
 # A launch of fixed sizes that takes fewer seconds is not varied: no choice can matter.
-LEAST = 3e-6
+LEAST = Seconds(3e-6)
 
 
 @frozen
 class Knob:
-    """A field of `Knobs`, its `settings` to try, and the fraction of the price that a setting must
-    save.
-
-    The margins are measured (`scripts/price_check`): a setting that was priced to save less was
-    about as often slower as faster.
-    """
+    """A field of `Knobs`, and its `settings` to try."""
 
     name: str
     settings: tuple[int, ...]
-    margin: float
+
+    @property
+    def margin(self) -> Margin:
+        """Returns the margin that a setting must save."""
+        return MARGINS[f"knob {self.name}"]
 
     def variants(self, knobs: Knobs) -> list[Knobs]:
         """Returns `knobs` with each setting of this knob."""
@@ -55,8 +66,8 @@ class KnobChoice:
     number of different schedules that were priced."""
 
     knobs: Knobs
-    seconds: float
-    analytic: float
+    seconds: Seconds
+    analytic: Seconds
     priced: int
 
 
@@ -64,20 +75,20 @@ PANELS = (4, 3, 2)  # vectors of a panel
 
 
 _CONTRACTION = (
-    Knob("copy", (1,), 0.03),
-    Knob("panel", PANELS, 0.08),
-    Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
+    Knob("copy", (1,)),
+    Knob("panel", PANELS),
+    Knob("k_block", (128, 192, 384, 512, 1024)),
 )
 # Small tiles of symbolic rows keep all cores busy at any size; large tiles use a panel longer.
-_OPEN_ROWS = (Knob("tall", (2, 4), 0.04),)
+_OPEN_ROWS = (Knob("tall", (2, 4)),)
 _PLAIN = (
-    Knob("wide", (1, 2, 4, 16), 0.15),
-    Knob("grain", (2, 4, 8, 16, 32), 0.15),
-    Knob("along", (0,), 0.08),
+    Knob("wide", (1, 2, 4, 16)),
+    Knob("grain", (2, 4, 8, 16, 32)),
+    Knob("along", (0,)),
 )
 # Small blocks of steps follow a mask closely; large ones rescale their accumulators less often.
-_MASKED = (Knob("stream_block", (32, 64, 256), 0.08),)
-_OPEN = (Knob("known", (1,), 0.08),)
+_MASKED = (Knob("stream_block", (32, 64, 256)),)
+_OPEN = (Knob("known", (1,)),)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
@@ -101,12 +112,28 @@ def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
     return list(dict.fromkeys(schedules))
 
 
+def read_knobs(text: str, kernel_knobs: Sequence[Knob]) -> Knobs:
+    """Returns the knobs of a text; raises ValueError for other texts, and for settings that
+    `kernel_knobs` do not have."""
+    knobs = read_data(text, Knobs)
+    if not isinstance(knobs, Knobs):
+        raise ValueError("it is no text of Knobs")
+    settings = {knob.name: knob.settings for knob in kernel_knobs}
+    for field in fields(Knobs):
+        setting = getattr(knobs, field.name)
+        if setting != field.default and setting not in settings.get(field.name, ()):
+            raise ValueError(f"{field.name} has no setting {setting} for this kernel")
+    return knobs
+
+
 def cheapest(
     scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]],
     pricer: Pricer,
     resized: Callable[[Knobs], Sequence[TileGroup]] = lambda _: (),
+    ledger: Ledger = SILENT,
+    site: SiteOf | None = None,
 ) -> KnobChoice:
-    """Returns the cheapest knobs.
+    """Returns the cheapest knobs, or those that `ledger` forces at `site`.
 
     `scheduled` returns the group and schedule that knobs make of a kernel; `resized` returns that
     group at other sizes. Equal arguments give equal results, and the price is never above the
@@ -114,10 +141,11 @@ def cheapest(
     schedule's price. A launch of fixed sizes that takes less than `LEAST` keeps the analytic
     schedule.
     """
-    prices: dict[Schedule, float] = {}
+    prices: dict[Schedule, Seconds] = {}
+    priced_knobs: dict[Schedule, Alternative[Knobs]] = {}
     analytic: Times = ()
 
-    def priced(knobs: Knobs) -> Alternative[TileGroup, Knobs]:
+    def priced(knobs: Knobs) -> Alternative[Knobs]:
         nonlocal analytic
         group, schedule = scheduled(knobs)
         if schedule not in prices:
@@ -125,13 +153,30 @@ def cheapest(
             times = tuple(pricer.price(resized_group, schedule).seconds for resized_group in groups)
             analytic = analytic or times
             prices[schedule] = mean_share(times, analytic)
-        return Alternative(group, knobs, prices[schedule])
+        alternative = Alternative(knobs, prices[schedule])
+        priced_knobs.setdefault(schedule, alternative)
+        return alternative
 
-    best = priced(Knobs())
-    rule = best.price
-    if rule < LEAST and len(analytic) == 1:
-        return KnobChoice(best.replacement, rule, rule, 1)
-    for knob in knobs_of(best.region):
-        variants = list(map(priced, knob.variants(best.replacement)))
-        best = preferred(best, variants, knob.margin)
-    return KnobChoice(best.replacement, best.price, rule, len(prices))
+    rule = best = priced(Knobs())
+    kernel_knobs = knobs_of(scheduled(Knobs())[0])
+    reason = f"other schedules are not priced below {number(LEAST) * 1e6:.0f} us"
+    if len(analytic) > 1 or not saves(rule.price, LEAST):
+        reason = "no setting of a knob saves its margin"
+        for knob in kernel_knobs:
+            variants = list(map(priced, knob.variants(best.replacement)))
+            changed = preferred(best, variants, knob.margin)
+            if changed is not best:
+                saved = share_saved(changed.price, best.price)
+                reason = f"{knob.name} saves {saved:.1%} (margin {knob.margin.saves:.0%})"
+            best = changed
+    if ledger.listens and site is not None:
+        others = dict.fromkeys((*priced_knobs.values(), best))
+        best = ledger.settle(
+            site,
+            rule,
+            [a for a in others if a != rule],
+            best,
+            reason,
+            read=lambda text: priced(read_knobs(text, kernel_knobs)),
+        )
+    return KnobChoice(best.replacement, best.price, rule.price, len(prices))

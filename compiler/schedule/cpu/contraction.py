@@ -22,6 +22,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import packs, unpacking_operations
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
 # The steps of a reduction that one K-block may hold: sums that wait cost more than a panel that
@@ -64,7 +65,7 @@ WIDE_WINDOW = 8
 FEW = 8
 # A narrower panel reads the other operand more often, so it has to save this fraction of the
 # cycles.
-WORTH = 0.98
+WORTH = 1 - MARGINS["cycles of a panel"].saves
 
 
 @frozen

@@ -19,6 +19,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.cache_traffic import (
     CacheTraffic,
@@ -77,7 +78,7 @@ class Price:
     contain it. `launch` is the time to start the threads.
     """
 
-    seconds: float
+    seconds: Seconds
     compute: float
     ports: float
     l2: float
@@ -205,7 +206,7 @@ class _Pricing:
         if not any(n.ahead for n in self.schedule.nests):
             busy = first_pass(busy, cold, reuse)
         launch = machine.fork if self.threads > 1 else machine.launch
-        seconds = max(busy, waits, dram) + launch
+        seconds = Seconds(max(busy, waits, dram) + launch)
         compute, ports = core.compute * second, core.ports * second
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 

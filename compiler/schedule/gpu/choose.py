@@ -1,11 +1,10 @@
 """Chooses a block schedule for a tile group by price."""
 
 from collections.abc import Iterable
-from math import inf
 
 from tcc.frozen import frozen
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.alternatives import Alternative, in_order
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, SiteOf, in_order
 from tcc.schedule.gpu.candidates import candidates, varied
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
@@ -23,15 +22,32 @@ class BlockChoice:
     price: BlockPrice
 
 
-def choose_blocks(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> BlockSchedule:
-    """Returns the cheapest schedule for `group`, or the one for warpgroups if there is one.
+def choose_blocks(
+    group: TileGroup,
+    profile: BlockProfile = TYPICAL_DEVICE,
+    ledger: Ledger = SILENT,
+    site: SiteOf | None = None,
+) -> BlockSchedule:
+    """Returns the cheapest schedule for `group`, the one for warpgroups if there is one, or the
+    one that `ledger` forces at `site`.
 
     Raises `NotBlocks` where none is worth having.
     """
     schedule = warpgroup_schedule(group, profile) if profile.warpgroups else None
-    if schedule is not None:
+    if schedule is not None and not ledger.listens:
         return schedule
-    return ranked(group, profile)[0].schedule
+    choices = ranked(group, profile)
+    if site is None or not ledger.listens:
+        return choices[0].schedule
+    priced = {c.schedule: Alternative(c.schedule, c.price.seconds) for c in choices}
+    best, reason = priced[choices[0].schedule], "it has the lowest price"
+    if schedule is not None:
+        price = BlockPricer(group, profile).price(schedule).seconds
+        best = priced.get(schedule) or Alternative(schedule, price)
+        reason = "its warps have roles, which prices do not count"
+    rule = priced.get(candidates(group)[0], best)
+    others = [a for a in dict.fromkeys((*priced.values(), best)) if a != rule]
+    return ledger.settle(site, rule, others, best, reason).replacement
 
 
 def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
@@ -41,19 +57,19 @@ def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
     first. Raises `NotBlocks` where there is none.
     """
     pricer = BlockPricer(group, profile)
-    choices = _sorted(group, (BlockChoice(s, pricer.price(s)) for s in candidates(group)))
+    choices = _sorted(BlockChoice(s, pricer.price(s)) for s in candidates(group))
     best = [schedule.schedule for schedule in choices[:_VARIED]]
     variants = dict.fromkeys(
         s for schedule in best for s in varied(schedule, pricer.multiplies(schedule))
     )
-    return tuple(_sorted(group, (*choices, *(BlockChoice(s, pricer.price(s)) for s in variants))))
+    return tuple(_sorted((*choices, *(BlockChoice(s, pricer.price(s)) for s in variants))))
 
 
-def _sorted(group: TileGroup, choices: Iterable[BlockChoice]) -> list[BlockChoice]:
-    alternatives = [Alternative(group, c, c.price.seconds) for c in sorted(choices, key=_lacking)]
+def _sorted(choices: Iterable[BlockChoice]) -> list[BlockChoice]:
+    alternatives = [Alternative(c, c.price.seconds) for c in sorted(choices, key=_lacking)]
     return [alternative.replacement for alternative in in_order(alternatives)]
 
 
 def _lacking(choice: BlockChoice) -> int:
     """Returns the registers of a schedule that does not fit, else 0."""
-    return choice.price.usage.registers if choice.price.seconds == inf else 0
+    return choice.price.usage.registers if choice.price.seconds == IMPOSSIBLE else 0

@@ -16,6 +16,7 @@ from math import inf, prod, sqrt
 from tcc.frozen import frozen
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
+from tcc.schedule.alternatives import IMPOSSIBLE, Seconds
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
@@ -63,7 +64,7 @@ class BlockPrice:
     `resident` of them at once on a processor. `bytes` move to and from memory.
     """
 
-    seconds: float
+    seconds: Seconds
     compute: float
     dram: float
     l2: float
@@ -120,7 +121,7 @@ class BlockPricer:
         if built is not None:
             resident = max(1, resident)
         if resident == 0:
-            return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, tiles, 0, 0, usage)
+            return BlockPrice(IMPOSSIBLE, inf, 0, 0, 0, LAUNCH, tiles, 0, 0, usage)
         bytes_ = self._memory_bytes(runs, grid, resident)
         return self._price_of(runs, schedule, usage, tiles, resident, bytes_)
 

@@ -14,6 +14,7 @@ from tcc.ir.expr.scalar import Apply, Arg, Scalar, children, walk
 from tcc.ir.region import Factor, Region, RegionStage, constant_of, shape_of
 from tcc.ir.region.affine import Size
 from tcc.ir.region.edit import depends, readers
+from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import typical
 
@@ -33,10 +34,10 @@ def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:
     return fixed
 
 
-def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> float:
+def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
     """Returns the seconds of all stages that are not constant, one after the other."""
     fixed = constant_stages(region, constants)
-    seconds = 0.0
+    seconds = NO_TIME
     for number, stage in enumerate(region.stages):
         if not fixed[number]:
             bytes_ = sum(_traffic(region, stage, f, fixed) for f in stage.factors)
@@ -52,12 +53,13 @@ def products(stage: RegionStage) -> float:
     return float(count(stage.loops)) * (len(stage.factors) - 1)
 
 
-def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> float:
+def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
     """Returns a lower bound of the seconds of a region's kernels: its products at the machine's
     rate."""
     fixed = constant_stages(region, constants)
     pairs = zip(region.stages, fixed, strict=True)
-    return sum(products(stage) for stage, is_constant in pairs if not is_constant) / rates.products
+    total_products = sum(products(stage) for stage, is_constant in pairs if not is_constant)
+    return Seconds(total_products / rates.products)
 
 
 def _elementwise(stage: RegionStage) -> float:

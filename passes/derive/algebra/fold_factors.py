@@ -56,11 +56,11 @@ from tcc.ir.region.edit import (
     spliced,
     without_unused,
 )
+from tcc.ir.region.neutral import folded
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
 from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
-from tcc.passes.derive.rules.neutral import folded
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
 

@@ -25,6 +25,7 @@ from tcc.ir.region.edit import depends
 from tcc.ir.types import DType
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.terms import Term
+from tcc.schedule.alternatives import NO_TIME, Seconds, cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most factors of a term for which all trees are compared.
@@ -39,7 +40,7 @@ Tree: TypeAlias = "int | tuple[Tree, Tree]"
 class ContractionTree(NamedTuple):
     """A contraction tree, and its estimate in seconds."""
 
-    seconds: float
+    seconds: Seconds
     tree: Tree
 
 
@@ -92,7 +93,7 @@ class Trees:
                     for a in best_parts[half]
                     for b in best_parts[subset ^ half]
                 ]
-                parts.sort(key=lambda p: p.plan.seconds)
+                parts = cheapest_first(parts, lambda p: p.plan.seconds)
                 best_parts[subset] = parts[: _TREES if subset == everything else 1]
         return [part.plan for part in best_parts[everything]]
 
@@ -129,7 +130,7 @@ class Trees:
         """Returns a single factor, summed over the loops that no other factor has."""
         loops, fixed = self.loops[number], self.constants[number]
         result_loops = self.needed(1 << number)
-        seconds, bytes_ = 0.0, self._bytes(loops)
+        seconds, bytes_ = NO_TIME, self._bytes(loops)
         if result_loops != loops and not fixed:
             seconds = self.rates.seconds(0, self.points(loops), bytes_)
             bytes_ = 2 * self._bytes(result_loops)

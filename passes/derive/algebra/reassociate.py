@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
-from math import inf
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
@@ -28,10 +27,11 @@ from tcc.passes.derive.algebra.cost import count, estimate
 from tcc.passes.derive.algebra.factoring import Common, outer_term, shared_factors
 from tcc.passes.derive.algebra.network import Tree, Trees, leaves
 from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_factors
+from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Seconds, cheapest_first, saves
 from tcc.schedule.limits import Rates
 
 # Seconds of the best tree of a term, by its loops and its constant factors.
-_Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], float]
+_Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], Seconds]
 
 # The most trees of the result that are written out, and the most regions that are returned.
 _RANKS, _REGIONS = 3, 3
@@ -42,7 +42,7 @@ _STATES = 1 << 13
 class Rewrite(NamedTuple):
     """A region, its estimate in seconds, and its derivation from the original region."""
 
-    seconds: float
+    seconds: Seconds
     region: Region
     chain: str
 
@@ -56,7 +56,7 @@ class Rewrites(NamedTuple):
 
 
 def reassociated(
-    region: Region, constants: Sequence[bool], rates: Rates, limit: float = inf
+    region: Region, constants: Sequence[bool], rates: Rates, limit: Seconds = IMPOSSIBLE
 ) -> Rewrites:
     """Returns the orders of sums and products of a region with one output that have the lowest
     estimates; `constants` tells which parameters are constant.
@@ -76,11 +76,11 @@ def reassociated(
             chain = ("multiply out; " if spread else "") + "; ".join(writer.chain)
             candidate = Rewrite(estimate(rewritten, constants, rates), rewritten, chain)
             candidates.setdefault(fingerprint(rewritten), candidate)
-            if not writer.has_more or candidate.seconds > limit or states > _STATES:
+            if not writer.has_more or saves(limit, candidate.seconds) or states > _STATES:
                 break
         if not flat.has_nested_sums or states > _STATES:
             break
-    order = sorted(candidates.values(), key=lambda c: c.seconds)
+    order = cheapest_first(candidates.values(), lambda c: c.seconds)
     return Rewrites(tuple(order[:_REGIONS]), states)
 
 
@@ -190,14 +190,14 @@ class _Writer:
         remaining = list(terms)
         while len(remaining) > 1 and self.states < _STATES:
             savings = [
-                (self._saved(iters, dtype, pair), n, pair)
-                for n, (a, b) in enumerate(combinations(remaining, 2))
+                (self._saved(iters, dtype, pair), pair)
+                for a, b in combinations(remaining, 2)
                 for pair in shared_factors(a, b, iters)
             ]
-            best = max(savings, key=lambda f: (f[0], -f[1]), default=None)
-            if best is None or best[0] <= 0:
+            best = next(iter(cheapest_first(savings, lambda saving: -saving[0])), None)
+            if best is None or not saves(NO_TIME, best[0]):
                 break
-            shared = best[2]
+            shared = best[1]
             number = self._sum(shared.iters, dtype, shared.remainders)
             self.chain.append(f"take {_name(shared.factor)} out of two terms")
             remaining = [
@@ -206,13 +206,13 @@ class _Writer:
             remaining.append(outer_term(shared, Factor(~number, 0, shared.forms, dtype)))
         return remaining
 
-    def _saved(self, iters: Sizes, dtype: DType, shared: Common) -> float:
+    def _saved(self, iters: Sizes, dtype: DType, shared: Common) -> Seconds:
         """Returns the estimated seconds that joining two terms saves."""
         self.states += 1
-        separate = sum(self._seconds(t, iters, dtype) for t in shared.terms)
+        separate = sum((self._seconds(t, iters, dtype) for t in shared.terms), NO_TIME)
         fixed = all(self._is_fixed(f) for remainder in shared.remainders for f in remainder.factors)
-        inner = sum(self._seconds(t, shared.iters, dtype) for t in shared.remainders)
-        inner += 0.0 if fixed else self.rates.seconds(0, count(shared.iters), 0)
+        inner = sum((self._seconds(t, shared.iters, dtype) for t in shared.remainders), NO_TIME)
+        inner += NO_TIME if fixed else self.rates.seconds(0, count(shared.iters), 0)
         remainder = Factor(0, 0, shared.forms, dtype)
         outer = outer_term(shared, remainder)
         pair = self._is_fixed(shared.factor), fixed
@@ -221,7 +221,7 @@ class _Writer:
 
     def _seconds(
         self, term: Term, iters: Sizes, dtype: DType, fixed: tuple[bool, ...] | None = None
-    ) -> float:
+    ) -> Seconds:
         """Returns the estimate of the best tree of a term."""
         constants = tuple(map(self._is_fixed, term.factors)) if fixed is None else fixed
         key = term, iters, constants

@@ -26,6 +26,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     points,
 )
 from tcc.passes.fuse.unroll import MOST_RESULTS
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import typical
 
@@ -95,11 +96,12 @@ class FormWork:
     weights: int
     exchanged: int
 
-    def least_seconds(self, rates: Rates) -> float:
+    def least_seconds(self, rates: Rates) -> Seconds:
         """Returns a lower bound of the seconds of its kernels: products and sums at peak, exchanged
         bytes at the bandwidth of the second-level caches."""
         multiplying = max(self.products / rates.products, self.weights / rates.weights)
-        return multiplying + max(self.sums / rates.products, self.exchanged / rates.exchanged)
+        adding = max(self.sums / rates.products, self.exchanged / rates.exchanged)
+        return Seconds(multiplying + adding)
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:

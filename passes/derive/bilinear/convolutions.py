@@ -25,7 +25,6 @@ from tcc.ir.index import as_int
 from tcc.ir.op import Trait
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.bilinear.conv_forms import amplification
 from tcc.passes.derive.bilinear.guard import fails
 from tcc.passes.derive.bilinear.tiled_conv import (
@@ -43,8 +42,10 @@ from tcc.passes.derive.bilinear.tiled_conv import (
 )
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
 from tcc.passes.derive.sites import Site, SiteScope
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import unread
+from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the
@@ -149,7 +150,7 @@ def convolution_of(site: Site) -> Conv | None:
 
 
 def tiled(
-    conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], float], growth: float
+    conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
     """Returns the `forms` that are worth a price: those with a lower bound than the direct form.
 
@@ -161,9 +162,9 @@ def tiled(
     candidates = [
         candidate
         for candidate in every
-        if price_factor(candidate) * candidate.estimate < direct_bound
+        if saves(price_factor(candidate) * candidate.estimate, direct_bound)
     ]
-    candidates.sort(key=lambda candidate: price_factor(candidate) * candidate.estimate)
+    candidates = cheapest_first(candidates, lambda c: price_factor(c) * c.estimate)
     return SearchResult(direct_bound, tuple(_few(candidates, growth)), len(every))
 
 
@@ -183,11 +184,12 @@ def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
     )
     pairs = list(zip(candidates, sizes, strict=True))
     within = [candidate for candidate, size in pairs if size <= weight_limit]
-    bound_limit = _NEAR * min((candidate.estimate for candidate in within), default=inf)
+    bounds = cheapest_first((candidate.estimate for candidate in within), lambda bound: bound)
+    bound_limit = _NEAR * next(iter(bounds), IMPOSSIBLE)
     few: list[Tiled] = []
     smallest = inf
     for candidate, size in pairs:
-        if len(few) < _PRICED and size <= smallest and candidate.estimate <= bound_limit:
+        if len(few) < _PRICED and size <= smallest and not saves(bound_limit, candidate.estimate):
             smallest = _SMALLER * size
             few.append(candidate)
     if within and smallest > _SMALLER * weight_limit:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tcc.ir.region import Region
 from tcc.ir.region.affine import units
 from tcc.ir.region.edit import spliced
-from tcc.passes.derive.rules.neutral import needed
+from tcc.ir.region.neutral import needed
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,

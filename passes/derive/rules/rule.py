@@ -21,7 +21,7 @@ from tcc.ir.region.affine import (
     units,
 )
 from tcc.ir.region.edit import drop_unused, mapped, readers, spliced, with_loops, without_unused
-from tcc.passes.derive.rules.neutral import folded
+from tcc.ir.region.neutral import folded
 
 Arguments: TypeAlias = tuple[int, ...]
 

@@ -11,8 +11,8 @@ from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
 from tcc.ir.region import Factor, Region, RegionStage
 from tcc.ir.region.affine import Affine, Digit, digit, substitute, unit, units
 from tcc.ir.region.edit import spliced, with_loop_order
+from tcc.ir.region.neutral import value_at
 from tcc.ir.types import BOOL
-from tcc.passes.derive.rules.neutral import value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,

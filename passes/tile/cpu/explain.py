@@ -12,6 +12,7 @@ from typing import Any
 from tcc.frozen import field_names
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import number
 from tcc.schedule.cpu.choose import choose, deciding_stage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Price, Pricer
@@ -42,7 +43,7 @@ def limit_of(price: Price) -> tuple[str, float]:
         "launch": price.launch,
     }
     name = max(terms, key=terms.__getitem__)
-    share = terms[name] / price.seconds
+    share = terms[name] / number(price.seconds)
     waits = share * (1 - 1 / max(1, price.imbalance))
     if name in ("compute", "ports") and waits > _WAITS:
         return "imbalance", waits
@@ -99,9 +100,9 @@ def rule_lines(group: TileGroup, core: CoreModel) -> Iterator[str]:
     reasons = Reasons()
     schedule = choose(group, replace(core, because=reasons.record))
     yield from _field_lines(schedule, reasons, None)
-    for number, nest in enumerate(schedule.nests):
+    for place, nest in enumerate(schedule.nests):
         for line in _field_lines(nest, reasons, deciding_stage(group, nest.stages)):
-            yield f"nest {number}  {line}"
+            yield f"nest {place}  {line}"
 
 
 def _field_lines(

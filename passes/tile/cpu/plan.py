@@ -23,9 +23,10 @@ from tcc.ir.layout import Layout, resized
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
-from tcc.passes.fuse.cpu_legality import CpuKernels, is_cpu_kernel
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
+from tcc.passes.tile.cpu.legality import CpuKernels, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,
@@ -36,6 +37,8 @@ from tcc.passes.tile.plan import (
     packable,
     packed_layout,
 )
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds
+from tcc.schedule.choice_text import text_of
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -43,12 +46,12 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# The factor by which the price of a kernel may grow if it reads a constant in another program's
-# layout: prices of different panels are no more precise.
-_SHARED = 1.08
+# A layout of its own must save this much against the layout that other programs share.
+_SHARED = MARGINS["shared layout"]
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 
@@ -56,11 +59,13 @@ _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 class CoreChooser(CpuKernels, KernelChooser):
     """Plans kernels for cores of one kind."""
 
-    def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
+    def __init__(
+        self, core: CoreModel, pricer: Pricer | None = None, ledger: Ledger = SILENT
+    ) -> None:
         """With a `pricer`, schedules near the analytic one are priced and the cheapest is used;
         `priced` counts them. Without one the analytic schedule is used."""
         CpuKernels.__init__(self, core, pricer)
-        KernelChooser.__init__(self)
+        KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
         # The numbers and knobs that each kernel's schedule was chosen from.
         self._cores: dict[Bound, CoreModel] = {}
@@ -108,17 +113,23 @@ class CoreChooser(CpuKernels, KernelChooser):
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
         structure = self._structure(key)
-        limit = pricer.price(bound.group, bound.schedule).seconds * _SHARED
+        price = pricer.price(bound.group, bound.schedule).seconds
+        own = Alternative(False, price, name="layout of its own")
         for panel in PANELS:
             packed = structure.packed(Knobs(panel=panel))
             if tuple(s.layout for s in packed) != layouts:
                 continue
             group, schedule = structure.with_knobs(Knobs(panel=panel))
-            if pricer.price(group, schedule).seconds <= limit:
+            shared = Alternative(
+                True, pricer.price(group, schedule).seconds, name=f"layout of panel {panel}"
+            )
+            if self.ledger.decide(
+                lambda: site("shared-layout", *key, layouts), shared, (own,), _SHARED
+            ).replacement:
                 return packed, self._bound(structure, Knobs(panel=panel))
         return None
 
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the price under the analytic schedule. Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
 
@@ -128,7 +139,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         further_prices = (self.price(group, schedule) for group in structure.resized(Knobs()))
         return (self.price_of(key), *further_prices)
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         return None if self.pricer is None else KernelChooser.alone(self, expr, constants)
 
     def least_units(self, bound: Bound) -> Index | None:
@@ -144,7 +155,8 @@ class CoreChooser(CpuKernels, KernelChooser):
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
-            self._structures[key] = self._cheapest_form(key)
+            with self.ledger.trial():
+                self._structures[key] = self._cheapest_form(key)
         return self._structures[key]
 
     def _cheapest_form(self, key: KernelKey) -> Structure:
@@ -158,13 +170,24 @@ class CoreChooser(CpuKernels, KernelChooser):
         structures = [Structure(key, form) for form in forms]
         if len(structures) == 1:
             return structures[0]
-        return min(structures, key=lambda s: self.price(*s.with_knobs(Knobs())))
+        rule, *others = (
+            Alternative(s, self.price(*s.with_knobs(Knobs())), name=text_of(s.form))
+            for s in structures
+        )
+        return self.ledger.decide(lambda: site("form", *key), rule, others).replacement
 
     def bind(self, key: KernelKey) -> Planned:
-        structure = self._structure(key)
-        knobs = Knobs()
+        if self.ledger.listens:  # kernels that are only priced leave no decision
+            self._structures[key] = self._cheapest_form(key)
+        structure, knobs = self._structure(key), Knobs()
         if self.pricer is not None:
-            choice = cheapest(structure.with_knobs, self.pricer, structure.resized)
+            choice = cheapest(
+                structure.with_knobs,
+                self.pricer,
+                structure.resized,
+                self.ledger,
+                lambda: site("schedule", *key),
+            )
             knobs, self.priced = choice.knobs, self.priced + choice.priced
         return structure.packed(knobs), self._bound(structure, knobs)
 
@@ -192,7 +215,7 @@ class Structure:
     """A kernel's expression and storage, and the groups and schedules that knobs give."""
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
-        self._key, self._core = key, core
+        self._key, self._core, self.form = key, core, core.limits.form
         self._plain = build_group(*key, limits=core.limits)
         # Only the knobs of blocks and vectors change how constants are packed.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}

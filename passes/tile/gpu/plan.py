@@ -9,7 +9,6 @@ Requires layouts. Establishes one block kernel for each distinct structure.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -19,11 +18,12 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, DType, TensorType
-from tcc.passes.choose.split_k import split_k
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.forms import repeating_forms
-from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
+from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
+from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.passes.tile.plan import (
     Bound,
@@ -33,13 +33,16 @@ from tcc.passes.tile.plan import (
     packable,
     permuted_constant,
 )
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule
+from tcc.schedule.choice_text import text_of
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import FusionLimits, Rates
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
 
 
@@ -49,7 +52,7 @@ class BlockChooser(KernelChooser):
     gaps = False  # reads outside are masked, and the host fills halos
     scratch = False
     updates = True
-    tolerance = 1.25  # chosen before any GPU had timed these prices
+    join_margin = MARGINS["join on GPUs"]
 
     def __init__(
         self,
@@ -57,15 +60,18 @@ class BlockChooser(KernelChooser):
         floats: DType = F32,
         *,
         skips: bool = True,
+        ledger: Ledger = SILENT,
     ) -> None:
         """`floats`: the type in which operands of f32 will be stored once kernels are known;
         `skips` as in `lower_blocks`."""
-        super().__init__()
+        super().__init__(ledger)
         self.profile, self.floats, self.skips = profile, floats, skips
         self.limits = replace(profile.limits, launch_bytes=LAUNCH * profile.bandwidth)
         matrix = dict(profile.matrix).get(floats.name, profile.flops)
         self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
-        self.divides = partial(split_k, profile=profile, prices=self.best)
+        self.divides = partial(split_k, profile=profile, prices=self.best, ledger=ledger)
+        # Kernels whose schedules were forced, which no other schedule replaces.
+        self.pinned: set[Bound] = set()
         self._prices: dict[Expr, BlockPrice | None] = {}
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
@@ -74,7 +80,7 @@ class BlockChooser(KernelChooser):
     def candidates(self, group: TileGroup) -> Sequence[BlockSchedule]:
         return list(dict.fromkeys(candidates(group)))
 
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         assert isinstance(schedule, BlockSchedule)
         return BlockPricer(group, self.profile).price(schedule).seconds
 
@@ -94,7 +100,11 @@ class BlockChooser(KernelChooser):
         """Returns the planned kernel. Raises `NotBlocks` for an expression that is no block
         kernel."""
         packed, group = self._packed(*key)
-        return packed, self.scheduled(group, choose_blocks(group, self.profile))
+        schedule = choose_blocks(group, self.profile, self.ledger, lambda: site("blocks", *key))
+        bound = self.scheduled(group, schedule)
+        if self.ledger.listens and schedule != choose_blocks(group, self.profile):
+            self.pinned.add(bound)
+        return packed, bound
 
     def _packed(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
@@ -102,27 +112,36 @@ class BlockChooser(KernelChooser):
         """Returns the operands with constants packed, and the group on them, in the cheapest
         form."""
 
-        def made(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
+        def packed_group(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
             loops = build_group(expr, operands, results, collapsed=False, limits=limits)
             packed = pack_factors(loops, operands)
             return packed, build_group(expr, packed, results, limits=limits)
 
-        forms = [made(form) for form in repeating_forms(expr, self.limits)]
-        return forms[0] if len(forms) == 1 else min(forms, key=lambda m: self._seconds_of(m[1]))
+        forms = repeating_forms(expr, self.limits)
+        if len(forms) == 1:
+            return packed_group(forms[0])
+        pairs = ((form, packed_group(form)) for form in forms)
+        rule, *others = (
+            Alternative(pair, self._seconds_of(pair[1]), name=text_of(form.form))
+            for form, pair in pairs
+        )
+        return self.ledger.decide(
+            lambda: site("form", expr, tuple(operands), tuple(results)), rule, others
+        ).replacement
 
-    def _seconds_of(self, group: TileGroup) -> float:
+    def _seconds_of(self, group: TileGroup) -> Seconds:
         """Returns the lowest price of a group; infinite for a group that is no block kernel."""
         fits = blocks_fit(group, self.profile)
-        return ranked(group, self.profile)[0].price.seconds if fits else inf
+        return ranked(group, self.profile)[0].price.seconds if fits else IMPOSSIBLE
 
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the lowest price; infinite for an expression that is no block kernel."""
         expr, operands, results = key
         stored_expr = stored_as(expr, self.floats)
         price = self._lowest_price(
             stored_expr, _typed(operands, stored_expr.params), _typed(results, stored_expr.types)
         )
-        return inf if price is None else price.seconds
+        return IMPOSSIBLE if price is None else price.seconds
 
     def best(self, expr: Expr) -> BlockPrice | None:
         """Returns the lowest price of one kernel of `expr`, with operands stored as `floats` and
@@ -141,7 +160,8 @@ class BlockChooser(KernelChooser):
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> BlockPrice | None:
         try:
-            _, group = self._packed(expr, operands, results)
+            with self.ledger.trial():
+                _, group = self._packed(expr, operands, results)
             return ranked(group, self.profile)[0].price
         except NotBlocks:
             return None

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tcc.passes.choose.beam import EXACT, Link, Picks, choose_together
 from tcc.schedule.alternatives import Alternative
 
-Option = partial(Alternative, "", "")
-Places = Sequence[Sequence[Alternative[str, str]]]
+Option = partial(Alternative, "")
+Places = Sequence[Sequence[Alternative[str]]]
 Table = Mapping[tuple[int, int], Sequence[Sequence[float]]]
 
 

@@ -22,14 +22,14 @@ from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
-from tcc.passes.choose.price import priced_kernels
 from tcc.passes.derive import rewritten as module
 from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.instance import agree as same
 from tcc.passes.derive.algebra.reassociate import Rewrites, reassociated
 from tcc.passes.derive.candidate import MARGIN
-from tcc.passes.derive.derive import Decision, Option, decisions, derive
+from tcc.passes.derive.derive import Option, SiteOptions, decisions, derive
 from tcc.passes.derive.sites import composed, sites
+from tcc.passes.program.price import priced_kernels
 from tcc.schedule.limits import Rates
 from tcc.target import parse_target
 
@@ -401,7 +401,7 @@ def test_what_bounds_leave_unpriced_is_dearer() -> None:
             assert least <= _seconds(decision, option)
 
 
-def _seconds(decision: Decision, option: Option) -> float:
+def _seconds(decision: SiteOptions, option: Option) -> float:
     return limits().prices.seconds(decision.site, ((decision.site, option.candidate),))
 
 

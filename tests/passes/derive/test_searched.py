@@ -17,7 +17,7 @@ from tcc.ir.region.convert import to_expr
 from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.passes.derive import rewritten
 from tcc.passes.derive.algebra.cost import products
-from tcc.passes.derive.derive import Decision, decisions, derive
+from tcc.passes.derive.derive import SiteOptions, decisions, derive
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import DerivationState
@@ -43,7 +43,7 @@ def banded(dilation: int, *, sums: bool = False) -> Graph:
     return m.finish(m.op("relu", y))
 
 
-def only(graph: Graph) -> Decision:
+def only(graph: Graph) -> SiteOptions:
     (found,) = decisions(graph, limits())
     return found
 

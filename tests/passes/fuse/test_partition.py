@@ -16,7 +16,8 @@ from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.fuse.partition import Group, NodeKind, classify, partition
+from tcc.passes.fuse.node_kinds import NodeKind, classify
+from tcc.passes.fuse.partition import Group, partition
 from tcc.passes.tile.cpu.plan import CoreChooser
 
 from tests.passes.fuse.models import MODELS, Model, shared_heads

@@ -19,12 +19,12 @@ from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.data.indexing import GatherNdAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.compose import node_expr
-from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.pipeline import lower
 from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.cpu.legality import CpuKernels
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.passes.tile.plan import KernelChooser

@@ -11,10 +11,10 @@ from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import Layout, axis_order, permuted, row_major
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.choose.split_k import split_k
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.divide_sums import with_divided_sums
 from tcc.passes.tile.gpu.plan import BlockChooser
+from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.cost import LAUNCH
 from tcc.schedule.gpu.schedule import BlockProfile

@@ -19,9 +19,9 @@ from tcc.ops.algebra.reduce import ArgAttrs, ReduceAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
+from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockSchedule

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
+from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.open_sizes import Times
 
 
 def priced_kernels(
     graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
-) -> Iterator[tuple[Kernel, float]]:
+) -> Iterator[tuple[Kernel, Seconds]]:
     """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
     own."""
     for kernel, key in _keys(graph, planner, ends):
@@ -33,7 +36,8 @@ def timed_kernels(
 def _keys(
     graph: Graph, planner: KernelChooser, ends: Collection[Node]
 ) -> Iterator[tuple[Kernel, KernelKey]]:
-    placed = place_graph(graph, LoweringContext(planner, ends=ends, priced=True))
+    with planner.ledger.trial():
+        placed = place_graph(graph, LoweringContext(planner, ends=ends, priced=True))
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, kernel_key(kernel, placed.layouts, constants)
@@ -41,8 +45,20 @@ def _keys(
 
 def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
     """Returns the number of the graph whose kernels take the least time together."""
-    prices = [sum(seconds for _, seconds in priced_kernels(g, planner)) for g in graphs]
-    return prices.index(min(prices))
+    rule, *others = (
+        Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")
+        for n, g in enumerate(graphs)
+    )
+    return planner.ledger.decide(
+        lambda: site("graph", *map(_content, graphs)), rule, others
+    ).replacement
+
+
+def _content(graph: Graph) -> tuple[Any, ...]:
+    """Returns the operators of a graph with their attributes and types, which name no value."""
+    inputs = tuple(v.type for v in graph.inputs)
+    nodes = ((n.op.name, n.attrs, tuple(v.type for v in n.outputs)) for n in graph.nodes)
+    return inputs, tuple(nodes)
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:

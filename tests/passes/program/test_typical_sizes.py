@@ -11,8 +11,8 @@ from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, IndexLike, const, free_vars, iterator, symbol
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.choose.price import priced_kernels
 from tcc.passes.graph.fix_sizes import with_typical
+from tcc.passes.program.price import priced_kernels
 from tcc.schedule.nest import TYPICAL, trips, typical
 
 from tests.frontends.torch.torch_samples import export

@@ -21,6 +21,7 @@ from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.result_scratch import lie_in_results
 from tcc.passes.tile.cpu.scratch import resident_values
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
 from tcc.schedule.cpu.choose import choose
@@ -34,6 +35,9 @@ from tcc.schedule.nest import (
     of_bytes,
     row_loop,
 )
+
+# The clock of a core without a machine.
+_HERTZ = 1e9
 
 
 class CpuKernels(KernelModel):
@@ -63,8 +67,9 @@ class CpuKernels(KernelModel):
             forms += (replace(self.limits, merges_reductions=True),)
         return tuple(replace(self.core, limits=form) for form in forms)
 
-    def gain(self, group: TileGroup) -> float:
-        return kept_gain(group, choose(group, self.core), self.core)
+    def gain(self, group: TileGroup) -> Seconds:
+        hertz = _HERTZ if self.pricer is None else self.pricer.machine.hertz
+        return Seconds(kept_gain(group, choose(group, self.core), self.core) / hertz)
 
     def candidates(self, group: TileGroup) -> Sequence[Schedule]:
         return candidates(group, self.core)
@@ -77,7 +82,7 @@ class CpuKernels(KernelModel):
         pricer.counted = self.pricer.counted
         return CpuKernels(self.core, pricer)
 
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         assert self.pricer is not None
         assert isinstance(schedule, Schedule)
         return self.pricer.price(group, schedule).seconds

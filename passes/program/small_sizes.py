@@ -43,12 +43,14 @@ from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelChooser
+from tcc.schedule.alternatives import NO_TIME, Seconds, number
 from tcc.schedule.backend import KernelModel
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
 
 # The fraction of its time that direct sums have to save at the smallest sizes: prices err.
-_LEAST = 0.1
+_LEAST = MARGINS["direct sums of small sizes"].saves
 
 
 def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
@@ -106,12 +108,12 @@ def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> lis
     """Returns the times of a site's direct sums over those of its fast algorithm, at the first
     `sets` sets of sizes."""
 
-    def seconds(body: Body, at: int) -> float:
+    def seconds(body: Body, at: int) -> Seconds:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
         groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
-        return sum(model.price(group, bound.schedule) for bound, group in groups)
+        return sum((model.price(group, bound.schedule) for bound, group in groups), NO_TIME)
 
-    return [seconds(site.direct, n) / seconds(site.fast, n) for n in range(sets)]
+    return [number(seconds(site.direct, n)) / number(seconds(site.fast, n)) for n in range(sets)]
 
 
 # ---- sites --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply
 from tcc.ir.types import BF16, F32, DType, tensor
-from tcc.passes.fuse.gpu_legality import is_gpu_kernel
+from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.schedule.gpu.schedule import BlockProfile
 
 DEVICE = BlockProfile()

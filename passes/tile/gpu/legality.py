@@ -1,7 +1,6 @@
 """Decides what may be one kernel on a GPU: a block kernel whose blocks fit the registers."""
 
 from collections.abc import Sequence
-from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -14,6 +13,7 @@ from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
+from tcc.schedule.alternatives import IMPOSSIBLE
 from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
@@ -49,7 +49,7 @@ def _is_block_kernel(
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
-            and best.price.seconds < inf  # values that no registers hold are better stored
+            and best.price.seconds != IMPOSSIBLE  # values that no registers hold are better stored
             and sum(map(is_matmul, group.stages)) <= contractions
         )
     except TccError:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, inserted, known_extent
@@ -20,22 +19,25 @@ from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.split_reductions import trips
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds, saves
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
+from tcc.schedule.margins import MARGINS
 
+# Kernels that take less are not divided.
+_SHORT = Seconds(2 * LAUNCH)
 # Steps of a sum that a tile computes at once: every part is a multiple.
 _STEP = 64
-# The fraction of the price that a second kernel must save.
-_MARGIN = 0.05
-
 # Returns the best price of a kernel; None for an expression that is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
-def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
+def split_k(
+    expr: Expr, profile: BlockProfile, prices: Prices, ledger: Ledger = SILENT
+) -> tuple[Expr, int] | None:
     """Returns `expr` with its only reduction divided into parts, and the number of the stage that
     computes them, behind which to cut; None if that costs more, or sizes are symbolic."""
     reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
@@ -49,12 +51,15 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     loop = max(stage.reduce, key=lambda v: trips((v,)))
     counts = _counts(trips((loop,)))
     price = prices(expr) if counts else None
-    if price is None or price.units >= 2 * profile.processors or price.seconds < 2 * LAUNCH:
+    if price is None or price.units >= 2 * profile.processors or saves(price.seconds, _SHORT):
         return None
-    rule = Alternative(expr, expr, price.seconds)
-    divided = [_with_parts(expr, number, loop, parts) for parts in counts]
-    alternatives = [Alternative(expr, e, _seconds(e, number, profile, prices)) for e in divided]
-    best = preferred(rule, alternatives, _MARGIN)
+    rule = Alternative(expr, price.seconds, name="whole")
+    divided = ((n, _with_parts(expr, number, loop, n)) for n in counts)
+    alternatives = [
+        Alternative(e, _seconds(e, number, profile, prices), name=f"{n}-parts") for n, e in divided
+    ]
+    margin = MARGINS["split-k"]
+    best = ledger.decide(lambda: site("split-k", expr), rule, alternatives, margin)
     return None if best is rule else (best.replacement, number)
 
 
@@ -63,13 +68,13 @@ def _counts(trips: int) -> list[int]:
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
-def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> float:
+def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> Seconds:
     """Returns the price of the parts and of adding them."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
     traffic = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
-    return inf if price is None else price.seconds + streamed(profile, traffic)
+    return IMPOSSIBLE if price is None else price.seconds + Seconds(streamed(profile, traffic))
 
 
 def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:

@@ -1,0 +1,81 @@
+"""The decisions of a compile as text and as JSON lines."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tcc.passes.choose.ledger import ListeningLedger
+from tcc.schedule.alternatives import (
+    IMPOSSIBLE,
+    Alternative,
+    Decision,
+    digest_of,
+    in_order,
+    number,
+)
+
+# Alternatives of a kernel's schedule that are listed, beside the rule's and the choice.
+_SCHEDULES, _SCHEDULE_KINDS = 16, ("schedule", "blocks")
+
+
+def decision_records(
+    ledger: ListeningLedger, kind: str | None, *, every: bool
+) -> Iterator[dict[str, Any]]:
+    """Yields a record of each decision of `kind` (None: of all kinds).
+
+    With `site` and `alternative` alone, a record is a line that --choices reads. `sites` counts the
+    equal sites. Seconds are null where an alternative is impossible.
+    """
+    for decision in ledger.decisions():
+        site = decision.site
+        if kind in (None, site.kind):
+            yield {
+                "site": site.digest,
+                "alternative": decision.choice.text,
+                "kind": site.kind,
+                "place": decision.place,
+                "sites": ledger.counts[site.digest],
+                "reason": decision.reason,
+                "rule": decision.rule.text,
+                "alternatives": [
+                    {
+                        "text": a.text,
+                        "digest": digest_of(a.text),
+                        "seconds": None if a.price == IMPOSSIBLE else number(a.price),
+                    }
+                    for a in _listed(decision, every=every)
+                ],
+                "text": site.text,
+            }
+
+
+def _listed(decision: Decision[Any], *, every: bool) -> Sequence[Alternative[Any]]:
+    """Returns the alternatives to list: of schedules few, the cheapest ones."""
+    options = decision.alternatives
+    if every or decision.site.kind not in _SCHEDULE_KINDS:
+        return options
+    listed = {decision.rule.text, decision.choice.text}
+    listed.update(a.text for a in in_order(options)[:_SCHEDULES])
+    return [a for a in options if a.text in listed][:_SCHEDULES]
+
+
+def json_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Yields each record as a line."""
+    return map(json.dumps, records)
+
+
+def decision_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Yields a few lines for each decision: its site, the choice with its reason, and the
+    alternatives with their prices."""
+    rows = list(records)
+    for row in rows:
+        times = f" x{row['sites']}" if row["sites"] > 1 else ""
+        yield f"{row['kind']} {row['site']}{times}  {row['place']}".rstrip()
+        yield f"  {row['alternative']}: {row['reason']}"
+        for option in row["alternatives"]:
+            price = option["seconds"]
+            seconds = "impossible" if price is None else f"{price * 1e6:.4g} us"
+            mark = "*" if option["text"] == row["alternative"] else " "
+            rule = "  (the rule)" if option["text"] == row["rule"] else ""
+            yield f"  {mark} {option['text']}  {seconds}{rule}"
+    yield f"{len(rows)} decisions"

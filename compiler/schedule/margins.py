@@ -1,0 +1,57 @@
+"""The table of margins: the fraction of the rule's price that an alternative must save.
+
+A margin of 0 lets the lower price win. A name is used by one kind of decision.
+"""
+
+from types import MappingProxyType
+
+from tcc.frozen import frozen
+
+_UNMEASURED = "nobody measured it"
+_CHECK = (
+    "scripts/price_check: a setting that was priced to save less was about as often slower as "
+    "faster"
+)
+
+
+@frozen
+class Margin:
+    """The fraction `saves` of the rule's price, and the measurement that it comes from."""
+
+    name: str
+    saves: float
+    measurement: str
+
+
+NO_MARGIN = Margin("none", 0.0, "equal prices keep the rule, lower ones win")
+
+_ROWS = (
+    Margin("knob copy", 0.03, _CHECK),
+    Margin("knob panel", 0.08, _CHECK),
+    Margin("knob k_block", 0.08, _CHECK),
+    Margin("knob tall", 0.04, _CHECK),
+    Margin("knob wide", 0.15, _CHECK),
+    Margin("knob grain", 0.15, _CHECK),
+    Margin("knob along", 0.08, _CHECK),
+    Margin("knob stream_block", 0.08, _CHECK),
+    Margin("knob known", 0.08, _CHECK),
+    Margin(
+        "shared layout",
+        1 - 1 / 1.08,
+        "prices of different panels are no more precise (margin knob panel)",
+    ),
+    Margin("split-k", 0.05, _UNMEASURED),
+    Margin("rows of MoE tiles", 0.2, _UNMEASURED),
+    Margin("merge", 0.05, _UNMEASURED),
+    Margin("storage order", 0.1, _UNMEASURED),
+    Margin("cycles of a panel", 0.02, _UNMEASURED),
+    Margin("derivation", 0.05, _UNMEASURED),
+    Margin("direct sums of small sizes", 0.1, _UNMEASURED),
+    Margin("hopeless form", 1 - 1 / 1.15, _UNMEASURED),
+    Margin("compiled again", 1 - 1 / 1.05, _UNMEASURED),
+    Margin("spill", 0.5, _UNMEASURED),
+    # One kernel less saves memory and code; prices cannot tell smaller differences.
+    Margin("join", 1 - 1 / 1.01, _UNMEASURED),
+    Margin("join on GPUs", 1 - 1 / 1.25, "chosen before any GPU had timed these prices"),
+)
+MARGINS = MappingProxyType({row.name: row for row in _ROWS})

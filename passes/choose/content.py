@@ -1,0 +1,78 @@
+"""The content of sites: texts of expressions, storages and nodes in which no name of the model
+occurs.
+
+    x[batch, 64], batch in 1..   ->   x: f32[n0,64] with n0 in 1..
+
+Size symbols are renamed n0, n1, ... in the order in which they occur.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+from tcc.errors import InternalError
+from tcc.ir.expr import Expr, substitute_sizes
+from tcc.ir.graph import Graph
+from tcc.ir.graph.text import expr_text, graph_text, iterator_text, number, variables
+from tcc.ir.index import Index, Var, substitute, symbol
+from tcc.ir.layout import Layout, resized
+from tcc.ir.types import DType, TensorType
+from tcc.schedule.alternatives import Site
+from tcc.schedule.choice_text import text_of
+
+
+def site(kind: str, *parts: Any, number: int = 0) -> Site:
+    """Returns the site of a decision that depends on `parts`: expressions, storages, types, nodes'
+    attributes, texts, numbers and tuples of these."""
+    symbols = dict.fromkeys(v for v in variables(parts) if v.extent is None)
+    names = {
+        v: symbol(f"n{place}", v.lo, v.hi, v.divisor, v.typical) for place, v in enumerate(symbols)
+    }
+    return Site(kind, "; ".join(_text(_renamed(part, names)) for part in parts), number)
+
+
+def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
+    """Returns an item with other size symbols."""
+    if not names:
+        return item
+    match item:
+        case Index():
+            return substitute(item, names)
+        case Expr():
+            return substitute_sizes(item, names)
+        case Layout():
+            return resized(item, names)
+        case TensorType():
+            return TensorType(item.dtype, tuple(substitute(dim, names) for dim in item.shape))
+        case tuple():
+            return tuple(_renamed(part, names) for part in item)
+        case None | bool() | int() | float() | str() | DType() | Var() | Enum() | Graph():
+            return item
+    return replace(item, **{f.name: _renamed(getattr(item, f.name), names) for f in fields(item)})
+
+
+def _text(item: Any) -> str:
+    match item:
+        case bool() | int() | float():
+            return number(item)
+        case Index():
+            return item.key
+        case Var():
+            return iterator_text(item)
+        case DType() | Enum():
+            return item.name
+        case TensorType():
+            return repr(item)
+        case Expr():
+            return expr_text(item).rstrip()
+        case Graph():
+            return graph_text(item).rstrip()
+        case None | str():
+            return text_of(item)
+        case tuple():
+            return f"({', '.join(map(_text, item))})"
+        case _ if is_dataclass(item):
+            parts = (f"{f.name}={_text(getattr(item, f.name))}" for f in fields(item))
+            return f"{type(item).__name__}({', '.join(parts)})"
+    raise InternalError(f"a site's content of type {type(item).__name__} has no text")

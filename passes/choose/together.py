@@ -1,0 +1,75 @@
+"""Decisions of several sites whose prices depend on each other.
+
+sites of equal content     derive x    derive x    ->    derive x    derive#1 x
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.choose.content import site
+from tcc.schedule.alternatives import Alternative, Ledger, SiteOf
+
+_T = TypeVar("_T")
+
+
+def numbered(
+    ledger: Ledger, kind: str, contents_of: Callable[[], Sequence[tuple[Any, ...]]]
+) -> list[SiteOf]:
+    """Returns the site of each content, none for a silent ledger. Sites of equal content get
+    different numbers, for their neighbours may differ."""
+
+    def nth(place: int) -> SiteOf:
+        return lambda: site(kind, *contents[place], number=earlier[place])
+
+    contents = contents_of() if ledger.listens else ()
+    counts: Counter[Any] = Counter()
+    earlier: list[int] = []
+    for content in contents:
+        earlier.append(counts[content])
+        counts[content] += 1
+    return [nth(place) for place in range(len(contents))]
+
+
+def decide_together(
+    ledger: Ledger,
+    sites: Sequence[SiteOf],
+    places: Sequence[Sequence[Alternative[_T]]],
+    links: Mapping[tuple[int, int], Link],
+    room: float,
+    names: Sequence[str],
+) -> list[Alternative[_T]]:
+    """Returns the alternative for each place, as `choose_together` does; `names` are those of the
+    places in the model."""
+    forced = forced_numbers(ledger, sites, places)
+    picks = choose_together(places, links, room, forced)
+    choices = [alternatives[pick] for alternatives, pick in zip(places, picks, strict=True)]
+    settle_all(ledger, sites, places, choices, names)
+    return choices
+
+
+def forced_numbers(
+    ledger: Ledger, sites: Sequence[SiteOf], places: Sequence[Sequence[Alternative[Any]]]
+) -> dict[int, int]:
+    """Returns the numbers of the alternatives that `ledger` forces, by place."""
+    if not ledger.listens:
+        return {}
+    numbers = (ledger.forced(s, options) for s, options in zip(sites, places, strict=True))
+    return {place: number for place, number in enumerate(numbers) if number is not None}
+
+
+def settle_all(
+    ledger: Ledger,
+    sites: Sequence[SiteOf],
+    places: Sequence[Sequence[Alternative[_T]]],
+    choices: Sequence[Alternative[_T]],
+    names: Sequence[str],
+) -> None:
+    """Tells `ledger` the choices of all places with several alternatives."""
+    if not ledger.listens:
+        return
+    reason = "its neighbours and it take the least time together"
+    for site_of, options, choice, name in zip(sites, places, choices, names, strict=True):
+        if len(options) > 1:
+            ledger.settle(site_of, options[0], options[1:], choice, reason, name)
