@@ -16,11 +16,12 @@ from tcc.frozen import frozen
 
 @frozen
 class Feature:
-    """One instruction set: LLVM's `name`, and where the processor or the system reports it.
+    """One instruction set: LLVM's `name` for it, and the bit in which the processor or the system
+    reports it.
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
     leaf `leaf`, `subleaf` is set and the operating system saves all register states in the mask
-    `xcr0`.  On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
+    `xcr0`. On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
     """
 
     name: str
@@ -100,9 +101,10 @@ _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 @frozen
 class Vectors:
-    """The vectors of processors with the features `needs`: bits of one, and number of registers.
+    """The vectors of processors with the features `needs`.
 
-    `tile` is the accumulator block of contractions: rows, and vectors a row.
+    A vector has `bits` bits, and there are `registers` of them. `tile` is the accumulator block of
+    contractions: the number of rows, and of vectors in a row.
     """
 
     needs: frozenset[str]
@@ -136,7 +138,8 @@ class Architecture:
     c_library: str = ""
 
 
-# Architectures by the name that follows `cpu:`; the first is the default, also for hosts of GPUs.
+# Architectures by the name that follows `cpu:`.  The first is the default, also for the hosts of
+# GPUs.
 ARCHITECTURES = MappingProxyType(
     {
         "x86-64": Architecture(
@@ -508,7 +511,8 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
 
 
 def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
-    """Returns a target of GPUs with the plainest host of `arch`: one file has one host."""
+    """Returns a target of GPUs with the plainest processor of `arch` as host, because one file has
+    one host."""
     return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[ARCHITECTURES[arch].plainest])
 
 

@@ -1,4 +1,5 @@
-"""The kernels of an artifact as a table: their work, and their time against the machine's limit."""
+"""The kernels of an artifact as a table: their work, and their time compared with the machine's
+limit."""
 
 from collections.abc import Iterator, Sequence
 
@@ -70,9 +71,10 @@ _StepWork = tuple[KernelFact | None, int, float]
 
 
 def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _StepWork:
-    """Returns a step's kernel (None: work not known), launches and seconds.
+    """Returns a step's kernel, launches and seconds.
 
-    The seconds are measured, or predicted without `times`.
+    The kernel is None if its work is not known. The seconds are measured, or predicted without
+    `times`.
     """
     step = facts.steps[number]
     kernel = None if isinstance(step, str) else facts.kernels[step]
@@ -83,7 +85,8 @@ def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:
-    """Returns `contractions` as text, with their share of the machine's peak; None without any."""
+    """Returns the result of `contractions` as text, with its share of the machine's peak; None if a
+    run has no contractions."""
     flops, seconds = contractions(facts, times)
     if not seconds:
         return None
@@ -128,7 +131,8 @@ def _row(
     return KernelRow(*head, flops, bytes_, predicted, measured, bound, share, *limits)
 
 
-# Field of a row, head of its column, and factor to the unit in the head.
+# The field of a row, the title of its column, and the factor that converts to the unit in the
+# title.
 _NUMBERS = (
     ("measured", "us", 1e6),
     ("predicted", "predicted", 1e6),
