@@ -84,7 +84,7 @@ class Allowance:
         single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.floors[0]
         shape = noise.sizes.shape
         sizes = np.array([n for n in shape if n >= _ROWS])
-        # The outliers of a row have random signs, so their mean falls with the root of their number.
+        # Outliers of a row have random signs, so their mean falls with the root of their number.
         outliers = np.append(np.sqrt(sizes / np.prod(shape)), np.ones(sizes.size))
         rows = noise.measures[2:] * np.repeat(_FACTORS[2:], sizes.size)
         return np.append(single, np.maximum(rows, _OUTLIERS * _MOST / draws * outliers))

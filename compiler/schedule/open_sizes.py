@@ -72,10 +72,10 @@ def together(times: Iterable[Times]) -> Times:
 
 
 def mean_share(times: Times, base: Times) -> Seconds:
-    """Returns the mean over all sizes of the ratio of `times` to `base`, multiplied by the first of
-    `base`.
+    """Returns the mean ratio of `times` to `base` over the sets of sizes, as a time.
 
-    A choice by this mean is not much slower than the best one at any set of sizes.
+    The mean is multiplied by the first time of `base`. A choice by this mean costs little at any
+    set of sizes.
     """
     if not saves(NO_TIME, base[0]):
         return times[0]

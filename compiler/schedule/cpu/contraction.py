@@ -145,8 +145,10 @@ def with_phases(
 
 
 def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
-    """Returns the register blocks for a window with so many columns that several vectors of lanes
-    would not fit the registers; empty for other stages."""
+    """Returns the register blocks for a window of more than `WINDOW` columns, up to `WIDE_WINDOW`.
+
+    One block multiplies all its columns by one vector of lanes. Empty for other stages.
+    """
     stage = contraction.stage
     if not stage.reduce:
         return {}
@@ -220,7 +222,7 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: 
 def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
     """Returns the cycles of rows x vectors multiply-adds.
 
-    They are the most of three: arithmetic, its latency, and the loads of both operands.
+    They are the largest of three: arithmetic, its latency, and the loads of both operands.
     """
     sums = (rows + unpacking) * vectors / core.fmas
     return max(sums, core.latency, (rows + vectors) / core.loads)
@@ -229,7 +231,7 @@ def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
 def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreModel) -> float:
     """Returns the busiest core's share of the tiles, divided by an even share.
 
-    Each core takes the same number of neighbouring tiles.
+    Each core takes about the same number of neighbouring tiles.
     """
     size = trips(contraction.vector)
     panel_loops = contraction.vector_factor - {contraction.vector}

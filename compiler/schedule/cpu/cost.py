@@ -463,7 +463,7 @@ class _Pricing:
         """Returns seconds of traffic.
 
         They are, in order: from the second cache, from the third cache, from memory; one core's
-        share of memory traffic alone; and the largest constant from memory. The last number tells
+        share of the memory traffic, if that core runs alone; and the largest constant from memory. The last number tells
         how often each byte of that constant is loaded.
         """
         machine, hertz = self.machine, self.machine.hertz
