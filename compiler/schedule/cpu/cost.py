@@ -92,9 +92,9 @@ class Pricer:
     """Prices groups for one machine, and caches the work that it counted in them.
 
     `constants` are the bytes of all the model's weights; None: they come from memory in every run.
-    The bytes of them that a cache does not keep come from the next level. Of computed operands,
-    caches hold as much as they keep of all that a group touches. `pairs`: one instruction
-    multiplies two bf16 in the time of one f32.
+    The bytes of them that a cache does not keep come from the next level. Caches hold as much of
+    computed operands as they keep of all that a group touches. `pairs`: one instruction multiplies
+    two bf16 in the time of one f32.
     """
 
     def __init__(
@@ -463,8 +463,8 @@ class _Pricing:
         """Returns seconds of traffic.
 
         They are, in order: from the second cache, from the third cache, from memory; one core's
-        share of the memory traffic, if that core runs alone; and the largest constant from memory. The last number tells
-        how often each byte of that constant is loaded.
+        share of the memory traffic, if that core runs alone; and the largest constant from memory.
+        The last number tells how often each byte of that constant is loaded.
         """
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
@@ -482,8 +482,7 @@ class _Pricing:
         lost = 1 - exp(-computed_bytes / machine.l2.size)
         second.lose(lost, lost, self.lost[0], constants)
         l3 = second.seconds(machine.l3.read * hertz, machine.l3.write * hertz)
-        # Of a stream that is used again, the last cache keeps what fits; the remainder is read from
-        # memory.
+        # The last cache keeps the part of a reused stream that fits; memory serves the remainder.
         lost = 1 - min(1, machine.l3.size / max(1, computed_bytes * self.threads))
         handed = self.gone * (
             1 - exp(-_RESULT_PARTS * computed_bytes * self.threads / machine.l3.size)

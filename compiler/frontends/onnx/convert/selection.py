@@ -122,7 +122,7 @@ def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
 def _center_crop_pad(ctx: NodeContext) -> Results:
     """Converts CenterCropPad, which cuts or pads around the centre.
 
-    Of an odd number of elements, one more is cut or added at the end.
+    If the number of elements is odd, one more is cut or added at the end.
     """
     x = ctx.input(0)
     target_sizes = ctx.sizes(ctx.input(1), "the shape")

@@ -47,7 +47,7 @@ def _explicit(ctx: NodeContext, axes: int) -> Pads:
 def _halves(padding: Sequence[Index], upper: bool) -> Pads:
     """Splits the padding of each axis in two parts.
 
-    Of an odd number of elements, one more goes to the end if `upper`, else to the start.
+    If their number is odd, one more element goes to the end if `upper`, else to the start.
     """
     small = tuple(floordiv(t, 2) for t in padding)
     large = tuple(t - s for t, s in zip(padding, small, strict=True))

@@ -172,7 +172,7 @@ def _nan_median(ctx: CallContext) -> Any:
 def _mode(ctx: CallContext) -> Sequence[Operand]:
     """Returns the most frequent value along an axis and its last position.
 
-    Of several such values it is the smallest.
+    If several values are most frequent, it is the smallest.
     """
     x, axis, size = _line(ctx)
     ranked, _ = _ordered(ctx, x, axis, const(size))
