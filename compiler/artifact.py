@@ -243,8 +243,11 @@ def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
 
 @frozen
 class _Header:
-    """The header of an ELF file: the place of its table of sections, and the number of the section
-    with their names."""
+    """The header of an ELF file.
+
+    `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
+    `names` is the number of the section with the sections' names.
+    """
 
     table: int
     entry: int

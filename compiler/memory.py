@@ -34,7 +34,8 @@ def memory_here(root: Path = Path("/")) -> int:
 
 
 def taken(process: int | str = "self") -> int:
-    """Returns a process's resident bytes that no file backs; 0 where the process has ended."""
+    """Returns the resident bytes of a process that are not pages of files; 0 if the process has
+    ended."""
     text = _text(Path(f"/proc/{process}/statm")) or "0 0 0"
     _, resident, shared, *_ = map(int, text.split())
     return (resident - shared) * _PAGE

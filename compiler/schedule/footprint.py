@@ -91,8 +91,10 @@ class Touch:
         return replace(self, steps=tuple(steps), loops=renamed_loops)
 
     def step(self, var: Var | None) -> int | None:
-        """Returns the elements between neighbours along `var`: 0 if the touch does not vary with
-        it, None if they are irregular."""
+        """Returns the elements between neighbours along `var`.
+
+        It is 0 if the touch does not vary with `var`, and None if the distances are irregular.
+        """
         if var not in self.loops:
             return 0
         sizes = [s.size for s in self.steps if s.var is var and s.every == 1]

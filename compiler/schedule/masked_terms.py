@@ -244,8 +244,8 @@ def _leave_scores(
     accumulators: Sequence[int],
     conditions: Sequence[_Condition],
 ) -> bool:
-    """Returns True if every row has a place along the streaming loop where all `conditions` hold
-    and the term is a score."""
+    """Returns True if every row has a term along the streaming loop that is a score and meets all
+    `conditions`."""
     first = [const(0), *(ceildiv(-c.offset, c.step) for c in conditions if c.step > 0)]
     last = [extent(stream.loop) - 1, *(c.offset // -c.step for c in conditions if c.step < 0)]
     if not all(at_most(a, b) for a in first for b in last if (a, b) != (first[0], last[0])):

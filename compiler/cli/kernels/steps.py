@@ -17,10 +17,10 @@ from tcc.runtime import Module
 
 @frozen
 class StepTime:
-    """The seconds of one step in one run of the program, in which the step runs `times` times.
+    """The seconds that one step takes in a run, in which it runs `times` times.
 
-    `step` is the number of a kernel or the name of a runtime function.  `sizes` are the size
-    arguments of the kernel (None: not known).  `threads` counts the threads (None: all cores).
+    `step` is the number of a kernel or the name of a runtime function. `sizes` are the size
+    arguments of the kernel (None: not known). `threads` counts the threads (None: all cores).
     """
 
     step: int | str

@@ -19,8 +19,8 @@ from tcc.frontends.onnx.pieces import bodies, read_names
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 
-# The operands of contractions, and the summed axis of each.  None: the longest axis but the first,
-# as in the window of a convolution.
+# The numbers of the operands of contractions, and the axis along which each is summed. None stands
+# for the longest axis but the first, as in the window of a convolution.
 _AXES: Mapping[str, Mapping[int, int | None]] = {
     "MatMul": {0: -1, 1: -2},
     "Conv": {0: None, 1: None},
@@ -130,8 +130,10 @@ class _Rounder:
     def _weights(
         self, node: onnx.NodeProto, constants: Mapping[str, _Maker], graph: onnx.GraphProto
     ) -> tuple[frozenset[str], list[int]]:
-        """Rounds the constant operands of a contraction.  Returns the constants they were computed
-        from, and the numbers of the other operands."""
+        """Rounds the constant operands of a contraction.
+
+        Returns the constants from which they were computed, and the numbers of the other operands.
+        """
         sources: frozenset[str] = frozenset()
         variable_operands = []
         for number, axis in _axes(node).items():
@@ -194,7 +196,7 @@ class _Rounder:
         graph.node.extend(nodes)
 
     def _other_sum(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yields nodes that change a sum by as much as another order of summation would."""
+        """Yields nodes that change a sum as much as summation in another order would."""
         if node.op_type in _SUMS and node.output[0] in self.floats:
             name = node.output[0]
             rng = np.random.default_rng([self.rounding.seed, *name.encode()])

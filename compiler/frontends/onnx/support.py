@@ -192,10 +192,11 @@ def operator_names(converters: Converters) -> tuple[str, ...]:
 
 
 def operator_opsets(names: Collection[str], converters: Converters) -> dict[str, tuple[int, ...]]:
-    """Returns the opsets that define importable ONNX operators of these names, in any domain and
-    case. An operator that ONNX does not define itself has opset 1.
+    """Returns the opsets that define importable ONNX operators called `names`, in any domain and
+    case.
 
-    Example: {"Gelu": (20,), "com.microsoft.Gelu": (1,)} for gelu.
+    An operator that ONNX does not define itself has opset 1. Example: {"Gelu": (20,),
+    "com.microsoft.Gelu": (1,)} for gelu.
     """
     survey, lower = _Survey({}, converters), {name.lower() for name in names}
     standard = {"": onnx.defs.onnx_opset_version()}

@@ -136,8 +136,10 @@ class _File:
 
 
 def _members(data: memoryview) -> dict[str, tuple[int, int, int]]:
-    """Returns offset, size and checksum of each member, by its name without the archive's
-    folder."""
+    """Returns the offset, size and checksum of each member by its name.
+
+    The name leaves out the folder that contains the whole archive.
+    """
     file: Any = _File(data)
     try:
         listed = zipfile.ZipFile(file).infolist()

@@ -17,10 +17,10 @@ from tcc.ir.types import I64
 def finish_program(
     scope: Scope, program: TorchProgram, results: Sequence[Any], inputs: Mapping[str, Any]
 ) -> Graph:
-    """Returns the graph with the program's results as outputs, without those that are None.
+    """Returns the graph with the program's results as outputs; results that are None are left out.
 
-    A result that is an input, a constant or an earlier result becomes a copy.  New values of inputs
-    come last, as `NAME.updated`; each is its input, updated in place.
+    A result that is an input, a constant or an earlier result becomes a copy. The new values of
+    updated inputs come last, as `NAME.updated`; their memory is that of the input.
     """
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)

@@ -26,7 +26,7 @@ from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 
 @entity
 class Var:
-    """A size symbol (`extent` None) or an iterator over `0 <= var < extent`."""
+    """A size symbol, or an iterator over `0 <= var < extent`; a symbol's `extent` is None."""
 
     name: str
     lo: int
@@ -268,7 +268,10 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
 
 
 def _divide(num: Index, den: Index) -> tuple[Index, Index]:
-    """Splits `num` into `den * quotient + remainder`, with all terms that `den` divides."""
+    """Returns (quotient, remainder) with `num == den * quotient + remainder`.
+
+    Each term that `den` divides goes to the quotient.
+    """
     if den is const(1):
         return num, const(0)
     quotient: dict[Monomial, int] = {}
@@ -301,7 +304,7 @@ def within(index: Index, den: Index) -> bool:
 
 
 def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
-    """Returns the terms of `index` that `den` certainly divides, and the sum of the other terms."""
+    """Returns the terms of `index` that `den` certainly divides, and the sum of its other terms."""
     if den.terms:
         return (), index
     terms = tuple(_sorted((term,), 0) for term in index.terms)

@@ -50,8 +50,10 @@ def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
 
 @dataclass
 class _Differing:
-    """The registers and buffers that may differ between the ranks of one group, -1 for all ranks,
-    at one point of the program."""
+    """The registers and buffers that may differ between ranks at one point of the program.
+
+    The ranks are those of one group; group -1 has all ranks.
+    """
 
     program: Program
     results: Sequence[Sequence[int]]

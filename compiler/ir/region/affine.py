@@ -378,7 +378,10 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
 
 
 def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
-    """Returns the digit of a loop of two trips, which is a linear form; None for other forms."""
+    """Returns the digit as a form without digits; None if that is not possible.
+
+    It is possible for a loop of two trips, because any function of two points is linear.
+    """
     terms = [(k, step) for k, step in enumerate(of.steps) if step != 0]
     if of.digits or len(terms) != 1 or extents[terms[0][0]] != 2:
         return None
@@ -391,7 +394,8 @@ def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
 
 
 def _scales(of: Affine, div: int) -> list[int]:
-    """Returns the numbers over 1 that may divide `div` and some terms, largest first."""
+    """Returns the numbers greater than 1 that divide `div` and possibly some terms, largest
+    first."""
     steps = [s for s in (*of.steps, *(d.step for d in of.digits)) if isinstance(s, int) and s]
     scales = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
     return sorted(scales - {1, div} if steps else (), reverse=True)

@@ -136,8 +136,11 @@ class IndexFacts:
 
 
 def _applied(index: Index, facts: Sequence[Guard]) -> Index:
-    """Rewrites `index`: the expression that a fact bounds becomes a new iterator over the fact's
-    extent."""
+    """Returns `index` in terms of new iterators.
+
+    Each fact bounds an expression; a new iterator over the fact's extent takes the place of that
+    expression.
+    """
     for number, fact in enumerate(facts):
         bounded = iterator(f"within.{number}", fact.extent)
         for monomial, coeff in fact.index.terms:
@@ -181,8 +184,8 @@ def _without_remainders_of_sizes(index: Index) -> Index:
 def _nonnegative(index: Index) -> bool:
     """True if `index >= 0` is certain.
 
-    Each iterator is set to the end that makes the index smallest; then sizes that are divided are
-    split in quotient and remainder.
+    First each iterator is set to the end of its range that makes the index smallest. Then each size
+    that is divided is written as quotient and remainder.
     """
     for _ in range(3):
         if at_most(const(0), index) or at_most(const(0), _with_upper_bounds_of_remainders(index)):

@@ -65,10 +65,12 @@ class Strip:
     """The rows of a stage that a tile computes for its rows of the common loop `loop`.
 
     For rows `b .. b + n - 1` of `loop`, later stages read the rows `scale*b + low` to `scale*(b + n
-    - 1) + high` of the stage's loop `rows`.  Local memory holds these rows one after the other; a
-    row has for each other loop, outermost first, the elements `(before, extent, after)`.  Elements
-    before and after, and rows outside `rows`, are the `fills` of the stage's components (None:
-    nothing reads them).
+    - 1) + high` of the stage's loop `rows`.
+
+    Local memory holds these rows one after the other. `row` has a triple `(before, extent, after)`
+    for each other loop, outermost first: the numbers of elements before the loop's elements, of the
+    loop, and after them. Elements before and after, and rows outside `rows`, have the value `fills`
+    of their component. None there means that nothing reads them.
     """
 
     loop: Var
@@ -81,7 +83,7 @@ class Strip:
 
     @property
     def width(self) -> int:
-        """Elements of a row with its borders."""
+        """The number of elements of a row, with those before and after."""
         return prod(sum(axis) for axis in self.row)
 
     def count(self, size: int) -> int:
@@ -139,10 +141,11 @@ class Rescale:
 
 @frozen
 class StreamLoop:
-    """Stages that share the streaming loop `loop`, a block at a time.
+    """Stages that run together through the streaming loop `loop`, a block at a time.
 
-    Each of `stages` has the loop as an iterator or reduces over it.  `before` are the stages that
-    they need and that do not have the loop; all other stages come after.
+    Each of `stages` has the loop as an iterator or reduces over it. `before` are stages that these
+    read and that do not have the loop; all other stages come after. `rescales` are the corrections
+    of running sums.
     """
 
     loop: Var

@@ -20,7 +20,8 @@ from tcc.known import all_known
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
-    """True if buffer `operand` is only read where the same body then stores to buffer `result`.
+    """True if each load of buffer `operand` is followed, in the same body, by a store of the same
+    elements to buffer `result`.
 
     `stored_once` tells separately that each element is stored once.
     """

@@ -110,8 +110,11 @@ def panels_outer(
     tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if running over all rows with one panel of the vector operand moves fewer bytes
-    from beyond the second-level cache than running over all panels for each tile of rows."""
+    """Returns True if tiles should run over all rows with one panel before the next panel.
+
+    That is so if it moves fewer bytes from beyond the second-level cache than running over all
+    panels for each tile of rows.
+    """
     stage = contraction.stage
     size = stage.body[0].dtype.bytes
     vector_bytes = footprint(group, stage, contraction.vector_factor) * size
@@ -127,8 +130,8 @@ def panels_outer(
     inner = row_bytes + vector_bytes * (1 if vector_bytes <= core.l2 else parts)
     if outer != inner:
         return outer < inner
-    # Cores that share rows each read the whole vector operand. Cores that share panels read the
-    # whole row operand, and their results lie away from where the next kernel reads its rows.
+    # Cores that share the rows each read the whole vector operand. Cores that share the panels read
+    # the whole row operand; their results are far from the core that reads these rows next.
     return vector_bytes > row_bytes + points(stage.iters) * size
 
 

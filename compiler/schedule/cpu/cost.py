@@ -246,7 +246,8 @@ class _Pricing:
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map from the loops of the stages along a reduction to the reduction's."""
+        """Returns a map of loops: from those of stages that are computed along a reduction to the
+        reduction's."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
@@ -274,7 +275,10 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage: blocks of the same nest stay in registers."""
+        """Returns the loads and stores of a stage.
+
+        Blocks of stages in the same nest stay in registers, so they are left out.
+        """
         return [
             t
             for t in work.touches

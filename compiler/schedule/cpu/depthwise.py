@@ -76,8 +76,8 @@ def _slides(
     """Returns the loops along which neighbouring results share elements of an operand that varies
     with the lanes.
 
-    Each comes with the number of the window's steps along it and the number of steps between
-    neighbouring results; the loop of the longest stride comes first.
+    Each loop comes with two numbers: the steps of the window along it, and the steps between the
+    windows of neighbouring results. The loop whose neighbours lie furthest apart comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []

@@ -37,9 +37,10 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
 
 
 def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
-    """Returns the work of a tile on a stage in shares, at most about `_WORTH`.
+    """Returns the work of a tile on a stage, in shares of which `_WORTH` are worth a thread; at
+    most about `_WORTH`.
 
-    `sizes` are factors of the work of all `tiles`.
+    `sizes` are factors whose product is the work of all `tiles`.
     """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate

@@ -80,9 +80,11 @@ def strip_rows(
 
 
 def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
-    """Returns the cycles that the stages of `group` save as one kernel, compared with kernels that
-    exchange their results through memory: the traffic and launches, minus the rows that are
-    computed twice. Negative if strips are useless."""
+    """Returns the cycles that the stages of `group` save as one kernel; negative if they lose.
+
+    They are compared with kernels that exchange their results through memory. The kernel saves
+    traffic and launches, but computes some rows twice.
+    """
     if not _channel_by_channel(group, core):
         return -1.0
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
@@ -188,8 +190,8 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
-    """Returns the bytes of scratch for the part of a stage that a tile of `sizes` computes for
-    other stages."""
+    """Returns the bytes of scratch that a tile of `sizes` needs for a stage that other stages
+    read."""
     strip = stage.strip
     if strip is None:
         return 0

@@ -1,5 +1,5 @@
-"""Tiles of a contraction between stages that expand each point to many elements and combine them
-again.
+"""Tiles of a contraction between two kinds of stages: one expands each point to many elements, the
+other combines these elements again.
 
     v[p, t, c] = f(p; x[t, c])                             p: 36 elements of a point
     m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]
@@ -7,8 +7,8 @@ again.
 
 The values that these stages exchange are several times what they read and write, and a tile holds
 them for its rows t. If the weights u fit the second-level cache beside them, a tile is small. Else
-each tile reads the weights from far away, which must take little time compared with moving the
-exchanged values.
+each tile reads the weights from beyond that cache, which must take little time compared with moving
+the exchanged values.
 """
 
 from collections.abc import Mapping, Sequence

@@ -230,8 +230,10 @@ def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bo
 
 
 def _block_touch(stage: GroupStage, node: Read, source: StageRef) -> Touch:
-    """Returns the touch of a read of another stage's block, which is dense along the loops that it
-    varies with."""
+    """Returns the touch of a read of another stage's block.
+
+    The block is dense along the loops with which it varies.
+    """
     loops = stage.loops
     read_loops = [v for v in loops if v in free_vars(*node.indices)]
     return _dense_touch(source, False, node.dtype.bytes, read_loops)
@@ -278,8 +280,10 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
 
 
 def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
-    """Returns how often a scalar that varies with the loops `varies` is computed for each vector of
-    a stage: it is hoisted out of the other loops."""
+    """Returns how often a scalar is computed for each vector of a stage.
+
+    The scalar varies only with the loops `varies`; it is hoisted out of the other loops.
+    """
     if len(varies) == len(stage.loops):
         return 1.0
     return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
@@ -288,7 +292,7 @@ def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
 def _varies(
     stage: GroupStage, scalar: Scalar, loops_of: dict[Scalar, frozenset[Var]]
 ) -> frozenset[Var]:
-    """Returns the loops that a scalar varies with; `loops_of` caches them."""
+    """Returns the loops with which a scalar varies; `loops_of` caches them by scalar."""
     loops = loops_of.get(scalar)
     if loops is None:
         inner = () if isinstance(scalar, Read) else children(scalar)

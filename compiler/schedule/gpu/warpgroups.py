@@ -1,7 +1,8 @@
-"""Block schedules for two warpgroups with half of a tile's rows each, and one warp that copies.
+"""Block schedules for kernels in which two warpgroups multiply and one warp copies.
 
-The schedule has no price: its loads cost the other lanes nothing, and one warpgroup multiplies
-while the other does not.
+Each warpgroup has half of a tile's rows. The schedule has no price, because other prices do not
+apply to it: its loads take no time of the multiplying lanes, and one warpgroup multiplies while the
+other does not.
 """
 
 from dataclasses import replace

@@ -103,8 +103,10 @@ def _reshape(ctx: NodeContext) -> Results:
 
 
 def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
-    """Returns the number of elements of `shape` divided by the elements of `divided_by`; equal
-    dimensions cancel first."""
+    """Returns the product of `shape` divided by the product of `divided_by`.
+
+    Equal dimensions cancel first.
+    """
     numerator = list(shape)
     divisors: list[Index] = []
     for size in divided_by:

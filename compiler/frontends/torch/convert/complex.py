@@ -92,8 +92,11 @@ class ComplexContext(CallContext):
         return Complex(self.emit(op, *reals), self.emit(op, *imags))
 
     def part(self, part_name: str) -> ComplexContext:
-        """Returns the call with one part of every complex tensor; the imaginary part of a real
-        tensor is zero."""
+        """Returns the call with the part `part_name`, real or imaginary, in place of every complex
+        tensor.
+
+        The imaginary part of a real tensor is zero.
+        """
 
         def pick(value: Any) -> Any:
             if isinstance(value, Complex | complex):

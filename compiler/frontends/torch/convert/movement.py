@@ -204,8 +204,10 @@ def _repeat(ctx: CallContext) -> Operand:
 def padded(
     ctx: CallContext, x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0
 ) -> Operand:
-    """Pads `x` with (before, after) for each axis, the last axis first; negative numbers cut
-    elements off."""
+    """Pads `x`; `pads` has the elements before and after each axis, the last axis first.
+
+    Negative numbers cut elements off.
+    """
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pads) // 2):
         before[x.rank - 1 - n], after[x.rank - 1 - n] = pads[2 * n], pads[2 * n + 1]

@@ -63,7 +63,7 @@ def _arg(op: str) -> Converter:
 
 
 def _truth(op: str) -> Converter:
-    """Returns a converter of any or all."""
+    """Returns a converter of `any` or `all`."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self", BOOL)
