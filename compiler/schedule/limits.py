@@ -6,7 +6,8 @@ from tcc.schedule.alternatives import Seconds
 
 @frozen
 class Form:
-    """The structure of a kernel that prices choose; the fields are those of `FusionLimits`."""
+    """The properties of a kernel's structure that prices choose; `FusionLimits` explains the
+    fields."""
 
     walks: bool | None = None
     repeats: bool = False

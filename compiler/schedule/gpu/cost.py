@@ -1,6 +1,6 @@
 """Prices block schedules: the seconds of a tile group on a GPU, and which resource takes them.
 
-    8192 x 8192 x 8192 halves, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
+    8192 x 8192 x 8192 in f16, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
       ->  2048 tiles, one a processor: 16 rounds ; 1.4 ms of matrix units, 0.6 ms of memory
 
 A roofline of each processor (Williams, Waterman, Patterson 2009) with whole rounds of tiles. The
@@ -26,8 +26,9 @@ from tcc.schedule.nest import trips
 # memory.
 LAUNCH = 2e-6
 _FAR, _NEAR, _BARRIER, _ACROSS = 6e-7, 2.5e-7, 2e-8, 1.5e-7
-# Bytes that a processor moves in a cycle: from shared memory; from the cache, alone; and when all
-# do (5120 for 108 of an A100, 16384 for 304 of an MI300X, by their makers).
+# Bytes that a processor moves in a cycle: from shared memory; from the cache, if no other processor
+# does; and from the cache if all do. (Their makers state 5120 bytes for 108 processors of an A100,
+# and 16384 for 304 of an MI300X.)
 _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
 # The shares of the peak that are reached by copies of memory, by matrix units that do not throttle,
 # and by dependent multiply-adds of lanes.
@@ -42,15 +43,18 @@ _ISSUE = 64
 _CACHE_SHARE = 0.25
 # Bytes of an operand's element; types that are not listed have two.
 _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
-# The most tiles of a processor; bytes of shared memory that the system takes for each tile;
-# registers of a lane for addresses and masks.
+# The largest number of tiles on a processor; the bytes of shared memory that the system takes for
+# each tile; the registers of a lane for addresses and masks.
 _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
 @frozen
 class Usage:
-    """The resources of a kernel: `registers` and `private` bytes of a lane, `shared` bytes of a
-    tile."""
+    """The resources of a kernel.
+
+    A lane has `registers`, and `private` bytes for values that registers do not hold. A tile has
+    `shared` bytes of shared memory.
+    """
 
     registers: int
     private: int
