@@ -117,13 +117,14 @@ class Vectors:
 class Architecture:
     """The common properties of one architecture's processors.
 
-    `systems` are the operating systems' names for it, the compilers' name first, and `triple` is
-    LLVM's.  `isa` are its features; a processor that lacks a feature in `least` is too old, and
-    `oldest` is the common name of that minimum.  `vectors` are its kinds of vectors, widest first;
-    processors with the feature `fused` have fused multiply-adds.  `plainest` is the processor that
-    hosts GPUs, and that `--target cpu:ARCH` means on another machine.  `usual` is the processor
-    whose cache sizes stand in for a machine that does not tell its own.  `c_library` is the first
-    glibc for the architecture, if that is newer than 2.2.5.
+    `systems` are the operating systems' names for it, the compilers' name first; `triple` is LLVM's
+    name. `isa` are its features. A processor that lacks a feature in `least` is too old, and
+    `oldest` is the common name of the oldest one that is supported.
+
+    `vectors` are its kinds of vectors, widest first. Processors with the feature `fused` have fused
+    multiply-adds. `plainest` is the processor that hosts GPUs, and that `--target cpu:ARCH` means
+    on another machine. `usual` is the processor whose cache sizes replace unknown ones. `c_library`
+    is the first glibc for the architecture, if that is newer than 2.2.5.
     """
 
     systems: tuple[str, ...]
@@ -174,10 +175,10 @@ def isa_feature(name: str) -> Feature:
 class Profile:
     """One processor of the architecture `arch`.
 
-    `cpu` is LLVM's name for it.  `features` are its features in the order of its architecture's
-    `isa`; an artifact requires them at load.  Caches are in bytes, per core (`l3` is shared).
-    `tile` is the contraction microkernel's accumulator block: rows, and vectors of `vector_bits`
-    per row.
+    `cpu` is LLVM's name for it. `features` are its features in the order of its architecture's
+    `isa`; an artifact requires them at load. Caches are in bytes: `l1` and `l2` of one core, `l3`
+    of all cores together. `tile` is the accumulator block of contractions: the number of rows, and
+    of vectors of `vector_bits` in a row.
     """
 
     cpu: str

@@ -233,8 +233,8 @@ class Scope:
     def body(self, loc: str, name: str, symbols: set[str] | None = None) -> Self:
         """Returns a scope for the body `name` of the node at `loc`.
 
-        The body sees the enclosing `symbols`; by default all that exist.  Pass a set where the
-        body's own inputs created symbols.  `name` is "body" for a body that a loop repeats.
+        The body sees the enclosing `symbols`; by default all that exist. Pass a set if symbols were
+        created for the body's own inputs. `name` is "body" for a body that a loop repeats.
         """
         path = f"{loc}/{name}"
         builder = GraphBuilder(path, parent=self.builder)

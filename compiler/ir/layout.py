@@ -38,9 +38,10 @@ from tcc.ir.index import (
 
 @frozen
 class Layout:
-    """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
+    """A layout: `sizes` of the storage array, `indices` of an element over `axis_vars(shape)`, and
+    `fill` of unused storage.
 
-    `shared` are the logical axes along which elements of other values continue the storage.
+    Along the logical axes `shared`, elements of other values continue the storage.
     """
 
     sizes: Indices

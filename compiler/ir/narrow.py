@@ -23,8 +23,8 @@ _EXPONENT = 127  # the bias of f32 and of f8e8m0
 class FloatFormat:
     """A narrow float of `bits` bits, of which `fraction` bits are the fraction.
 
-    `top` is the code of the largest value, `over` the code beyond it and `nan` that of NaN, all
-    without sign.  With `signless_nan`, NaN has one code and there is no negative zero.
+    Three codes are given without sign: `top` of the largest value, `over` of the value beyond it,
+    and `nan` of NaN. With `signless_nan`, NaN has one code and there is no negative zero.
     """
 
     bits: int

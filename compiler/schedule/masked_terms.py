@@ -71,10 +71,10 @@ def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
 def needed(
     limits: Sequence[TermLimit], tile_ends: Mapping[Var, Ends]
 ) -> tuple[list[Index], list[Index]]:
-    """Returns lower bounds of the first place, and upper bounds (exclusive) of the last place, that
-    a tile needs along the streaming loop.
+    """Returns bounds of the places that a tile needs along the streaming loop.
 
-    `tile_ends` has the ends of the loops around it.
+    The first list has lower bounds of the first place, the second exclusive upper bounds of the
+    last place. `tile_ends` has the ends of the loops around the streaming loop.
     """
     firsts, stops = [], []
     for limit in limits:

@@ -92,10 +92,10 @@ def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
 def needed_terms(
     stage: GroupStage, loop: Var, tile_ends: Mapping[Var, Ends]
 ) -> tuple[Sequence[Index], Sequence[Index]]:
-    """Returns lower bounds of the first nonzero term, and upper bounds (exclusive) of the last one,
-    along a summed loop.
+    """Returns bounds of the nonzero terms along a summed loop.
 
-    `tile_ends` has the ends of the loops around it.
+    The first sequence has lower bounds of the first term, the second exclusive upper bounds of the
+    last term. `tile_ends` has the ends of the loops around the summed loop.
     """
     firsts: list[Index] = []
     stops: list[Index] = []

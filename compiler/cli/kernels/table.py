@@ -13,16 +13,18 @@ from tcc.frozen import frozen
 class KernelRow:
     """All launches of a kernel or of a runtime function in one run.
 
-    `predicted` and `measured` are seconds of the run.  The work, `flops` and `bytes`, is None for
-    runtime functions and where the sizes depend on the run's data.  With symbolic sizes it is the
-    work at the sizes of the run.
+    `predicted` and `measured` are seconds of the run. The work, `flops` and `bytes`, is None for
+    runtime functions, and if the sizes depend on the run's data. With symbolic sizes it is the work
+    at the sizes of the run.
 
     `bound` names the resource that bounds the time from below: "flops" at the machine's peak rate,
-    or "bytes" at its memory bandwidth.  `share` is the bound's part of the measured time, else of
-    the predicted time.  A bound above the measured time does not count.  Where no bound remains,
-    `bound` is "cache" without a share: the bytes came from a cache.  `limit` names what binds the
-    kernel's longest launch according to its price, and `limit_share` is its part of that launch's
-    predicted time; both are None where the artifact does not say.
+    or "bytes" at its memory bandwidth. `share` is the time of that bound, divided by the measured
+    time, or by the predicted time without a measured one. A bound above the measured time does not
+    count. If no bound remains, `bound` is "cache" without a share: the bytes came from a cache.
+
+    `limit` names the resource that takes longest in the kernel's longest launch according to its
+    price. `limit_share` is its part of that launch's predicted time. Both are None if the artifact
+    does not have them.
     """
 
     name: str

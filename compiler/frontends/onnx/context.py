@@ -225,8 +225,10 @@ def as_sequence(results: Results) -> Operands:
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:
-    """Returns a node's location for messages: the path of bodies and functions, its name, its
-    op."""
+    """Returns a node's location for messages.
+
+    It consists of the path of bodies and functions, the node's name, and its operator.
+    """
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
     return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

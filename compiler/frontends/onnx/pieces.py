@@ -43,8 +43,8 @@ class Layer:
 class PieceModel:
     """An ONNX file that can be cut into pieces.
 
-    `layers` are the graph's nodes in order; `outputs` its outputs; `constant` the values that
-    depend on no input.
+    `layers` are the nodes of the graph in order, and `outputs` its outputs. `constant` has the
+    values that depend on no input.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, Sequence[int]]) -> None:
@@ -92,10 +92,10 @@ class PieceModel:
         outputs: Sequence[str],
         fixed: frozenset[str] = frozenset(),
     ) -> tuple[str, ...]:
-        """Writes the layers `numbers` (in order) as a model, without the layers that `outputs` do
-        not need. Returns the names of its inputs.
+        """Writes the layers `numbers` (in order) as a model, and returns the names of its inputs.
 
-        `arrays` has the values that other layers compute; the names in `fixed` become constants.
+        Layers that `outputs` do not need are left out. `arrays` has the values that other layers
+        compute; the names in `fixed` become constants.
         """
         nodes = self._needed(numbers, outputs)
         computed = {name for number in nodes for name in self.layers[number].writes}

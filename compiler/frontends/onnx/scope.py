@@ -91,10 +91,11 @@ class OnnxScope(Scope):
     def define_initializers(
         self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
     ) -> None:
-        """Defines the graph's constants: dense ones as views, sparse ones as filled-in arrays.
+        """Defines the graph's constants.
 
-        `weights` maps an initialiser's number to raw data outside of the protobuf.  Names that are
-        inputs already keep the inputs as their values.
+        Dense ones become views, and sparse ones arrays with all elements. `weights` maps an
+        initialiser's number to raw data outside of the protobuf. A name that is an input already
+        keeps the input as its value.
         """
         raw, inputs = weights or {}, set(self.names)
         for number, tensor in enumerate(graph.initializer):

@@ -88,9 +88,9 @@ class Captured:
         self._programs: dict[Any, list[_CompiledProgram]] = {}
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """Computes the graph's results, in torch's order.
+        """Returns the graph's results, in torch's order.
 
-        If an input requires gradients, so do the results, and computing the gradients raises
+        If an input requires gradients, so do the results; then computing the gradients raises
         UserError.
         """
         learning = [a for a in arguments if _learns(a)] if torch.is_grad_enabled() else []
@@ -181,8 +181,10 @@ class Captured:
 
 
 class _Inference(torch.autograd.Function):  # type: ignore[misc]
-    """Calls a function without arguments whose results depend on tensors without known
-    gradients."""
+    """Calls a function without arguments.
+
+    Its results depend on tensors whose gradients are unknown.
+    """
 
     @staticmethod
     def forward(_: Any, compute: Callable[[], tuple[Any, ...]], *learning: Any) -> tuple[Any, ...]:

@@ -380,7 +380,8 @@ class _Reader:
         raise ValueError(f"results of kind {kind[:80]} are not supported")
 
     def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
-        """Returns a call, and calls that extract each of its results that something reads."""
+        """Returns a call, and a further call for each result that something reads, which extracts
+        it."""
         results_read = {n: name for n, name in enumerate(names) if name in self._read and name}
         items = [
             Call(name, "_operator.getitem", {"a": Ref(call.name), "b": n}, self._known_of(name))

@@ -98,7 +98,7 @@ class _Rebuild:
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:
-    """True if every graph output among the results becomes a value that can be renamed."""
+    """True if every output of the graph among the results can be renamed after the replacement."""
     types = [(v.type.dtype, v.type.rank) for v in results]
     if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:
         raise InternalError(

@@ -313,7 +313,10 @@ def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """Returns `index // factor`; `factor` divides every coefficient, the constant rounds down."""
+    """Returns `index // factor`, where `factor` divides every coefficient.
+
+    The constant is divided and rounded down.
+    """
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
@@ -415,10 +418,11 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns an expression of sizes alone that `index` never exceeds (`up`) or never falls below.
+    """Returns an expression of sizes alone that bounds `index`; None if none is known.
 
-    It holds wherever the iterators of `index` have a value; None where no expression is known.
-    `cancel` bounds `d * (x // d)` by x, which helps where the rest of the sum contains x.
+    With `up` it is an upper bound, else a lower bound. It holds wherever the iterators of `index`
+    have a value. `cancel` bounds `d * (x // d)` by x, which helps if the rest of the sum contains
+    x.
     """
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]

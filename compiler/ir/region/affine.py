@@ -360,8 +360,11 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 
 
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
-    """Returns `(of // div) % mod` without the part below a common scale of `of` and `div`. A form
-    `of` that is one digit is merged with the new digit."""
+    """Returns `(of // div) % mod` after dividing `of` and `div` by a common factor, and dropping
+    the remainder of that division.
+
+    A form `of` that is one digit is merged with the new digit.
+    """
     for size in _scales(of, div):
         high, low = _divided(of, size)
         if is_inside(low, size, extents):

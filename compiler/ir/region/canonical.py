@@ -143,7 +143,7 @@ def _reordered(stage: RegionStage, form: _Form) -> RegionStage:
 
 
 def _size(size: Size) -> int:
-    """Returns an int for a size; a symbol's is a hash, far from all numbers."""
+    """Returns an int for a size; for a symbol it is a hash, larger than any size."""
     return size if isinstance(size, int) else _symbol(size.key)
 
 
@@ -231,8 +231,10 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
 
 
 def _column(form: Affine, loop: int) -> _Code:
-    """Returns a loop's occurrences in the digits of a form, independent of the order of loops and
-    digits."""
+    """Returns a code for the places of a loop in the digits of a form.
+
+    The code does not depend on the order of loops and digits.
+    """
     return (
         len(form.digits),
         *sorted(

@@ -53,11 +53,11 @@ def with_loops(
 
 
 def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int]) -> RegionStage:
-    """Returns the stage whose result loops are those numbered `iters`, its sum loops those numbered
-    `sums`.
+    """Returns the stage with its loops in another order.
 
-    It permutes loops, moves them between result and sum, and drops the loops that it does not name:
-    a dropped loop stays at 0.
+    Its result loops are the old loops numbered `iters`, its sum loops those numbered `sums`. So
+    loops may also move between result and sum. A loop that is named in neither is dropped, and
+    stays at 0.
     """
     loops = stage.loops
     maps = loop_maps((*iters, *sums), len(loops))
@@ -65,8 +65,10 @@ def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int
 
 
 def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
-    """Returns the maps of `count` old loops to new loops, which are the old loops numbered
-    `numbers`; the remaining old loops stay at 0."""
+    """Returns the maps of `count` old loops to new loops.
+
+    The new loops are the old loops numbered `numbers`; the other old loops stay at 0.
+    """
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]

@@ -338,12 +338,12 @@ def _parallel(
     resident: bool,
     core: CoreModel,
 ) -> tuple[str, ...]:
-    """Returns the loops of the launch grid, outermost first: in storage order, except that the
-    outer loops run over a contraction's larger operand once.
+    """Returns the loops of the launch grid, outermost first.
 
-    Loops inside which a tile would have little work are not cut. Loops of symbolic size are cut all
-    the same if values are `resident` in scratch from nest to nest, because scratch has a fixed
-    size.
+    They are in storage order, except that the outer loops run over a contraction's larger operand
+    once. Loops inside which a tile would have little work are not cut. But loops of symbolic size
+    are always cut if values are `resident` in scratch from nest to nest, because scratch has a
+    fixed size.
     """
     order = [v for v in group.common if v is not vector]
     core.because("parallel: storage order")

@@ -70,15 +70,19 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's loops that neither all stages nor a streaming loop share, in the order in
-    which its values lie."""
+    """Returns a stage's loops that it shares neither with all stages nor with a streaming loop.
+
+    They are in the order in which its values are stored.
+    """
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's reduced loops without a streaming loop's, in the order in which its reads
-    of other stages lie."""
+    """Returns a stage's reduced loops, except a streaming loop.
+
+    They are in the order of the storage of the stages that it reads.
+    """
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
     return _along(loops, next(resident, None))

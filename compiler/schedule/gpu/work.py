@@ -86,11 +86,10 @@ class TileTraffic:
 
 @frozen
 class StageRun:
-    """A stage in one tile: `steps` blocks of `elements`, one after the other, with `ops` operations
-    on each element.
+    """A stage in one tile: it computes `steps` blocks one after the other.
 
-    A block has `results`; `matrix` is its matmul, if it is one. `across`: lanes are combined at the
-    end.
+    A block has `elements`, with `ops` operations on each, and `results`. `matrix` is its matmul, if
+    it is one. `across`: lanes are combined at the end.
     """
 
     steps: int

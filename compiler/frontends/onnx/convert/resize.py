@@ -227,8 +227,10 @@ def _with_aspect_ratio(
     target_sizes: Sequence[Index],
     policy: str,
 ) -> _Target:
-    """Returns a target with one scale for all axes: the smallest or largest of the ratios of
-    sizes."""
+    """Returns a target with one scale for all axes.
+
+    It is the smallest or the largest ratio of a target size to its input size.
+    """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
     source_sizes = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)

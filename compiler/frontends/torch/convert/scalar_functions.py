@@ -9,7 +9,7 @@ from tcc.ir.types import BOOL, F64
 
 
 def _rounding(op: str) -> Converter:
-    """Returns a converter of a rounding, which leaves integers unchanged."""
+    """Returns a converter of a rounding function; integers are unchanged."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.input()

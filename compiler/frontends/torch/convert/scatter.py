@@ -43,7 +43,8 @@ def _scatter(how: str = "none") -> Converter:
 
 
 def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
-    """Combines `source` into `x` by the call's `reduce` and `include_self`."""
+    """Combines `source` into `x` by the operation `reduce` of the call, with or without `x`'s own
+    elements (`include_self`)."""
     how, include_self = ctx.text("reduce"), ctx.flag("include_self")
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if include_self and how != "mean":
