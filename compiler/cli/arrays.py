@@ -295,7 +295,7 @@ def _converted(
 
 
 def _bits(array: Array, dtype: DType) -> Array:
-    # the type with which files hold elements of types that NumPy does not know
+    # The type with which files hold elements of types that NumPy does not know.
     if array.dtype.kind == "V":
         return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2) else array
     if array.dtype != dtype.carrier or not dtype.is_float:

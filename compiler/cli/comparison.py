@@ -25,7 +25,7 @@ from tcc.runtime import Module, ModulePort
 _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
 _FIXED_SEED = 1 << 40  # the seed of the draws that allowances are computed with
-# rounds of draws of the fixed seed; several, because errors grow more in some draws
+# Rounds of draws of the fixed seed: several, because errors grow more in some draws.
 _FIXED_ROUNDS = 4
 _NOISES = 2  # how often weights and inputs are perturbed
 # Eight rounding units of the narrow floats that a model itself computes in.

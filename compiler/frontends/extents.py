@@ -23,7 +23,10 @@ def from_front(position: Index, dim: Index) -> Index:
 
 
 def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    """Returns the first position and the length of the slice `start:end:step`, for a positive step.
+
+    The axis has `dim` elements.
+    """
     first = from_front(start, dim)
     to_end = (as_int(end) or 0) >= _FAR
     last = dim if to_end else minimum(from_front(end, dim), dim)
@@ -33,7 +36,10 @@ def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Inde
 
 
 def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    """Returns the first position and the length of the slice `start:end:step`, for a negative step.
+
+    The axis has `dim` elements.
+    """
     first = maximum(minimum(from_front(start, dim), dim - 1), 0)
     to_begin = (as_int(end) or 0) <= -_FAR
     last = const(-1) if to_begin else maximum(from_front(end, dim), -1)

@@ -13,7 +13,7 @@ from tcc.passes.quantize.quantize_weights import as_stored
 
 # Relative change of a weight: eight times the error that another order of summation causes.
 _CHANGE = 2.0**-20
-# largest relative error of one rounding
+# The largest relative error of one rounding.
 _STEPS = {"bf16": 2.0**-9, "f16": 2.0**-12, "tf32": 2.0**-12}
 _STORED = ("bf16", "f16", *WEIGHTS)
 _BITS = {"bf16": 8, "tf32": 11}  # bits of the significand
@@ -104,7 +104,7 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     listed = facts.get("rounded", ())
     computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
     exact = {name: type for name, type in rounding.weights.items() if name not in computed}
-    # All keys here are the empty name: where several entries name no weight, the last one counts.
+    # All keys here are the empty name. If several entries name no weight, the last one counts.
     unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035
     operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
     spread = not seed % 2

@@ -65,7 +65,10 @@ class Stride:
 
 @entity
 class Touch:
-    """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
+    """The elements in memory that a read or a store touches.
+
+    An element has `size` bytes, and there are `times` accesses for each point of the loops. `store`
+    is True for a store.
 
     `source` is a buffer's number, or a stage's component whose block lies in registers or in the
     tile's scratch. `steps` are in rising order, those of unknown size last. `buffer_bytes` is the

@@ -120,8 +120,11 @@ def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bo
 
 
 def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
-    """Reshapes `x` to three axes, those before `axis`, `axis`, and those after it, then the `last`
-    axes."""
+    """Reshapes `x` to three axes, and keeps its `last` axes behind them.
+
+    The first merges the axes before `axis`, the second is `axis`, and the third merges the axes
+    after it.
+    """
     dims, last_dims = x.shape[: x.rank - last], x.shape[x.rank - last :]
     before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
     along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]

@@ -17,7 +17,7 @@ _ELEMENTS = (4, 5, 6, 7, 9, 10, 11)  # the fields of a TensorProto that hold its
 _SMALL, _MOST_FRAME = 1 << 19, 64 << 20  # bytes
 _MOST_FIELDS, _MOST_MESSAGES = 1_500_000, 300_000
 
-# field number, wire type, and the offsets of the tag's start, the content's start and its end
+# Field number, wire type, and the offsets of the tag's start, the content's start and its end.
 Field = tuple[int, int, int, int, int]
 
 

@@ -10,8 +10,8 @@ from tcc.frontends.torch.tensors import element_type
 from tcc.ir.graph import Graph
 from tcc.ir.types import BOOL, I64, TensorType
 
-# a function (scope, block, values of the block's inputs) that returns the values of the block's
-# outputs
+# A function (scope, block, values of the block's inputs) that returns the values of the block's
+# outputs.
 Run: TypeAlias = Callable[[Scope, CallBlock, Sequence[Any]], list[Any]]
 Region: TypeAlias = Callable[[CallContext, Run], Any]
 

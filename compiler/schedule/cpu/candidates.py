@@ -140,10 +140,11 @@ def cheapest(
     """Returns the cheapest knobs, or those that `ledger` forces at `site`.
 
     `scheduled` returns the group and schedule that knobs make of a kernel; `resized` returns that
-    group at other sizes. Equal arguments give equal results, and the price is never above the
-    analytic schedule's. At several sizes a schedule's price is its mean share of the analytic
-    schedule's price. A launch of fixed sizes that takes less than `LEAST` keeps the analytic
-    schedule.
+    group at other sizes. At several sizes, the price of a schedule is the mean of its ratios to the
+    analytic schedule's prices.
+
+    Equal arguments give equal results, and the price is never above the analytic schedule's. A
+    launch of fixed sizes that takes less than `LEAST` keeps the analytic schedule.
     """
     prices: dict[Schedule, Seconds] = {}
     priced_knobs: dict[Schedule, Alternative[Knobs]] = {}

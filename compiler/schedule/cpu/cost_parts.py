@@ -37,8 +37,12 @@ def vector_of(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | 
 
 
 def first_pass(busy: float, cold: float, reuse: float) -> float:
-    """Returns the time of a kernel whose constant is not prefetched: the first of `reuse` passes
-    over it goes at memory's pace. The cache prefetches operands that are read in order."""
+    """Returns the time of a kernel whose constant is not prefetched.
+
+    The first of `reuse` passes over the constant runs at the pace of memory, and takes `cold`.
+    `busy` is the time of all passes if nothing waits for memory. The cache prefetches operands that
+    are read in order.
+    """
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
 
 

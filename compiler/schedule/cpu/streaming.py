@@ -100,7 +100,7 @@ def _contraction(
         (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    # A block of the streaming loop is in a near cache already.
+    # A block of the streaming loop is already in the first or second cache.
     order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 

@@ -71,8 +71,11 @@ def transposing_blocks(
 
 
 def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var | None:
-    """Returns the loop of `stage` whose results lie between those of neighbouring lanes and fill
-    the space there, as the phases of a transposed convolution do; None if there is no such loop."""
+    """Returns the loop of `stage` whose results fill the space between neighbouring lanes; None if
+    there is none.
+
+    The phases of a transposed convolution are such a loop.
+    """
     results = [
         access
         for other in group.stages

@@ -54,7 +54,7 @@ def choose(
     pairs = list(zip(*(body.types for body in bodies), strict=True))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
-            # A value has one rank; one element broadcasts equally with any number of axes.
+            # A value has one rank. Values of one element broadcast equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
             bodies = [
                 _body(ctx, *pair, symbols, ranks) for pair in zip(branches, _NAMES, strict=True)

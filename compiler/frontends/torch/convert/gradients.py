@@ -218,7 +218,7 @@ def _adaptive_max(axes: int) -> Converter:
 _LARGEST = 1 << 26  # elements of a resize's matrix, which the importer computes
 
 
-# the terms of sums: the position of each term's result, the position of its source, its factor
+# The terms of sums: the position of each term's result, the position of its source, its factor.
 Terms: TypeAlias = tuple[Array, Array, Array]
 
 

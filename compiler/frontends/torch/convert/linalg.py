@@ -401,9 +401,9 @@ def _limit(ctx: CallContext, name: str, default: float) -> Operand:
 
 # ---- powers and exponentials ---------------------------------------------------------------------
 
-# terms of the series of exp: the error is 1e-21 for matrices with a norm of at most 1/2
+# Terms of the series of exp: the error is 1e-21 for matrices with a norm of at most 1/2.
 _TERMS = 18
-# enough for norms up to 2^31; beyond them exp overflows, except for the matrix of a rotation
+# Enough for norms up to 2^31; beyond them exp overflows, except for the matrix of a rotation.
 _SQUARINGS = 32
 
 
