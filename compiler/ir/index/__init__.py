@@ -268,10 +268,8 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
 
 
 def _divide(num: Index, den: Index) -> tuple[Index, Index]:
-    """Returns (quotient, remainder) with `num == den * quotient + remainder`.
-
-    Each term that `den` divides goes to the quotient.
-    """
+    """Returns (quotient, remainder) with `num == den * quotient + remainder`. Each term that `den`
+    divides goes to the quotient."""
     if den is const(1):
         return num, const(0)
     quotient: dict[Monomial, int] = {}
@@ -313,19 +311,14 @@ def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """Returns `index // factor`, where `factor` divides every coefficient.
-
-    The constant is divided and rounded down.
-    """
+    """Returns `index // factor`, where `factor` divides every coefficient. The constant is divided
+    and rounded down."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
 def _digits(index: Index, den: Index) -> tuple[Index, Index, int] | None:
     """Returns (i, j, 64) for an index such as `64*i + j` and `den` 256, if `0 <= j < 64`; else
-    None.
-
-    Then `index // 256` is `i // 4`, and `index % 256` is `64*(i % 4) + j`.
-    """
+    None. Then `index // 256` is `i // 4`, and `index % 256` is `64*(i % 4) + j`."""
     if den.terms or len(index.terms) < 2:
         return None
     for size in sorted({abs(c) for _, c in index.terms if den.const % c == 0}, reverse=True):
@@ -418,12 +411,9 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns an expression of sizes alone that bounds `index`; None if none is known.
-
-    With `up` it is an upper bound, else a lower bound. It holds wherever the iterators of `index`
-    have a value. `cancel` bounds `d * (x // d)` by x, which helps if the rest of the sum contains
-    x.
-    """
+    """Returns an expression of sizes alone that bounds `index`; None if none is known. With `up` it
+    is an upper bound, else a lower bound. It holds wherever the iterators of `index` have a value.
+    `cancel` bounds `d * (x // d)` by x, which helps if the rest of the sum contains x."""
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]
     return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None

@@ -162,11 +162,8 @@ class _Pricing:
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
         """Returns the rows of each loop that follows a common one: those that one tile computes,
-        and those that all tiles compute together.
-
-        Neighbouring tiles both compute the rows at their border. Rows outside the loop are not
-        computed.
-        """
+        and those that all tiles compute together. Neighbouring tiles both compute the rows at their
+        border. Rows outside the loop are not computed."""
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -216,10 +213,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's share of the work, divided by an even share.
-
-        A thread that is free takes the next tile.
-        """
+        """Returns the busiest thread's share of the work, divided by an even share. A thread that
+        is free takes the next tile."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -275,10 +270,8 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage.
-
-        Blocks of stages in the same nest stay in registers, so they are left out.
-        """
+        """Returns the loads and stores of a stage. Blocks of stages in the same nest stay in
+        registers, so they are left out."""
         return [
             t
             for t in work.touches
@@ -364,10 +357,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns the number of neighbours along a sum that one instruction multiplies.
-
-        For bf16 it is two only if exactly one factor varies along the lanes.
-        """
+        """Returns the number of neighbours along a sum that one instruction multiplies. For bf16 it
+        is two only if exactly one factor varies along the lanes."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -407,10 +398,8 @@ class _Pricing:
         return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
-        """Returns the elements between neighbouring lanes.
-
-        In scratch, lanes along a loop that tiles cut lie side by side.
-        """
+        """Returns the elements between neighbouring lanes. In scratch, lanes along a loop that
+        tiles cut lie side by side."""
         step = touch.step(vector)
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
@@ -464,12 +453,10 @@ class _Pricing:
     # ---- traffic ------------------------------------------------------------------------------
 
     def _traffic(self) -> tuple[float, ...]:
-        """Returns seconds of traffic.
-
-        They are, in order: from the second cache, from the third cache, from memory; one core's
-        share of the memory traffic, if that core runs alone; and the largest constant from memory.
-        The last number tells how often each byte of that constant is loaded.
-        """
+        """Returns seconds of traffic. They are, in order: from the second cache, from the third
+        cache, from memory; one core's share of the memory traffic, if that core runs alone; and the
+        largest constant from memory. The last number tells how often each byte of that constant is
+        loaded."""
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
@@ -513,11 +500,8 @@ class _Pricing:
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
         """Returns the constants that a tile prefetches without a break, because one block of rows
-        uses them.
-
-        If more rows use a panel, the stream waits for them, and is no faster than a stream in
-        order.
-        """
+        uses them. If more rows use a panel, the stream waits for them, and is no faster than a
+        stream in order."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
