@@ -1,18 +1,19 @@
-"""Replaces constants that follow from the places of their elements by formulas.
+"""Replaces constants whose elements follow from their indices by formulas.
 
     %y = gather(%x, [[0,0,1],[0,1,2],[1,2,3],..])    y[i, j] = x[max(min(i + j - 1, n - 1), 0)]
     %y = add(%x, [[0, -inf], [0, 0]])                y[i, j] = x[i, j] + select(j < i + 1, 0, -inf)
 
-Indices as data hide from a kernel in which order it reads, masks as data hide which terms do not
-count, and both cost loads.  `index_forms` finds the formulas.  Where an index becomes an
-expression, a data-dependent read becomes an ordinary read.  Constants that are values themselves
-(masks, positions) are computed where the node is then predicted to take no more time; a number that
-a condition selects becomes a literal, as its value decides which terms of a sum count.  Factors of
-contractions, operands of windows, parts of concatenations without a kernel and updates of states
-stay as they are.
+A kernel with a table of indices does not know in which order it reads.  A kernel with a mask does
+not know which terms do not count.  Both cost loads.  `index_forms` finds the formulas.
 
-Requires checks of indices in their place.  Establishes that no node reads at data-dependent places
-that a constant with a formula decides.
+If an index becomes a formula, a data-dependent read becomes an ordinary read.  Constants that are
+values themselves, such as masks and positions, are computed if the node is then predicted to take
+no more time.  A number that a condition selects becomes a literal, because its value decides which
+terms of a sum count.  Factors of contractions, operands of windows, parts of concatenations without
+a kernel, and updates of states stay as they are.
+
+Requires that checks of indices are in place.  Establishes that no node has a data-dependent read
+whose indices are a constant with a formula.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -74,19 +75,18 @@ from tcc.schedule.nest import multiplied
 
 # The most places at which a scalar of constants is evaluated, per element of the constants.
 _PLACES = 4
-# The number of first elements that rule out most arrays without a formula.
+# The number of elements that are checked first. They rule out most arrays without a formula.
 _FIRST = 1 << 12
-# The formula of a scalar, by the scalar and the identities of the arrays that it reads.
+# The formula of a scalar, under the scalar and the ids of the arrays that it reads.
 _Formulas: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
 # Whole numbers up to this size are exact in f32.
 _EXACT = 1 << 24
 
 
 def compute_constants(graph: Graph, model: KernelModel) -> Graph:
-    """Returns `graph` with expressions for nodes whose constants follow from the places of their
-    elements; itself where there are none.
+    """Returns `graph` with formulas in place of constants, in nodes that become expressions.
 
-    `model` gives the prices of nodes.
+    Returns the same object if there are none.  `model` gives the prices of nodes.
     """
     fixed: set[Node] = set()
     for part in walk_graphs(graph):
@@ -106,7 +106,7 @@ def _visit(
 ) -> Replacement:
     expr = node_expr(node)
     if any(v is not None and v.type.dtype.is_handle for v in (*node.inputs, *node.outputs)):
-        return None  # strings and lists are no operands of expressions
+        return None  # strings and lists cannot be operands of expressions
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
     arrays = {
@@ -135,8 +135,10 @@ def _visit(
 
 
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
-    """True where a kernel of `new` is predicted to take no more time than a kernel of `old`, which
-    reads the constant; also True without prices."""
+    """True where a kernel of `new` is predicted to take no more time than a kernel of `old`.
+
+    `old` reads the constant.  True also if there are no prices.
+    """
     kernels = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
@@ -155,10 +157,11 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
 
 
 class _Forms:
-    """The expression of a node with formulas in place of its constants.
+    """The expression of a node, with formulas in place of its constants.
 
-    `streams` tells whether a data-dependent read became an ordinary read.  `extended` are operands
-    beyond those of the node: the number of an operand, and an expression of it.
+    `streams` is True if a data-dependent read became an ordinary read.  `extended` are additional
+    operands: pairs of the number of an operand, and an expression that computes the new operand
+    from it.
     """
 
     def __init__(self, expr: Expr, arrays: Mapping[int, Array], formulas: _Formulas) -> None:
@@ -239,8 +242,10 @@ class _Forms:
         return param
 
     def _extended(self, source: int, axis: int, form: IndexForm) -> int:
-        """Returns the number of an operand that repeats elements of `source` beyond the ends of an
-        axis, so that the places at which it is read lie at even distances."""
+        """Returns the number of a new operand that extends `source` beyond the ends of an axis.
+
+        It repeats elements there, so that it is read at even distances.
+        """
         low, high = bounds(form.plain)
         assert low is not None
         assert high is not None
@@ -255,8 +260,7 @@ class _Forms:
         return len(self._expr.params) + self.extended.index(pair)
 
     def _is_pure(self, scalar: Scalar) -> bool:
-        """True where a scalar consists of constants at places that iterators of numeric extent
-        select."""
+        """True where a scalar depends only on constants and on iterators of numeric extent."""
         for node in walk(scalar):
             if node not in self._pure:
                 ends = (v.extent for i in indices_in(node) for v in free_vars(i))
@@ -293,11 +297,11 @@ class _Forms:
     def _values(
         self, scalar: Scalar, sources: Sequence[int], limit: int | None = None
     ) -> tuple[Array, Indices] | None:
-        """Returns the values of a scalar of constants, with an axis for each of its iterators: all
-        values, or the first of each axis, about `limit` values.
+        """Returns (values, iterators) of a scalar of constants: an array with an axis for each.
 
-        None where it reads no constant, has many more values than the constants have elements, or
-        is undefined at some places.
+        With `limit`, only the first values along each axis are computed, about `limit` in all.
+        None if the scalar reads no constant, has many more values than the constants have elements,
+        or is undefined at some places.
         """
         nodes = walk(scalar)
         bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
@@ -317,7 +321,7 @@ class _Forms:
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
         try:
             (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
-        except IndexError:  # a condition around the scalar keeps it inside
+        except IndexError:  # only a condition around the scalar keeps its indices inside
             return None
         return values, at
 
@@ -331,7 +335,7 @@ def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 
 
 def _may_have_form(values: Array) -> bool:
-    """True where numbers have two distinct values, or are integers."""
+    """True where an array has at most two distinct values, or only integers."""
     with np.errstate(invalid="ignore"):  # infinities have no remainder
         return len(np.unique(values)) <= 2 or bool((values % 1 == 0).all())
 
@@ -345,7 +349,7 @@ def _as_index(scalar: Scalar) -> Scalar:
 
 
 def _repeats(form: IndexForm) -> bool:
-    """True where an index has ends, and several places share one index value."""
+    """True where an index is clipped or wraps around, and several places have the same index."""
     loops = free_vars(form.plain)
     low, high = bounds(form.plain)
     even = all(step_in(form.plain, v) is not None for v in loops)
@@ -371,8 +375,7 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 
 
 def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    """Returns the index that equals the integers `values`; None for other values, or where all are
-    equal."""
+    """Returns the index that gives the integers `values`; None for other values or equal values."""
     if values.dtype.kind == "f":
         if not (np.abs(values) <= _EXACT).all() or (values % 1 != 0).any():
             return None

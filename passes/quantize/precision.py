@@ -9,14 +9,17 @@
     kernel { s = norm(x);  y = sum(k) s[i, k] * w[k, j] }
       ->  s in bf16, w in bf16, in the kernel
 
-Requires layouts.  Establishes casts where kernels read and write, and where contractions of pairs
-read values that stages exchange; all arithmetic stays f32.  Inputs, outputs, and operands of C
-functions and control flow keep their types.  Weights are the constants that contractions multiply.
-Activations are stored in bf16 where a contraction can then multiply pairs of bf16 at once, for
-values between kernels and between the stages of one kernel. Elsewhere the conversions would cost
-more than the bytes, as activations of small batches stay in the caches.  A weight that a run uses
-often would cost conversions too: without pairs, it stays f32, and so exact. Tables of embeddings
-stay f32 as well, as a run reads few of their rows.
+Requires layouts.  Establishes casts where kernels read and write values, and where contractions of
+bf16 pairs read values that stages exchange.  All arithmetic stays f32.  Inputs, outputs, and
+operands of C functions and control flow keep their types.
+
+Activations, between kernels or between the stages of one kernel, are stored in bf16 if a
+contraction can then multiply pairs of bf16 at once.  Elsewhere conversions would cost more than the
+bytes, because activations of small batches stay in the caches.
+
+Weights are the constants that contractions multiply.  A weight that a run uses often would cost
+conversions too.  Without pairs it stays f32, and so exact.  Tables of embeddings stay f32, because
+a run reads few of their rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +67,7 @@ from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
 from tcc.schedule.nest import multiplied
 
-# Constants of fewer elements stay as they are unless a contraction of pairs needs them.
+# Constants with fewer elements stay as they are, unless a contraction of bf16 pairs needs them.
 _LARGE = 1 << 14
 
 
@@ -72,10 +75,12 @@ _LARGE = 1 << 14
 class Precision:
     """The narrow types that values may have.
 
-    `floats` is the storage type of floats (f32, bf16, f16); `bits` the width of quantised weights,
-    0 for none; `pairs` tells whether the processor multiplies pairs of bf16; `uses` is the largest
-    number of uses of a weight in a run for which it is narrow without pairs
-    (`schedule.cpu.narrow_storage.most_uses`); `everywhere` makes all values between kernels narrow.
+    `floats`: the storage type of floats: f32, bf16 or f16.
+    `bits`: the bits of quantised weights; 0 for none.
+    `pairs`: True if the processor multiplies pairs of bf16.
+    `uses`: without pairs, a weight is narrow if a run uses it at most this often
+    (`schedule.cpu.narrow_storage.most_uses`).
+    `everywhere`: True if all values between kernels are narrow.
     """
 
     floats: DType = F32
@@ -90,10 +95,10 @@ FULL = Precision()
 
 @frozen
 class _Replacement:
-    """The replacement of an operand: `values`, and a function that computes a read of the operand
-    from them.
+    """The replacement of an operand by other values.
 
-    `value_of` takes the read and the number of the first of the values.
+    `value_of(read, first)` returns the scalar in place of a read of the operand.  `first` is the
+    operand number of the first of `values`.
     """
 
     values: Values
@@ -102,7 +107,7 @@ class _Replacement:
 
 @frozen
 class _Matmul:
-    """A sum of products of two scalars, of which `weight` reads a constant."""
+    """A sum of products of `other` and of `weight`, which reads a constant."""
 
     kernel: Kernel
     stage: Stage
@@ -190,8 +195,11 @@ class _Narrowing:
     # ---- activations --------------------------------------------------------------------------
 
     def _activations(self) -> set[Value]:
-        """Returns the values to store narrow: those that a contraction of pairs reads, and the
-        values that share their storage; or all values between kernels."""
+        """Returns the activations to store in the narrow type.
+
+        They are those that a contraction of bf16 pairs reads, and values that share their storage.
+        With `everywhere`, they are all values between kernels.
+        """
         everywhere = self.precision.everywhere
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
@@ -224,12 +232,12 @@ class _Narrowing:
         return with_ in self.activations or (isinstance(with_, StageRef) and self._exchanges())
 
     def _exchanges(self) -> bool:
-        """True where values that stages exchange are rounded for contractions of pairs."""
+        """True where values between stages are rounded for contractions of bf16 pairs."""
         narrow = self.precision.floats is BF16 and self.precision.pairs
         return narrow and not self.precision.everywhere
 
     def _rounded(self, kernel: Kernel) -> Kernel:
-        """Returns `kernel` with values between its stages in bf16 where contractions of pairs read
+        """Returns `kernel` with values between stages in bf16 where contractions of pairs read
         them."""
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
         readers_of: dict[StageRef, frozenset[int]] = {}
@@ -247,8 +255,11 @@ class _Narrowing:
     # ---- weights ------------------------------------------------------------------------------
 
     def _pays(self, matmul: _Matmul) -> bool:
-        """True where a narrow weight makes a contraction faster: by pairs, or because so few
-        results use it that reading it takes longer than repeated widening."""
+        """True where a narrow weight makes a contraction faster.
+
+        It does if pairs are multiplied, or if so few results use the weight that reading f32 would
+        take longer than converting it for each use.
+        """
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Replacement | None:
@@ -284,7 +295,7 @@ class _Narrowing:
     def _levels(self, value: Value, axis: int) -> _Replacement | None:
         array = self._array(value)
         length = array.shape[axis]
-        # Levels of an odd number of rows do not fill bytes.
+        # An odd number of 4-bit levels does not fill whole bytes.
         bits = 8 if length % 2 else self.precision.bits
         quantisation = quantized(array, axis, bits)
         if quantisation is None:
@@ -341,7 +352,10 @@ def _in_floats(value: Value) -> _Replacement:
 
 
 def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
-    """Returns the level that belongs to a read of the weight."""
+    """Returns the level, in place of the read `node` of the weight; `first` is the levels' operand.
+
+    With 4 bits, the level is half of a byte along `axis`.
+    """
     if bits == 8:
         return read(first, node.indices, I8)
     at = node.indices[axis]
@@ -406,8 +420,7 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
 
 
 def _bits_sum(array: Array) -> int:
-    """Returns a sum over the elements' bits, which is equal for arrays with the same elements in
-    any order."""
+    """Returns the sum of an array's bytes, which does not depend on the order of the elements."""
     return int(np.ascontiguousarray(array).view(np.uint8).sum(dtype=np.uint64))
 
 
@@ -420,8 +433,10 @@ def _operand(kernel: Kernel, node: Read) -> Value:
 
 
 def _summed(kernel: Kernel) -> set[Value]:
-    """Returns the operands whose elements are summed directly, including partial sums: rounding one
-    would add an error as large as the rounding of all its terms."""
+    """Returns the operands whose elements are summed directly, such as partial sums.
+
+    The rounding of a partial sum would add an error as large as that of all its terms.
+    """
     accesses = operand_reads(kernel)
     return {v for stage, node, v in accesses if stage.monoid == "sum" and node in stage.body}
 
@@ -446,7 +461,7 @@ def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph])
 
 
 def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
-    """Returns a set for each whole that is no part itself, with its parts and their parts."""
+    """Returns the sets of values that share storage: a value, its parts, and their parts."""
     storage_of: dict[Value, set[Value]] = {}
     for part, root in wholes.items():
         while root in wholes:
@@ -460,17 +475,18 @@ def _long_loops(stage: Stage) -> list[Var]:
 
 
 def _uses(matmul: _Matmul) -> int:
-    """Returns the number of results of a run that use an element of the weight; a loop of symbolic
-    size counts as one trip."""
+    """Returns how many results use an element of the weight; symbolic loops count as 1."""
     moving = {v for index in matmul.weight.indices for v in free_vars(index)}
     sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
     return prod(sizes)
 
 
 def _batched(matmul: _Matmul) -> bool:
-    """True where a loop of the result runs along an axis of both factors, as in products of
-    transformed filters: rounding their factors would lose more than the error policy for them
-    allows."""
+    """True where a result loop runs along an axis of both factors.
+
+    The products of transformed filters are of this kind.  Rounding their factors would lose more
+    precision than their error policy allows.
+    """
     other_reads = [n for n in walk(matmul.other) if isinstance(n, Read)]
     ours = {var_of(index) for node in other_reads for index in node.indices}
     theirs = {var_of(index) for index in matmul.weight.indices}
@@ -478,10 +494,10 @@ def _batched(matmul: _Matmul) -> bool:
 
 
 def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | StageRef | None:
-    """Returns the value, or the stage's result, whose neighbours along a sum could be multiplied in
-    pairs; None where there is none.
+    """Returns the other factor's source if its neighbours along the sum can be multiplied in pairs.
 
-    The neighbours are adjacent in memory, and the weight has a loop of its own for the lanes.
+    It is a value or a stage's result.  The neighbours must be adjacent in memory, and the weight
+    must have a loop of its own for the lanes.  None if pairs are not possible.
     """
     other, weight = matmul.other, matmul.weight
     if not isinstance(other, Read) or other.indirect or not _exact(other):
@@ -504,7 +520,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
 
 
 def _side_by_side(place: Index, var: Var) -> bool:
-    """True where each even step along a loop and the next step are neighbours."""
+    """True where the elements at each even step along a loop and at the next step are adjacent."""
     pair = 2 * iterator("pair", ceildiv(extent(var), 2))
     return substitute(place, {var: pair + 1}) - substitute(place, {var: pair}) is const(1)
 
@@ -516,9 +532,9 @@ def _axis_of(node: Read, var: Var) -> int:
 
 
 def _summed_axis(matmul: _Matmul) -> int | None:
-    """Returns the axis of a matrix along which it is summed; None where the weight is no matrix.
+    """Returns the axis along which a weight matrix is summed; None if the weight is not a matrix.
 
-    The windows of images are no matrices: rounding them costs much accuracy and saves little.
+    Weights of windows are not matrices: rounding them costs much accuracy and saves little.
     """
     loops = _long_loops(matmul.stage)
     shape = matmul.constant.type.shape
@@ -531,7 +547,7 @@ def _summed_axis(matmul: _Matmul) -> int | None:
 
 
 def _exact(node: Read) -> bool:
-    """True where bf16 and f16 hold the fill that a read gives outside the extent."""
+    """True where bf16 and f16 represent the fill value of a read exactly."""
     if node.fill is None:
         return True
     fill = np.asarray([node.fill], np.float32)

@@ -1,10 +1,10 @@
-"""Plans the kernel of every step: storage of each operand, packed weights, schedule, tile program.
+"""Plans the kernel of every step: storage of operands, packed weights, schedule and tile kernel.
 
     matmul(x, w) with w constant [768, 3072]
       ->  w stored as [48, 768, 64] (panels), x and y in place, blocks 6 x 64, k by 4
 
-Requires layouts. Establishes one tile kernel for each distinct structure: equal layers share it,
-because expressions are interned and kernels hold no names, addresses or weights.
+Requires layouts.  Establishes one tile kernel for each distinct structure.  Equal layers share it,
+because expressions are interned, and kernels contain no names, addresses or weights.
 """
 
 from abc import abstractmethod
@@ -43,10 +43,10 @@ _SMALL = 64
 
 @entity
 class Bound:
-    """A tile kernel with its schedule; all launches of equal structure share it.
+    """A tile kernel with its schedule and group; all launches of equal structure share it.
 
-    `resized`: the group at the further sets of sizes that its prices count. `tabulated`: the group
-    at the sets of sizes in a manifest's table of times.
+    `resized`: the group at the other sets of sizes that its price depends on.
+    `tabulated`: the group at the sets of sizes in a manifest's table of times.
     """
 
     kernel: TileKernel
@@ -58,7 +58,7 @@ class Bound:
 
 @entity
 class PlannedKernel:
-    """One launch: its kernel, and the layout of each operand (constants have their own)."""
+    """The kernel of one launch, with the layouts of its operands and results."""
 
     bound: Bound
     operands: tuple[tuple[Value, Layout], ...]
@@ -75,8 +75,8 @@ Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 class KernelChooser(KernelModel):
     """Plans kernels for one target and caches them by structure.
 
-    `priced` counts the schedules whose prices were compared. With `prices_layouts` the layouts of
-    values are chosen by `seconds`.
+    `priced` counts the schedules whose prices were compared.  `prices_layouts` is True if the
+    layouts of values are chosen by prices.
     """
 
     priced: int = 0
@@ -93,9 +93,9 @@ class KernelChooser(KernelModel):
 
     @abstractmethod
     def bind(self, key: KernelKey) -> Planned:
-        """Returns the operands with constants packed, and the kernel, as the target requires.
+        """Returns the storage of operands, with constants packed for the target, and the kernel.
 
-        Raises TccError for an expression that is no kernel of the target.
+        Raises TccError for an expression that cannot be a kernel of the target.
         """
 
     @abstractmethod
@@ -103,14 +103,18 @@ class KernelChooser(KernelModel):
         """Returns the seconds of the kernel that `bind` would return, or of a similar one."""
 
     def least_units(self, bound: Bound) -> Index | None:
-        """Returns the number of a kernel's tiles that are worth a thread of their own; None for a
-        kernel of one tile, and if the host does not share out tiles."""
+        """Returns how many tiles of a kernel are enough work for a thread of their own.
+
+        None for a kernel of one tile, and if the host does not divide tiles among threads.
+        """
         return None
 
     def explained(self, bound: Bound, constants: int) -> Iterable[str]:
-        """Returns lines that say what limits a kernel of a program with `constants` bytes of
-        constants, and which rule set each field of its schedule; none if the planner does not
-        know."""
+        """Returns lines that say what limits a kernel, and which rule set each schedule field.
+
+        The kernel's program has `constants` bytes of constants.  Returns no lines if the planner
+        does not know.
+        """
         return ()
 
     def plan(
@@ -132,10 +136,11 @@ class KernelChooser(KernelModel):
         )
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the bound kernel, or an equal one on constants as other programs of the model
-        have them.
+        """Returns the kernel of `key`, or an equal kernel whose constants have other layouts.
 
-        `digests` identify the constants; None for other operands.
+        It has the layouts that other programs of the model use for these constants, so that all
+        programs share them.  `digests` has the digest of each constant, and None for other
+        operands.
         """
         return self._known[key]
 
@@ -205,8 +210,10 @@ def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> 
 
 
 def _selects_whole(node: Read, access: Access) -> bool:
-    """Returns True if each data-dependent index is the whole index of an axis, such as the number
-    of a matrix, and nothing else needs a guard."""
+    """Returns True if data select whole parts of a constant, such as a matrix by its number.
+
+    Each data-dependent index is then the whole index of an axis, and no other index has a guard.
+    """
     data_vars = {v for v, _ in node.indirect}
     if any(not data_vars.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
@@ -219,7 +226,7 @@ def _selects_whole(node: Read, access: Access) -> bool:
 
 @frozen
 class Words:
-    """The axis along which `count` neighbours lie in one word."""
+    """The axis along which `count` neighbours lie side by side, in one 32-bit word."""
 
     axis: int
     count: int
@@ -228,8 +235,8 @@ class Words:
 def permuted_constant(
     storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
 ) -> Layout | None:
-    """Returns a layout with axes in the order of `loops`, but the axis along `vector` last; None if
-    several axes run along it."""
+    """Returns a layout with axes in the order of `loops`, except that the axis along `vector` is
+    last; None if several axes run along `vector`."""
     return packed_layout(storage, node, vector, loops, 1, None)
 
 
@@ -241,11 +248,10 @@ def packed_layout(
     block: int,
     words: Words | None,
 ) -> Layout | None:
-    """Returns a layout with axes in the order of `loops`; the axis of the vector loop is cut into
-    panels of `block`, and the columns of a panel come last.
+    """Returns a layout with axes in the order of `loops`, and the vector loop's axis in panels.
 
-    The neighbours of `words` come side by side, inside the panel. None if several axes run along
-    the vector loop.
+    A panel has `block` columns, which are innermost in storage.  With `words`, its neighbours lie
+    side by side inside the panel.  None if several axes run along the vector loop.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -281,8 +287,10 @@ def packed_layout(
 
 
 def _panel(block: int, offset: Index, size: Index) -> int | None:
-    """Returns the panel's width: `block`, or less if other loops step along the same axis; None
-    without panels."""
+    """Returns the number of columns of a panel; None if there are no panels.
+
+    It is `block`, or less if other loops step along the same axis.
+    """
     if block <= 1 or as_int(size) == block:
         return None
     steps = divisor_of(offset)

@@ -1,7 +1,5 @@
-"""Computes the value of a stage at the points where a factor reads its fill value.
-
-Rules that change the bounds of a loop need it: there the stage must have a known value.
-"""
+"""The value of a stage at points where a factor has its fill value; changes of bounds rely on
+it."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ from tcc.ir.types import BOOL
 def folded(
     body: Scalars, values: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
 ) -> Scalars:
-    """Returns the body with each scalar of `values` replaced by its constant, and simplified.
+    """Returns the body with the constants `values` in place of scalars, and without the conditions
+    that they decide.
 
-    Selections are simplified where their conditions become constants.  `absorbs` makes a product
-    with a factor 0 equal to 0, although another factor may be an infinity or a NaN.  `computes`
-    also computes all functions whose arguments are constants.
+    `absorbs`: a factor 0 makes a product 0, even if other factors are infinite or NaN. `computes`:
+    functions of numbers are computed too.
     """
 
     def leaf(node: Scalar) -> Scalar:
@@ -70,7 +68,7 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
 
 
 def _computed(scalar: Scalar) -> Const:
-    """Returns the value of a scalar whose arguments are all constants."""
+    """Returns the value of a scalar of literals."""
     with np.errstate(all="ignore"):
         (value,) = evaluate_scalars([scalar], {}, ())
     return literal(value.item(), scalar.dtype)
@@ -79,10 +77,10 @@ def _computed(scalar: Scalar) -> Const:
 def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """Returns the value of a stage with this body and monoid, where `values` replace scalars.
+    """Returns the value of a stage with this body if each of its terms has the constants `values`
+    in it.
 
-    None where the body is then not a constant.  Also None where a monoid combines it, and it is not
-    the monoid's identity.
+    Returns None if the value is not constant, or if the terms would change the monoid's result.
     """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
@@ -94,10 +92,8 @@ def value_at(
 
 
 def filled_value(stage: RegionStage, place: int) -> Const | None:
-    """Returns the value of the stage where factor `place` reads outside its source.
-
-    A factor without a fill value reads 0 there.  None where the value is not a known constant.
-    """
+    """Returns the value of the stage where factor `place` reads outside; a factor without a fill
+    counts as 0."""
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
@@ -112,9 +108,9 @@ def _filled(
 def inner_range(
     form: Affine, size: object, stage: RegionStage, loop: int
 ) -> tuple[int, int] | None:
-    """Returns the first and the last value of a loop at which `form` may lie in 0 <= form < size.
+    """Returns the first and the last value of a loop for which `form` may lie within 0..size.
 
-    None where the two values are not known.
+    Returns None if they are unknown.
     """
     step = form.steps[loop]
     if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
@@ -130,10 +126,10 @@ def inner_range(
 
 
 def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
-    """Returns the range of a loop that must be computed, and the value of the stage outside of it.
+    """Returns (first, end, value): outside of `first` to `end` - 1 of a loop, the stage or its
+    terms have the constant `value`.
 
-    The result is (first, end, value), where `end` is not part of the range.  For a sum loop, the
-    value is that of each term.  None where no factor determines a range.
+    Returns None if no factor determines such a range.
     """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):

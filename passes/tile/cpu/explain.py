@@ -1,8 +1,7 @@
-"""Explains a kernel: what limits it according to its price, and which rule set each field of its
-schedule.
+"""Explains a kernel: what limits its speed by its price, and which rule set each schedule field.
 
-    compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 %
-    the same, but 3 equal tiles on 2 threads                ->    imbalance, 23 %
+compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 %
+the same, but 3 equal tiles on 2 threads                ->    imbalance, 23 %
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,18 +20,18 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes, group_flops
 from tcc.schedule.nest import typical_value
 
-# The fields with an entry for each loop, each of which has a rule.
+# The schedule fields with an entry for each loop; each entry has a rule of its own.
 _BY_LOOP = ("units", "blocks")
-# Threads that wait for less than this fraction of the time are no limit.
+# If threads wait for less than this fraction of the time, imbalance is not the limit.
 _WAITS = 0.1
 
 
 def limit_of(price: Price) -> tuple[str, float]:
-    """Returns the name of the term that binds, and its share of the predicted time.
+    """Returns the name of the term that limits a kernel, and its share of the predicted time.
 
-    The names are `compute`, `ports`, `L2`, `L3`, `memory`, `launch` and `imbalance`. The last binds
-    if the busiest thread's arithmetic or its loads and stores take longest, and the other threads
-    wait for it; its share is the time that equal shares of the tiles would save.
+    The names are `compute`, `ports`, `L2`, `L3`, `memory`, `launch` and `imbalance`.  `imbalance`
+    is the limit if the busiest thread's arithmetic, or its loads and stores, take longest, and the
+    other threads wait for it.  Its share is the time that equal shares of the tiles would save.
     """
     terms = {
         "compute": price.compute,
@@ -64,9 +63,9 @@ def limit_lines(pricer: Pricer, bound: Bound) -> Iterator[str]:
 def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
     """Returns the predictions of one launch for a manifest: seconds and limit, at typical sizes.
 
-    With symbolic sizes `times` has for each set of sizes: flops, bytes, seconds on all cores,
-    seconds on one core; `limits` has for each set the limit and its share. `live` has the live
-    bytes of a run for each set.
+    With symbolic sizes, there are two more entries.  `times` has for each set of sizes: flops,
+    bytes, seconds on all cores, seconds on one core.  `limits` has for each set the limit and its
+    share.  `live` has the live bytes of a run for each set.
     """
     schedule, several = bound.schedule, bool(bound.tabulated)
     assert isinstance(schedule, Schedule)
@@ -95,8 +94,10 @@ def _rounded(price: Price) -> float:
 
 
 def rule_lines(group: TileGroup, core: CoreModel) -> Iterator[str]:
-    """Yields a line for each field of the schedule of `group` that is not empty: its value and the
-    rule that set it. The schedule is chosen again to record the rules."""
+    """Yields a line for each nonempty field of a group's schedule: its value, and its rule.
+
+    The schedule is chosen again to record the rules.
+    """
     reasons = Reasons()
     schedule = choose(group, replace(core, because=reasons.record))
     yield from _field_lines(schedule, reasons, None)
@@ -120,5 +121,5 @@ def _field_lines(
 
 
 def _text(value: object) -> str:
-    """Returns the parts of a value side by side."""
+    """Returns a value as text, with the parts of tuples separated by spaces."""
     return " ".join(map(_text, value)) if isinstance(value, tuple) else str(value)

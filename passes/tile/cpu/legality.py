@@ -1,5 +1,7 @@
-"""Decides what may be one kernel on a CPU: operands are loaded at even distances, and the scratch
-of a thread holds what stages exchange.
+"""Decides what may be one kernel on a CPU.
+
+Operands of contractions must be loaded at even distances, and a thread's scratch must hold the
+values that stages exchange.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from tcc.schedule.nest import (
     row_loop,
 )
 
-# The clock of a core without a machine.
+# The assumed clock frequency, in hertz, if the machine is not known.
 _HERTZ = 1e9
 
 
 class CpuKernels(KernelModel):
-    """The passes' view of a core; prices need a `pricer`."""
+    """Answers the passes' questions about kernels of a CPU core; prices need a `pricer`."""
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         self.core, self.pricer = core, pricer
@@ -59,7 +61,7 @@ class CpuKernels(KernelModel):
         return (f for f in self.forms(expr) if is_cpu_kernel(expr, tuple(constants), f))
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
-        """Returns the core, once for each form of a kernel of `expr` among which prices choose."""
+        """Returns a core model for each form of a kernel of `expr`, among which prices choose."""
         if self.pricer is None:
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
@@ -90,8 +92,11 @@ class CpuKernels(KernelModel):
 
 @lru_cache(maxsize=4096)  # the search for the cheapest kernels splits and joins groups repeatedly
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
-    """True where a kernel of `expr`, with everything row-major, loads its contractions' operands at
-    even distances and holds no more between its stages than fits a thread's scratch."""
+    """True where a kernel of `expr` is possible on a CPU, with all values row-major.
+
+    Operands of contractions are loaded at even distances, and the values between its stages fit a
+    thread's scratch.
+    """
     storage = row_major_storage(expr, constants)
     try:
         group = build_group(expr, *storage, collapsed=False, limits=core.limits)
@@ -108,7 +113,7 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> b
 
 
 def _scratch(group: TileGroup, core: CoreModel) -> float:
-    """Returns the bytes that a tile holds between its stages, results excluded.
+    """Returns the bytes of a tile's scratch, without values that lie in results.
 
     Raises `InternalError` for a scratch of symbolic size.
     """

@@ -1,4 +1,4 @@
-"""Plans kernels for cores: panels of packed weights, and schedules by price."""
+"""Plans kernels for CPU cores: packs weights into panels, and chooses schedules by price."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# A layout of its own must save this much against the layout that other programs share.
+# A kernel gets its own layout of constants only if that saves this much compared with the layout
+# that other programs use.
 _SHARED = MARGINS["shared layout"]
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
@@ -62,14 +63,16 @@ class CoreChooser(CpuKernels, KernelChooser):
     def __init__(
         self, core: CoreModel, pricer: Pricer | None = None, ledger: Ledger = SILENT
     ) -> None:
-        """With a `pricer`, schedules near the analytic one are priced and the cheapest is used;
-        `priced` counts them. Without one the analytic schedule is used."""
+        """Without a `pricer`, each kernel gets the schedule that the rules choose.
+
+        With a `pricer`, schedules near that are priced, and the cheapest is used.
+        """
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
-        # The numbers and knobs that each kernel's schedule was chosen from.
+        # The core model, with knobs, from which each kernel's schedule was chosen.
         self._cores: dict[Bound, CoreModel] = {}
-        # Layouts of constants by their contents, as the first kernel of all programs has them.
+        # The layout of each constant, by digest, in the first kernel of all programs that reads it.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
 
@@ -78,14 +81,17 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self.pricer is not None
 
     def prices_as(self, other: CoreChooser) -> bool:
-        """Returns True if both planners have prices, equal ones for every kernel."""
+        """Returns True if both planners have prices, and give every kernel the same price."""
         if self.pricer is None or other.pricer is None:
             return False
         return (self.core, self.pricer.key) == (other.core, other.pricer.key)
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the planned kernel, on constants in the layouts that earlier kernels of the
-        model's programs use, unless that would make it slower."""
+        """Returns the planned kernel of `key`.
+
+        Its constants have the layouts that earlier kernels of the model's programs use, unless that
+        would make it slower.
+        """
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
             if digest is not None:
@@ -108,8 +114,10 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._on_layouts[key, shared_layouts]
 
     def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
-        """Returns the kernel on operands with these layouts, which panels of some width give; None
-        if no schedule has them, or only dearer ones."""
+        """Returns the kernel whose constants have these layouts.
+
+        None if no width of panels gives these layouts, or if the kernel would be too slow.
+        """
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
         structure = self._structure(key)
@@ -160,8 +168,10 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._structures[key]
 
     def _cheapest_form(self, key: KernelKey) -> Structure:
-        """Returns the form of the lowest price under the analytic schedule; of equal prices the
-        first."""
+        """Returns the form with the lowest price under the schedule that the rules choose.
+
+        Among equal prices it is the first form.
+        """
         expr, operands, _ = key
         forms = self.forms(expr)
         if len(forms) > 1:
@@ -192,8 +202,11 @@ class CoreChooser(CpuKernels, KernelChooser):
         return structure.packed(knobs), self._bound(structure, knobs)
 
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
-        """Returns the kernel. Its results bypass the caches if that saves time under any schedule
-        and no size is symbolic: a symbolic size may be small."""
+        """Returns the kernel of a structure under `knobs`.
+
+        Its results bypass the caches if that saves time under any schedule and no size is symbolic.
+        A symbolic size may be small, and then bypassing does not pay.
+        """
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
         if (
@@ -212,7 +225,7 @@ class CoreChooser(CpuKernels, KernelChooser):
 
 
 class Structure:
-    """A kernel's expression and storage, and the groups and schedules that knobs give."""
+    """A kernel's expression and storage, with its groups and schedules under different knobs."""
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core, self.form = key, core, core.limits.form
@@ -232,7 +245,7 @@ class Structure:
         return replace(self._core, knobs=knobs)
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
-        """Returns the operands, with the constants packed for the schedule under `knobs`."""
+        """Returns the storage of operands, with constants packed for the schedule under `knobs`."""
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
@@ -243,7 +256,7 @@ class Structure:
         return self._packed[key]
 
     def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
-        """Returns the group on these packed constants, and its schedule."""
+        """Returns the group whose constants are packed under `knobs`, and its schedule."""
         if knobs not in self._by_knobs:
             expr, _, results = self._key
             packed = self.packed(knobs)
@@ -295,10 +308,11 @@ def _resized(storage: Storage, sizes: Substitution) -> Storage:
 def pack_constants(
     group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
 ) -> tuple[Storage, ...]:
-    """Returns the operands with layouts for constants in which blocks of the vector loop are
-    contiguous, and follow each other in the schedule's order.
+    """Returns the storage of operands, with constants packed for a schedule.
 
-    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    In a packed constant, blocks of the vector loop are contiguous, and follow each other in the
+    schedule's order.  `group` is not collapsed, so that each loop runs along one axis of each
+    operand.
     """
     packed = list(operands)
     main = anchor(group)
@@ -310,8 +324,10 @@ def pack_constants(
 
 
 def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
-    """Returns a stage's loops, first those that `order` names; a collapsed loop a.b.c counts as
-    three."""
+    """Returns a stage's loops, first those that `order` names.
+
+    The name of a collapsed loop, such as a.b.c, stands for its three loops.
+    """
     names = [name for loop in order for name in loop.split(".")]
     named = {v.name: v for v in stage.loops}
     return tuple(dict.fromkeys((*(named[n] for n in names if n in named), *stage.loops)))
@@ -320,8 +336,10 @@ def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
 def _pack(
     packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest, loops: tuple[Var, ...]
 ) -> None:
-    """Sets the layouts of the constants that one stage reads; `loops` are in the schedule's
-    order."""
+    """Sets, in `packed`, the layouts of the constants that one stage reads.
+
+    `loops` are the stage's loops in the schedule's order.
+    """
     if nest.vector is None:
         return
     # A collapsed loop a.b.c runs fastest along c.
@@ -346,10 +364,10 @@ def _pack(
 
 
 def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | None:
-    """Returns the axis of a bf16 or byte factor whose neighbours lie in one word: that of the
-    innermost sum, if the other factor is broadcast to the lanes; else None.
+    """Returns the axis of a bf16 or byte factor whose neighbours are stored in one 32-bit word.
 
-    A CPU multiplies the neighbours in a word at once, or separates them with few instructions.
+    It is the axis of the innermost sum.  None if the other factor is not broadcast to the lanes.  A
+    CPU multiplies the neighbours in a word at once, or separates them with few instructions.
     """
     factors = contraction_factors(stage)
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1

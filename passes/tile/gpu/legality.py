@@ -27,8 +27,10 @@ def is_gpu_kernel(
     profile: BlockProfile = TYPICAL_DEVICE,
     floats: DType = F32,
 ) -> bool:
-    """True where one block kernel of `expr`, with everything row-major and f32 stored as `floats`,
-    is worthwhile."""
+    """True where `expr` can be a single block kernel that is worthwhile.
+
+    All values are row-major, and f32 values are stored as `floats`.
+    """
     stored_expr = stored_as(expr, floats)
     forms = repeating_forms(stored_expr, profile.limits)
     return any(_is_block_kernel(stored_expr, constants, profile, form) for form in forms)
@@ -45,7 +47,7 @@ def _is_block_kernel(
         group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
         body = walk_statements(lower_blocks(group, best.schedule).body)
-        # No join may turn a matmul into sums along lanes.
+        # A join must not turn a matmul into sums along lanes.
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
@@ -57,8 +59,10 @@ def _is_block_kernel(
 
 
 def _multiplies_loads(stage: GroupStage) -> bool:
-    """True where a contraction multiplies stored elements, or casts of them: another factor would
-    be computed once for every block that it is multiplied by."""
+    """True where a contraction multiplies stored elements, or casts of stored elements.
+
+    Another factor would be computed once for every block that it is multiplied by.
+    """
     factors = contraction_factors(stage)
     if factors is None:
         return True

@@ -1,7 +1,7 @@
-"""Plans block kernels for GPUs, as `tile/cpu/plan.py` plans kernels for cores.
+"""Plans block kernels for GPUs, as `tile/cpu/plan.py` plans kernels for CPU cores.
 
-    conv with w constant [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: lanes along the result's
-                                               channels, what a block sums next to each other
+    conv with constant w [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: the result's channels are
+                                               contiguous, and summed elements are close together
 
 Requires layouts. Establishes one block kernel for each distinct structure.
 """
@@ -49,7 +49,7 @@ from tcc.schedule.nest import depends, stride
 class BlockChooser(KernelChooser):
     """Plans block kernels for one device and caches them by structure."""
 
-    gaps = False  # reads outside are masked, and the host fills halos
+    gaps = False  # no halos: reads outside are masked, and only the host could fill halos
     scratch = False
     updates = True
     join_margin = MARGINS["join on GPUs"]
@@ -62,8 +62,10 @@ class BlockChooser(KernelChooser):
         skips: bool = True,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`floats`: the type in which operands of f32 will be stored once kernels are known;
-        `skips` as in `lower_blocks`."""
+        """`floats` is the type in which f32 operands will be stored when kernels are known.
+
+        `skips` is that of `lower_blocks`.
+        """
         super().__init__(ledger)
         self.profile, self.floats, self.skips = profile, floats, skips
         self.limits = replace(profile.limits, launch_bytes=LAUNCH * profile.bandwidth)
@@ -89,7 +91,7 @@ class BlockChooser(KernelChooser):
         verify_blocks(kernel)
 
     def makes(self, expr: Expr) -> bool:
-        """Returns True if a block kernel of `expr` exists with everything row-major."""
+        """Returns True if `expr` can be a block kernel with all values row-major."""
         storage = row_major_storage(expr, [False] * len(expr.params))
         try:
             return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
@@ -144,8 +146,10 @@ class BlockChooser(KernelChooser):
         return IMPOSSIBLE if price is None else price.seconds
 
     def best(self, expr: Expr) -> BlockPrice | None:
-        """Returns the lowest price of one kernel of `expr`, with operands stored as `floats` and
-        packed as constants could be; None for an expression that is no block kernel."""
+        """Returns the lowest price of a kernel of `expr`; None if it cannot be a block kernel.
+
+        Operands are stored as `floats`, and packed as if they were constants.
+        """
         if expr not in self._prices:
             stored_expr = stored_as(expr, self.floats)
             operands, results = row_major_storage(stored_expr, (True,) * len(stored_expr.params))
@@ -171,7 +175,7 @@ class BlockChooser(KernelChooser):
         return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
 
     def exchange(self, changes: Mapping[Bound, Bound]) -> None:
-        """Replaces the first kernel of each pair by the second in all further plans."""
+        """Replaces kernels in all further plans; `changes` has the new kernel of each old one."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
 
@@ -183,8 +187,10 @@ def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> l
 
 
 def _channels_last(storage: Storage) -> Storage:
-    """Returns an image's storage as `assign_layouts` would choose it; any other storage
-    unchanged."""
+    """Returns an image's storage with channels last, as `assign_layouts` chooses it.
+
+    Other storage is returned unchanged.
+    """
     if len(storage.shape) != 4:
         return storage
     return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
@@ -197,10 +203,11 @@ def block_schedule(bound: Bound) -> BlockSchedule:
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
-    """Returns layouts for constants that contractions would read across: neighbours are adjacent
-    results. For bytes they are adjacent terms of the sum, the only order that matrix units accept.
+    """Returns the storage of operands, with constants of contractions packed.
 
-    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    Neighbours in a packed constant belong to adjacent results.  For bytes they are adjacent terms
+    of the sum, which is the only order that matrix units accept.  `group` is not collapsed, so that
+    each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
@@ -228,7 +235,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 
 def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
-    """Returns the last loop of the result that only this factor varies with, else its last loop."""
+    """Returns the last of `loops` with which only one factor varies, otherwise the last loop."""
     pair = factors(stage)
     assert pair is not None
     common = depends(stage, pair.a) & depends(stage, pair.b)

@@ -1,11 +1,11 @@
-"""Divides long sums among tiles if the results alone are too few for a device.
+"""Divides long sums among tiles if there are too few results to keep a device busy.
 
     s[i, j] = sum(k: 4096) a[i, k] * b[k, j] ; y = f(s)          16 x 512 results, 132 processors
       ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
           kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
 
-The number of parts is the cheapest, if it is cheaper than one kernel. The order of sums depends
-only on sizes and the device, so results are reproducible.
+The number of parts is the cheapest, and a sum is divided only if that is cheaper than one kernel.
+The order of sums depends only on sizes and the device, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
 from tcc.schedule.margins import MARGINS
 
-# Kernels that take less are not divided.
+# Kernels that take less time are not divided.
 _SHORT = Seconds(2 * LAUNCH)
-# Steps of a sum that a tile computes at once: every part is a multiple.
+# The number of terms of a sum that a tile computes at once. The length of every part is a multiple.
 _STEP = 64
 # Returns the best price of a kernel; None for an expression that is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
@@ -38,8 +38,11 @@ Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 def split_k(
     expr: Expr, profile: BlockProfile, prices: Prices, ledger: Ledger = SILENT
 ) -> tuple[Expr, int] | None:
-    """Returns `expr` with its only reduction divided into parts, and the number of the stage that
-    computes them, behind which to cut; None if that costs more, or sizes are symbolic."""
+    """Returns (expr, number): `expr` with its only reduction divided into parts.
+
+    `number` is the stage that computes the parts, after which to divide the kernel.  None if that
+    costs more, or if sizes are symbolic.
+    """
     reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
     if len(reductions) != 1 or len(expr.stages[reductions[0]].body) != 1:
         return None
@@ -78,10 +81,10 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
 
 
 def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
-    """Returns `expr` with stage `number` summed in `parts` parts along its loop `loop`, and the sum
-    of these parts as a stage of its own behind it.
+    """Returns `expr` with stage `number` summed in `parts` parts along its loop `loop`.
 
-    The loop over parts replaces a first loop of one trip, so that images of one batch stay images.
+    A new stage after it sums the parts.  The loop over parts replaces a first loop of one
+    iteration, so that a batch of one image stays a batch of images.
     """
     stage = expr.stages[number]
     length = trips((loop,)) // parts
