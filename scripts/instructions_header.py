@@ -8,7 +8,7 @@ from itertools import groupby
 from textwrap import fill
 
 from tcc.ir.program import CollectiveKind, IntOp, Reduction, Relation
-from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, Form, Kind, Row
+from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, FieldCount, Kind, Row
 
 TYPES = {
     Kind.DTYPE: "tcc_dtype ",
@@ -67,7 +67,7 @@ def instructions_header() -> str:
         enum("COLLECTIVE", (kind.name for kind in CollectiveKind)),
         enum("REDUCTION", (reduction.name for reduction in Reduction)),
         enum("KIND", ("none", *(kind.name for kind in Kind), "operand")),
-        enum("HAS", (form.name for form in Form)),
+        enum("HAS", (form.name for form in FieldCount)),
         f"enum {{ TCC_MOST_FIELDS = {max_fields} }};",
     )
     return TEXT.format(
@@ -98,7 +98,9 @@ def struct(name: str, layout: list[tuple[str, Field]]) -> str:
 
 
 def c_type(field: Field) -> str:
-    return "tcc_operands " if field.form is not Form.ONE else TYPES.get(field.kind, "int64_t ")
+    return (
+        "tcc_operands " if field.form is not FieldCount.ONE else TYPES.get(field.kind, "int64_t ")
+    )
 
 
 def initializer(name: str, layout: list[tuple[str, Field]]) -> str:

@@ -30,7 +30,7 @@ from tcc.ir.program.table import (
     PLACE_CODES,
     PLACES,
     Field,
-    Form,
+    FieldCount,
     Kind,
     row_of,
 )
@@ -108,7 +108,7 @@ class _Writer(WordWriter):
             self.put(CODES[type(instr)])
             values = [(field, getattr(instr, field.name)) for field in row_of(instr).fields]
             for field, value in values:
-                if field.form is not Form.ONE:
+                if field.form is not FieldCount.ONE:
                     self.put(len(value))
                 elif field.kind is not Kind.BODY:
                     self.single(field.kind, value)
@@ -134,9 +134,9 @@ class _Writer(WordWriter):
     def several(self, field: Field, value: Any) -> None:
         if field.kind is Kind.BODY:
             self.body(value)
-        elif field.form is Form.MANY:
+        elif field.form is FieldCount.MANY:
             self.put(*value)
-        elif field.form is Form.TENSORS:
+        elif field.form is FieldCount.TENSORS:
             for ref in value:
                 self.put(ref.buffer)
                 self.dtype(ref.dtype)
@@ -254,7 +254,7 @@ class _Reader:
         row = _BY_CODE[self.one()]
         values: dict[str, Any] = {}
         for field in row.fields:
-            if field.form is not Form.ONE:
+            if field.form is not FieldCount.ONE:
                 values[field.name] = self.count()
             elif field.kind is not Kind.BODY:
                 values[field.name] = self.single(field.kind)
@@ -263,9 +263,9 @@ class _Reader:
         for field in row.fields:
             if field.kind is Kind.BODY:
                 values[field.name] = self.body(depth + 1)
-            elif field.form is Form.MANY:
+            elif field.form is FieldCount.MANY:
                 values[field.name] = self.many(values[field.name])
-            elif field.form is Form.TENSORS:
+            elif field.form is FieldCount.TENSORS:
                 values[field.name] = tuple(self.ref() for _ in range(values[field.name]))
         return row.node(**values)
 

@@ -12,7 +12,7 @@ from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.derive import SiteOptions
 from tcc.passes.derive.replayed import REPLAYED
 from tcc.passes.derive.rewritten import Rewritten
-from tcc.passes.derive.sites import Site, composed
+from tcc.passes.derive.sites import DerivationSite, composed
 
 
 def derivation_records(all_decisions: Sequence[SiteOptions]) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _record(group: Sequence[SiteOptions]) -> dict[str, Any]:
     }
 
 
-def _computed(site: Site, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
+def _computed(site: DerivationSite, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
     """Returns the region that a candidate computes, and True for each of its parameters that is
     constant."""
     if isinstance(candidate, Rewritten):

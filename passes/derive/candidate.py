@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.op import Array
-from tcc.passes.derive.sites import Site
+from tcc.passes.derive.sites import DerivationSite
 from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.margins import MARGINS
@@ -55,7 +55,7 @@ class Candidate:
         return False
 
     @abstractmethod
-    def growth(self, site: Site) -> int:
+    def growth(self, site: DerivationSite) -> int:
         """Returns the bytes that it adds to the constants."""
 
     def least_seconds(self, rates: Rates) -> Seconds:
@@ -66,7 +66,7 @@ class Candidate:
         """Returns the reason why it is not worth a price; empty where it is worth one."""
         return ""
 
-    def unchecked(self, site: Site) -> str:
+    def unchecked(self, site: DerivationSite) -> str:
         """Returns the reason why it cannot be checked against what it replaces.
 
         Empty where the check succeeds, or where none is needed.  Raises InternalError, with the

@@ -45,7 +45,7 @@ from tcc.passes.derive.candidate import MARGIN, Candidate, SearchResult, price_f
 from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
-from tcc.passes.derive.sites import Site, SiteScope, scopes
+from tcc.passes.derive.sites import DerivationSite, SiteScope, scopes
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
 from tcc.schedule.margins import MARGINS
 
@@ -91,7 +91,7 @@ class SiteOptions:
     `chosen`: the option that replaces the site; None if it stays as it is.
     """
 
-    site: Site
+    site: DerivationSite
     estimate: Seconds
     seconds: Seconds | None
     options: tuple[Option, ...]
@@ -140,7 +140,7 @@ def derive(graph: Graph, limits: Derivations) -> Graph:
 
 
 def _emitted(
-    b: GraphBuilder, site: Site, candidate: Candidate, new: dict[Value, Value]
+    b: GraphBuilder, site: DerivationSite, candidate: Candidate, new: dict[Value, Value]
 ) -> Replacement:
     operands = [new[v] for v in site.operands]
     arrays = [b.array(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
@@ -181,7 +181,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
     ]
 
 
-def _sites(scope: SiteScope) -> Iterator[Site]:
+def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields the sites of a scope: sums of products, then convolutions that may be bilinear.
 
     A convolution of the second kind is not a sum of products by itself, but may be a node of a
@@ -193,7 +193,7 @@ def _sites(scope: SiteScope) -> Iterator[Site]:
     yield from convs
 
 
-def _decided(site: Site, limits: Derivations) -> SiteOptions:
+def _decided(site: DerivationSite, limits: Derivations) -> SiteOptions:
     """Returns a site with its candidates.
 
     A candidate whose estimate saves less than the margin has a reason, and is not priced later.
@@ -214,7 +214,7 @@ def _decided(site: Site, limits: Derivations) -> SiteOptions:
 
 
 def _priced(
-    prices: Prices, site: Site, direct: Seconds | None, candidate: Candidate
+    prices: Prices, site: DerivationSite, direct: Seconds | None, candidate: Candidate
 ) -> tuple[Seconds | None, str]:
     """Returns (price, reason) of a candidate: its price and "", or None and why it has no price.
 
@@ -231,7 +231,7 @@ def _priced(
     return (None if why else seconds), why
 
 
-def _searches(site: Site, limits: Derivations) -> list[SearchResult]:
+def _searches(site: DerivationSite, limits: Derivations) -> list[SearchResult]:
     """Returns what each generator of candidates finds for a site."""
     prices, conv = limits.prices, convolution_of(site)
     derived = searched(site, prices.planner.rates, limits.strict)
@@ -252,7 +252,7 @@ _Place: TypeAlias = Sequence[Alternative[Option | None]]
 def _links(
     prices: Prices,
     scope_of: Sequence[SiteScope],
-    sites: Sequence[Site],
+    sites: Sequence[DerivationSite],
     places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
     """Yields ((a, b), link) for pairs of places whose choices influence each other's cost.
@@ -286,7 +286,11 @@ def _hopeful(place: _Place) -> list[bool]:
 
 
 def _link(
-    prices: Prices, scope: SiteScope, sites: tuple[Site, Site], first: _Place, second: _Place
+    prices: Prices,
+    scope: SiteScope,
+    sites: tuple[DerivationSite, DerivationSite],
+    first: _Place,
+    second: _Place,
 ) -> Link:
     """Returns a link: a function of a choice for each of two convolutions.
 

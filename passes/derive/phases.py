@@ -16,7 +16,7 @@ from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
-from tcc.passes.derive.sites import Site
+from tcc.passes.derive.sites import DerivationSite
 from tcc.passes.graph.decompose import is_derived, phases
 from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import Seconds
@@ -33,7 +33,7 @@ class Phases(Candidate):
     def direct(self) -> bool:
         return True
 
-    def growth(self, site: Site) -> int:
+    def growth(self, site: DerivationSite) -> int:
         return 0
 
     def emit(
@@ -55,7 +55,7 @@ def _contents(value: Value | None) -> Any:
     return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
 
 
-def by_phases(site: Site, rates: Rates) -> SearchResult:
+def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
     """Returns the phases of a site that is a transposed convolution, as a candidate.
 
     There is no candidate if the search finds the phases, or if `phases` refuses them.

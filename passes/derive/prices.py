@@ -24,7 +24,7 @@ from tcc.ops import OPS
 from tcc.passes.derive.bilinear.conv_forms import form_work
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.sites import Role, Site
+from tcc.passes.derive.sites import DerivationSite, Role
 from tcc.passes.program.price import timed_kernels, unread
 from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Seconds, lower
@@ -37,7 +37,7 @@ _READ = 3
 _DIRECT, _POOL = "direct", "pool"
 
 # Sites among the nodes around a site, with the candidates that replace them.
-Replacements: TypeAlias = Sequence[tuple[Site, Candidate]]
+Replacements: TypeAlias = Sequence[tuple[DerivationSite, Candidate]]
 
 
 class Prices:
@@ -59,7 +59,7 @@ class Prices:
         around it."""
         return form_work(conv, form).least_seconds(self.planner.rates)
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> Seconds:
+    def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.
 
         The result is the site's own seconds at typical sizes, times the mean share of the site's
@@ -70,7 +70,7 @@ class Prices:
             times = tuple(map(lower, times, direct))
         return mean_share(times, direct)
 
-    def _times(self, site: Site, replacements: Replacements = ()) -> Times:
+    def _times(self, site: DerivationSite, replacements: Replacements = ()) -> Times:
         site_key = site.key
         key = site_key, tuple((site.places_of(s.nodes), candidate) for s, candidate in replacements)
         if key not in self._times_of:
@@ -83,7 +83,7 @@ class Prices:
             self._times_of[key] = together((*(t for _, t in parts), minus_pools))
         return self._times_of[key]
 
-    def _kernels(self, site: Site, replacements: Replacements) -> list[tuple[str, Times]]:
+    def _kernels(self, site: DerivationSite, replacements: Replacements) -> list[tuple[str, Times]]:
         """Returns the location of each kernel, and its seconds."""
         self.priced += 1
         graph = site_graph(site, replacements)
@@ -95,7 +95,7 @@ class Prices:
         return tuple(seconds / factor for seconds in times)
 
 
-def site_graph(site: Site, replacements: Replacements = ()) -> Graph:
+def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
     """Returns the graph of a site and its neighbours.
 
     The candidates `replacements` replace their sites.  Pools with the location `_POOL` stand for

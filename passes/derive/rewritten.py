@@ -25,7 +25,7 @@ from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, SearchResult
 from tcc.passes.derive.guide import is_regular, repairs
 from tcc.passes.derive.search import DerivationState, search
-from tcc.passes.derive.sites import Site, composed
+from tcc.passes.derive.sites import DerivationSite, composed
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
@@ -49,7 +49,7 @@ class Rewritten(Candidate):
     def text(self) -> str:
         return region_text(self.region)
 
-    def growth(self, site: Site) -> int:
+    def growth(self, site: DerivationSite) -> int:
         region, fixed = self.region, constant_stages(self.region, self.constants)
         accesses = {
             (f.source, f.component)
@@ -71,7 +71,7 @@ class Rewritten(Candidate):
         folds = foldable(self.region, self.constants)
         return "" if folds else "its constants are too much work to make ahead of the run"
 
-    def unchecked(self, site: Site) -> str:
+    def unchecked(self, site: DerivationSite) -> str:
         try:
             is_equal = agree(composed(site.nodes), self.region)
         except Unchecked as error:
@@ -130,7 +130,7 @@ class Rewritten(Candidate):
         return value(~number, component)
 
 
-def reordered(site: Site, rates: Rates) -> SearchResult:
+def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
     """Returns the orders of a site's sums and products with the lowest estimates."""
     region = composed(site.nodes)
     seconds = estimate(region, site.constants, rates)
@@ -141,7 +141,7 @@ def reordered(site: Site, rates: Rates) -> SearchResult:
     return SearchResult(seconds, candidates, search.states)
 
 
-def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
+def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> SearchResult:
     """Returns the regions with the lowest estimates that a guided search finds.
 
     Regions with equal estimates nest the same loops in another order, so only the first is kept.

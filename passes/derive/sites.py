@@ -40,7 +40,7 @@ class Role(Enum):
 
 
 @entity
-class Site:
+class DerivationSite:
     """A group of nodes whose result is a sum of products.
 
     `nodes`: the nodes in order; the last is the sink.
@@ -90,7 +90,7 @@ class Site:
         return tuple(parts), result_roles, self.places_of(self.nodes)
 
 
-def sites(graph: Graph) -> Iterator[Site]:
+def sites(graph: Graph) -> Iterator[DerivationSite]:
     """Yields the sums of products of a graph and its bodies, every node in at most one site."""
     for scope in scopes(graph):
         yield from scope.sums()
@@ -116,7 +116,7 @@ class SiteScope:
         )
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
-    def sums(self) -> Iterator[Site]:
+    def sums(self) -> Iterator[DerivationSite]:
         """Yields the sums of products, every node in at most one site."""
         used_nodes: set[Node] = set()
         for node in reversed(self.graph.nodes):
@@ -165,7 +165,7 @@ class SiteScope:
 
     def site(
         self, nodes: Sequence[Node], neighbours: Iterable[Node], *, stored: bool = False
-    ) -> Site:
+    ) -> DerivationSite:
         """Returns the site of `nodes` and `neighbours`.
 
         With `stored`, values of other kernels have the role STORED.  Otherwise every value that is
@@ -196,7 +196,9 @@ class SiteScope:
             and set(self.users[v]) <= {*nodes}
             for v in operands
         )
-        return Site(tuple(nodes), operands, constants, freed, tuple(neighbourhood), outer, results)
+        return DerivationSite(
+            tuple(nodes), operands, constants, freed, tuple(neighbourhood), outer, results
+        )
 
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
         """Returns the nodes before and after `nodes` that may share kernels with them.

@@ -15,7 +15,7 @@ from tests.lib.fuzz.targets import importer, pattern
 
 @pytest.mark.parametrize("name", ["importer", "artifact", "pattern"])
 def test_no_kept_input_fails(name: str, tmp_path: Path) -> None:
-    target = import_module(f".targets.{name}", __package__)
+    target = import_module(f"tests.lib.fuzz.targets.{name}")
     inputs = kept_inputs(name)
     assert len(inputs) > 10
     for data in inputs:

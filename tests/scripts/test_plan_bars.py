@@ -13,7 +13,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from bars import partitions
 
-BAR = partitions.CostBar("G", 5, 217_039, 217_039)
+BAR = partitions.CostBar("G", 60, 217_039, 217_039)
 
 
 def test_a_run_is_held_against_its_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tcc.ir.program import (
     View,
     Wait,
 )
-from tcc.ir.program.table import Field, Form, Kind, row_of
+from tcc.ir.program.table import Field, FieldCount, Kind, row_of
 
 _USED = (Kind.USED, Kind.WHEN, Kind.LEAST)
 STEPS = (Launch, CallOp, Collective, Wait)  # instructions that take time of their own
@@ -31,13 +31,13 @@ def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
     for field in row_of(node).fields:
         kind, value = field.kind, getattr(node, field.name)
         match field.form:
-            case Form.MANY:
+            case FieldCount.MANY:
                 yield from ((kind, item) for item in value)
-            case Form.TENSORS:
+            case FieldCount.TENSORS:
                 for ref in value:
                     yield kind, ref.buffer
                     yield from ((Kind.USED, register) for register in ref.dims)
-            case Form.ONE if value != kind.absent:
+            case FieldCount.ONE if value != kind.absent:
                 yield kind, value
 
 
@@ -131,9 +131,9 @@ def renumbered(
     def moved(field: Field) -> Any:
         value = getattr(instr, field.name)
         match field.form:
-            case Form.MANY:
+            case FieldCount.MANY:
                 return tuple(number(field.kind, item) for item in value)
-            case Form.TENSORS:
+            case FieldCount.TENSORS:
                 return tuple(
                     replace(
                         ref,
@@ -142,7 +142,7 @@ def renumbered(
                     )
                     for ref in value
                 )
-            case Form.ONE:
+            case FieldCount.ONE:
                 return number(field.kind, value)
 
     return replace(instr, **{field.name: moved(field) for field in row_of(instr).fields})

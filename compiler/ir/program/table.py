@@ -103,7 +103,7 @@ ENUMS: Mapping[Kind, type[Enum]] = MappingProxyType(
 )
 
 
-class Form(Enum):
+class FieldCount(Enum):
     """The number of values in a field."""
 
     ONE = ""
@@ -117,7 +117,7 @@ class Field:
 
     name: str
     kind: Kind
-    form: Form = Form.ONE
+    form: FieldCount = FieldCount.ONE
     lead: str = ""
 
 
@@ -151,11 +151,11 @@ def _part(part: str) -> str | Field:
     if not match:
         return part
     lead, name, kind, form = match.groups(default="")
-    return Field(name, Kind[kind.upper()], Form(form), lead)
+    return Field(name, Kind[kind.upper()], FieldCount(form), lead)
 
 
 def _encoding_order(field: Field) -> int:
-    return 2 if field.kind is Kind.BODY else field.form is not Form.ONE
+    return 2 if field.kind is Kind.BODY else field.form is not FieldCount.ONE
 
 
 _LET = "{target:defined} = "

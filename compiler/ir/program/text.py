@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tcc.ir.program import Instr, Place, Port, Program, Register, TensorRef
-from tcc.ir.program.table import ENUMS, Field, Form, Kind, row_of
+from tcc.ir.program.table import ENUMS, Field, FieldCount, Kind, row_of
 
 
 def program_text(program: Program) -> str:
@@ -68,9 +68,9 @@ def _field(field: Field, value: Any, indent: str) -> str:
     kind = field.kind
     if kind is Kind.BODY:
         return _body(value, indent)
-    if field.form is Form.TENSORS:
+    if field.form is FieldCount.TENSORS:
         return f"({', '.join(_tensor(kind, ref) for ref in value)})"
-    if field.form is Form.MANY:
+    if field.form is FieldCount.MANY:
         return f"({', '.join(_value(kind, item) for item in value)})"
     if value == kind.absent:
         return ""

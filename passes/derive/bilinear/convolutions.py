@@ -42,7 +42,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     transformed_weights,
 )
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
-from tcc.passes.derive.sites import Site, SiteScope
+from tcc.passes.derive.sites import DerivationSite, SiteScope
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
@@ -72,7 +72,7 @@ class Tiled(Candidate):
     def guarded(self) -> bool:
         return True
 
-    def growth(self, site: Site) -> int:
+    def growth(self, site: DerivationSite) -> int:
         """Returns the bytes of the form's weights.
 
         The weights of the direct sums stay, for tiles that fail the guard.
@@ -120,7 +120,7 @@ class Tiled(Candidate):
         return b.constant(transformed, source.name, F32) if np.isfinite(transformed).all() else None
 
 
-def convolutions(scope: SiteScope) -> Iterator[Site]:
+def convolutions(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields sites of the convolutions that bilinear forms may compute.
 
     Their neighbours are the nodes after them that may share their kernels.  Values of other kernels
@@ -144,7 +144,7 @@ def epilogue(scope: SiteScope, node: Node) -> list[Node]:
     return nodes[1 : _MOST + 1]
 
 
-def convolution_of(site: Site) -> Conv | None:
+def convolution_of(site: DerivationSite) -> Conv | None:
     """Returns the convolution of a site, if forms may compute it."""
     conv = conv_of(site.nodes[0]) if len(site.nodes) == 1 else None
     if conv is None or site.constants[:2] != (False, True):

@@ -11,7 +11,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define TAG UINT64_C(0x5A00000000000000)
-#define TAG_MASK UINT64_C(0xFF00000000000000)
+#define TAG_MASK UINT64_C(0xFFFF800000000000) /* so many bits that a kernel's random seed has others */
 enum { INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_IMAGE = 200,
        NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900, UNJOINED = 904, NOT_OF_CAPTURE = 905,
        CAPTURED_EVENT = 907 };

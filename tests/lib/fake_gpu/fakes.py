@@ -64,7 +64,11 @@ def in_children(tests: Sequence[Callable[[], None]], seconds: float = 300) -> No
         with os.fdopen(read) as pipe:
             text = pipe.read()
         ended.append((os.waitpid(child, 0)[1], text))
-    bad = [text or f"the child ended with status {waited}" for waited, text in ended if waited]
+    bad = [
+        text if text and os.WIFEXITED(waited) else f"{text}the child ended with status {waited}"
+        for waited, text in ended
+        if waited
+    ]
     assert not bad, "\n".join(bad)
 
 

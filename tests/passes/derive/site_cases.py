@@ -22,7 +22,7 @@ from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import Rewritten
-from tcc.passes.derive.sites import Site, composed
+from tcc.passes.derive.sites import DerivationSite, composed
 from tcc.passes.moe.grouped_gemm import group_gemms
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.tile.cpu.plan import CoreChooser
@@ -138,7 +138,7 @@ SITES: Mapping[str, SiteCase] = MappingProxyType(
 )
 
 
-def is_exact(site: Site, candidate: Candidate) -> bool:
+def is_exact(site: DerivationSite, candidate: Candidate) -> bool:
     """Whether a candidate computes what its site does: a region by its values modulo two primes, a
     bilinear form by the identity of its factors, in rational numbers."""
     if isinstance(candidate, Tiled):

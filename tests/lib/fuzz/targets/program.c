@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "../../runtime/driver.h"
+#include "../../../runtime/driver.h"
 #include "program.h"
 
 const tcc_artifact tcc_artifact_info = {.name = "program"};

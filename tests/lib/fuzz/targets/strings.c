@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../runtime/src/ops/order.h"
+#include "../../../../runtime/src/ops/order.h"
 
 const tcc_artifact tcc_artifact_info = {.name = "strings"};
 

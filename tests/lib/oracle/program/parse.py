@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tcc.ir.program import Buffer, Instr, Port, Program, RankGroup, TensorRef
-from tcc.ir.program.table import ENUMS, INSTRUCTIONS, PLACES, Field, Form, Kind, Row
+from tcc.ir.program.table import ENUMS, INSTRUCTIONS, PLACES, Field, FieldCount, Kind, Row
 
 from tests.lib.oracle.expr.parse import read_dtype
 from tests.lib.oracle.index.parse import read_end
@@ -126,9 +126,9 @@ class _Parser:
         kind, cursor = field.kind, self._cursor
         if kind is Kind.BODY:
             return self._body()
-        if field.form is Form.TENSORS:
+        if field.form is FieldCount.TENSORS:
             return self._listed(partial(self._tensor, kind))
-        if field.form is Form.MANY:
+        if field.form is FieldCount.MANY:
             return self._listed(partial(self._value, kind))
         if kind.absent is not None:
             is_next = cursor.peek().text[:1] == kind.letter

@@ -11,7 +11,7 @@ from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.prices import Prices, Replacements
-from tcc.passes.derive.sites import Site
+from tcc.passes.derive.sites import DerivationSite
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
@@ -27,7 +27,7 @@ class Products(Prices):
         super().__init__(CoreChooser(TYPICAL_CORE))
         self._allowed = allowed
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+    def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> float:
         forms = forms_in(replacements)
         return sum(products(n, forms.get(n)) for n in site.nodes if conv_of(n) is not None)
 
@@ -41,7 +41,7 @@ class Only(Products):
     def __init__(self, form: Form) -> None:
         super().__init__((form,))
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+    def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> float:
         return 0.0 if len(replacements) == len(site.nodes) else 1.0
 
     def least_seconds(self, conv: Conv, form: Form) -> float:

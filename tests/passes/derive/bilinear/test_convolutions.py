@@ -21,7 +21,7 @@ from tcc.passes.derive.bilinear.convolutions import Tiled, convolutions
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, conv_of, points
 from tcc.passes.derive.derive import Derivations, decisions, derive
 from tcc.passes.derive.prices import Prices, Replacements
-from tcc.passes.derive.sites import Site, scopes
+from tcc.passes.derive.sites import DerivationSite, scopes
 from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import GraphSettings, run_pipeline
@@ -436,14 +436,14 @@ def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: 
     return b.finish([last])
 
 
-def site_of(case: Conv, *, given: bool = False, loc: str = "") -> Site:
+def site_of(case: Conv, *, given: bool = False, loc: str = "") -> DerivationSite:
     """That of the convolution of `among_others`."""
     (scope,) = scopes(among_others(case, given=given, loc=loc))
     (site,) = convolutions(scope)
     return site
 
 
-def seconds(prices: Prices, site: Site, form: Form | None) -> float:
+def seconds(prices: Prices, site: DerivationSite, form: Form | None) -> float:
     """Of a convolution in a form, or directly."""
     conv = conv_of(site.sink)
     assert conv is not None
@@ -522,7 +522,7 @@ def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> No
 class _Together(Products):
     """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+    def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> float:
         alone = super().seconds(site, replacements)
         both = list(forms_in(replacements).values()) == [F2, F2]
         return alone / 2 if both else alone
@@ -535,7 +535,7 @@ class _Recorded(Products):
         super().__init__()
         self.pairs: list[list[Form]] = []
 
-    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+    def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> float:
         forms = list(forms_in(replacements).values())
         self.pairs += [forms] * (len(forms) > 1)
         left = sum(n.op.name == "conv" for n in site.nodes) - len(forms)
