@@ -530,7 +530,7 @@ class _Partition:
     def _kernel_seconds(
         self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> Seconds | None:
-        """Returns the seconds of a kernel of `members` that stores a group's results and `extra`."""
+        """Returns the price of a kernel of `members` that stores a group's results and `extra`."""
         return self.seconds(*self._joined_kernel(members, group, extra))
 
     def _joined_kernel(

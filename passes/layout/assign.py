@@ -357,11 +357,9 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
 def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
-    """Returns halos in which the halos of parts have become halos of the concatenated values.
-
-    Along the joined axis they have width 0: elements of other parts lie there, so reads beyond a
-    part are still checked.
-    """
+    """Returns halos in which the halos of parts have become halos of the concatenated values. Along
+    the joined axis they have width 0: elements of other parts lie there, so reads beyond a part are
+    still checked."""
     merged = dict(halos)
     for join in joins:
         if join.whole in pinned:
@@ -380,11 +378,8 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Returns the values that have channels last.
-
-    They are results of windows, values that are computed from these point by point, and the
-    concatenated values that contain them.
-    """
+    """Returns the values that have channels last. They are results of windows, values that are
+    computed from these point by point, and the concatenated values that contain them."""
     values_last: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
@@ -454,11 +449,9 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
 
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
-    """Returns the halo that each value needs so that its padded reads stay inside its storage.
-
-    A value has no halo if its readers have different fill values, or if checks of its reads take no
-    longer than storing the halo.
-    """
+    """Returns the halo that each value needs so that its padded reads stay inside its storage. A
+    value has no halo if its readers have different fill values, or if checks of its reads take no
+    longer than storing the halo."""
     halos_of: dict[Value, list[_Halo]] = {}
     for step in steps:
         for stage, value, node in _padded_reads(step):
@@ -500,11 +493,9 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile.
-
-    They have a fill value, and their elements are read several times: by a reduction, or by
-    several reads of a stage.
-    """
+    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile. They
+    have a fill value, and their elements are read several times: by a reduction, or by several
+    reads of a stage."""
     if step.kernel is None or step.condition is not None:
         return []
     padded: list[tuple[Stage, Value, Read]] = []
