@@ -118,10 +118,8 @@ class Placed:
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
-        """Returns the graph of each constant that the steps can read.
-
-        They are the constants of this graph and those of the graphs around it, `outer`.
-        """
+        """Returns the graph of each constant that the steps can read. They are the constants of
+        this graph and those of the graphs around it, `outer`."""
         return {**(outer or {}), **dict.fromkeys(self.graph.constants, self.graph)}
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
@@ -150,10 +148,8 @@ def copy_of(
 def on_others(
     kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """Returns `kernel` with operands replaced as in `replacements`.
-
-    `read_of(read, operand)` returns the scalar in place of a read of a replaced operand.
-    """
+    """Returns `kernel` with operands replaced as in `replacements`. `read_of(read, operand)`
+    returns the scalar in place of a read of a replaced operand."""
 
     def moved(node: Read) -> Scalar:
         operand = kernel.operands[node.source] if isinstance(node.source, int) else None
@@ -176,10 +172,8 @@ def assign_layouts(
     groups: Sequence[Group],
     model: KernelModel,
 ) -> Placed:
-    """Returns layouts for all values that the groups of `graph` store.
-
-    If the model allows gaps, values may have halos and planes may be set apart.
-    """
+    """Returns layouts for all values that the groups of `graph` store. If the model allows gaps,
+    values may have halos and planes may be set apart."""
     guards = split_guards(graph)
     guarded_graph = guards.graph
     users = guarded_graph.users()
@@ -234,10 +228,8 @@ def assign_layouts(
 def usual_layouts(
     kernel: Kernel, constants: Collection[Value], gaps: bool
 ) -> Mapping[Value, Layout]:
-    """Returns the layouts that a kernel's values would have inside a network.
-
-    Channels are last if a window slides along an axis.  With `gaps`, values may have halos.
-    """
+    """Returns the layouts that a kernel's values would have inside a network. Channels are last if
+    a window slides along an axis. With `gaps`, values may have halos."""
     last = any(map(_slides, kernel.expr.stages))
     halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
@@ -258,9 +250,7 @@ def _direct_kernels(
     guards: Guards, value: Value, results: Values, available: Collection[Value], model: KernelModel
 ) -> Iterator[Kernel]:
     """Yields the kernels that compute `results` again, with direct sums for the guarded `value`.
-
-    They run if the guard's flag is set.
-    """
+    They run if the guard's flag is set."""
     graph = guards.repeated(value, results, available)
     users = graph.users()
     for group in partition(graph, model):
@@ -295,10 +285,8 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
-    """Returns the values whose planes are to be set apart.
-
-    Kernels compute them, and their storage is not visible outside of kernels or shared.
-    """
+    """Returns the values whose planes are to be set apart. Kernels compute them, and their storage
+    is not visible outside of kernels or shared."""
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     computed = {v for k in kernels for v in k.results}
     visible = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
@@ -339,10 +327,8 @@ def pinned_values(placed: Placed) -> set[Value]:
 
 
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
-    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere.
-
-    The kernels make these copies.
-    """
+    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere. The
+    kernels make these copies."""
     copies: list[Kernel] = []
     parts: list[ConcatPart] = []
     for number, part in enumerate(join.parts):
@@ -398,10 +384,8 @@ def _channels_last(
 
 
 def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
-    """Returns the results whose axes correspond to the axes of an operand in `values_last`.
-
-    There may be other stages between the operand and the result.
-    """
+    """Returns the results whose axes correspond to the axes of an operand in `values_last`. There
+    may be other stages between the operand and the result."""
     following: set[int] = set()
     for number, stage in enumerate(kernel.expr.stages):
         for node in reads(stage):
@@ -476,10 +460,8 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
-    """Returns True if `stage` reads `value` at least as often as there are elements in the halo.
-
-    A halo saves one check for each read, and costs one store for each of its elements.
-    """
+    """Returns True if `stage` reads `value` at least as often as there are elements in the halo. A
+    halo saves one check for each read, and costs one store for each of its elements."""
     padded, shape = _padded_shape(value, halo), value.type.shape
     halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
     return halo_elements <= prod(map(trips, stage.loops))
@@ -532,10 +514,8 @@ def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
 
 
 def _with_remainders(index: Index) -> Index:
-    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`.
-
-    If the index has another term -n, the n's cancel, and its bounds are tight.
-    """
+    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`. If the index has another term
+    -n, the n's cancel, and its bounds are tight."""
     for atom in atoms(index):
         if isinstance(atom, Quotient):
             factor, remainder = factor_of(index, atom)
