@@ -127,8 +127,8 @@ def _count_bodies(
 ) -> None:
     """Counts the bodies of a node as often as they run.
 
-    Of two branches, the branch that moves more bytes counts.  Without `placed_bodies`, every node
-    counts as a kernel of its own.
+    For If, the branch that moves more bytes counts.  Without `placed_bodies`, every node counts as
+    a kernel of its own.
     """
     times = trips * _trips(graph, node)
     counts: list[_Count] = []

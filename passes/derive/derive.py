@@ -184,8 +184,8 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
 def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields the sites of a scope: sums of products, then convolutions that may be bilinear.
 
-    A convolution of the second kind is not a sum of products by itself, but may be a node of a
-    larger one.
+    A convolution of the second kind that is a site by itself is yielded once, among the second.  It
+    may also be a node of a larger sum of products.
     """
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}

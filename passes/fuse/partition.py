@@ -1,4 +1,4 @@
-"""Partitions a graph's nodes into kernels: each group is a cone of nodes into one sink.
+"""Partitions a graph's nodes into groups, which become kernels; each group ends at one sink.
 
     conv -> add(bias) -> relu -> conv        { conv, add, relu }  { conv }
     matmul -> reshape -> transpose -> matmul { matmul, reshape, transpose } { matmul }
@@ -15,10 +15,10 @@ can be built (`_way`) and is predicted to take no longer than without the node (
 * a copy of whole matrices at data-dependent indices (the weights of an expert) joins the
   contraction that multiplies them.
 
-Without a join, the price of a node is that of a kernel of its own, or the price that it adds to the
-kernel of its producers.  A node that does not pay alone may pay together with the anchor that it
-completes: then all nodes up to the anchor join, or only the first of them where the remaining nodes
-are cheaper as a kernel of their own.  Without prices every kernel that can be built is taken.
+Without a join, the price of a node is that of a kernel of its own, or what it adds to the kernel of
+its producers.  A node whose join does not save time may save time together with the anchor that it
+completes.  Then all nodes up to the anchor join, or only the first of them if the remaining nodes
+are cheaper as a kernel of their own.  Without prices, every join that can be built is taken.
 
 A concatenation that has a `Join` is a group of its own that nothing joins.
 """
@@ -47,8 +47,8 @@ from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
 
-# The most nodes of a kernel. It bounds the effort of a join, which reads all nodes of the group; no
-# group of the models has half as many.
+# The most nodes of a kernel. This bounds the effort of a join, which reads all nodes of the group.
+# No group of the models has half as many nodes.
 _MOST = 64
 
 
@@ -74,8 +74,10 @@ class Group:
         return self.anchors[0] if self.anchors else None
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
-        """Returns the sink's outputs that something reads, and the other values that later kernels
-        read."""
+        """Returns the values that the group stores.
+
+        They are the sink's outputs that something reads, and other values that later kernels read.
+        """
         outputs = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
         return (*outputs, *self.extra)
 
@@ -83,7 +85,7 @@ class Group:
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
     """Returns the groups in an order in which they can run; nodes without expression stand alone.
 
-    `model.legal` has the last word on a join; the nodes `ends` stay alone.
+    `model.legal` must allow each joined group.  The nodes `ends` stay groups of their own.
     """
     return _Partition(graph, model, ends).run()
 
@@ -126,8 +128,11 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """True where a later group reads the node, or the node acts by itself: it has no outputs,
-        or it is a call or a body that decides a size."""
+        """True where a later group reads the node, or the node must run in any case.
+
+        It must if it has no outputs, if it is an output of the graph, or if it is a call or control
+        flow that decides a size.
+        """
         is_read = any(u in self.groups for u in self._readers(node))
         gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
@@ -152,8 +157,10 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """True where several groups may repeat the node: it prepares rows for their contractions,
-        each tile of which needs the whole factor in any case."""
+        """True where several groups may repeat the node.
+
+        It then prepares rows for their contractions, whose tiles need the whole factor in any case.
+        """
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         users = [u for u in self._readers(node) if u in self.groups]  # other readers never run
@@ -163,16 +170,18 @@ class _Partition:
         return all(anchors and all(map(self._weighted, anchors)) for anchors in readers)
 
     def _first_of_several(self, node: Node) -> Group | None:
-        """Returns the first group to run of several groups that read the node."""
+        """Returns the group that runs first among several groups that read the node, else None."""
         reading_groups = self._reading(node)
         if self._is_kept(node) or len(reading_groups) < 2:
             return None
         return min(reading_groups, key=lambda g: self.position[g.sink])
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
-        """True where pointwise work joins the first group that reads it, which then stores it for
-        the later groups: a reduction of that group reads its rows, and the contraction that it
-        completes, if any, joins too."""
+        """True where pointwise work joins the first group that reads it.
+
+        That group then stores it for the later groups.  A reduction of the group reads its rows.
+        If the node completes a contraction, the contraction joins too.
+        """
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -197,15 +206,18 @@ class _Partition:
         return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
-        """Returns the node together with the anchor of `kinds` that it completes."""
+        """Returns the node, the anchor of `kinds` that it completes, and the nodes between them."""
         chain = self._completed(node, kinds, group)
         if chain is None or not self._persists(chain[-1], group):
             return None
         return self._if_sound(chain, group)
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
-        """Returns the node, if need be together with the contraction that it completes: a tile that
-        cannot hold rows from memory may stream along rows that it computes, in K-blocks."""
+        """Returns the node, or the node together with the contraction that it completes.
+
+        A tile that cannot hold rows from memory may stream along rows that it computes, in
+        K-blocks.
+        """
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
             return self._completing(node, (NodeKind.CONTRACTION,), group)
@@ -272,8 +284,10 @@ class _Partition:
     def _accepted(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """True where the groups with their `ways` pay; the nodes of the ways are then promised to
-        the groups."""
+        """True where joining `ways` to the groups saves time.
+
+        The nodes of the ways are then recorded, so that they join when they are visited.
+        """
         if not self._pays(groups, ways, extra):
             return False
         if len(groups) == 1 and not extra:
@@ -288,8 +302,10 @@ class _Partition:
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
-        """Returns the nodes that join if the node does: itself, and the nodes that make its join
-        worthwhile; None where no sound kernel holds it."""
+        """Returns the nodes that join if the node does; None if it cannot join the group.
+
+        They are the node itself, and nodes that make its join worthwhile.
+        """
         if (
             node in self.joins
             or group.join is not None
@@ -336,10 +352,10 @@ class _Partition:
         return anchors
 
     def _persists(self, node: Node, group: Group) -> bool:
-        """True where an anchor may join other anchors: a tile keeps rows from one to the next.
+        """True where an anchor may join other anchors, so that a tile keeps rows between them.
 
-        Two contractions with constant weights do not join, as each would wait for the other's
-        weights, unless windows read strips of rows.
+        Two contractions with constant weights do not join, because each would wait for the other's
+        weights.  Groups with windows, which read strips of rows, are an exception.
         """
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
@@ -355,9 +371,11 @@ class _Partition:
         return len(sizes) == 1
 
     def _spreading(self, node: Node, group: Group) -> _Way:
-        """Returns the node where points of the sink combine several elements of a contraction each,
-        no element twice; the node that computes a factor of the contraction from fewer elements
-        joins too."""
+        """Returns a contraction, and the node that computes one of its factors, if they may join.
+
+        Each point of the sink must combine several elements of the contraction, and no element may
+        be read twice.
+        """
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
@@ -376,10 +394,10 @@ class _Partition:
     def _pays(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """True where the groups with their `ways` are predicted to take no longer than without.
+        """True where the groups joined by `ways` are predicted to take no longer than without.
 
-        Without a join, the nodes of the longest way are kernels of their own or complete their
-        producers. Both cases are priced with and without the anchor before the way.
+        Without a join, the nodes of the longest way are kernels of their own, or join the kernels
+        of their producers.  Both cases are priced with and without the anchor before the way.
         """
         if not extra and all(map(self._free, ways, groups)):
             return True
@@ -429,8 +447,10 @@ class _Partition:
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
-        """Returns the nodes of a way that are best joined: all, or the first of them where a kernel
-        of the remaining nodes is predicted to take less."""
+        """Returns the nodes of a way that are best joined: all of them, or only the first ones.
+
+        The remaining nodes are then a kernel of their own.
+        """
         if len(way) < 2:
             return way
         joined = self._kernel_seconds((*way, *group.members), group) or NO_TIME
@@ -453,8 +473,10 @@ class _Partition:
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[Seconds]:
-        """Yields the seconds of a kernel with both anchors minus those of the anchor `before`
-        alone, where that kernel can be built."""
+        """Yields the price of a kernel with both anchors, minus that of the anchor `before` alone.
+
+        Yields nothing if that kernel cannot be built.
+        """
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (
@@ -475,8 +497,11 @@ class _Partition:
         return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[Seconds]:
-        """Yields the seconds of the nodes in a kernel each, in one kernel where that can be built,
-        and beyond those of the anchor `before` them in a kernel with it."""
+        """Yields the seconds of the nodes without a join, in several arrangements.
+
+        They are: a kernel for each node; one kernel for all, if it can be built; and a kernel
+        together with the anchor `before` them, minus the seconds of that anchor.
+        """
         yield sum((self._kernel([n]) for n in nodes), NO_TIME)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
@@ -487,14 +512,13 @@ class _Partition:
             yield self._kernel(extended) - self._fewest_seconds(before)
 
     def _is_kernel(self, nodes: Sequence[Node]) -> bool:
-        """True where the first node to run, which stands last, joins the other nodes."""
+        """True where the nodes can be one kernel.  The last in the list is the first to run."""
         *later, first = nodes
         group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
         return not later or self._way(first, group) == [first]
 
     def _fewest_seconds(self, nodes: Sequence[Node]) -> Seconds:
-        """Returns the seconds of the nodes in a kernel each, or in one kernel, whichever
-        are less."""
+        """Returns the lower price: that of a kernel for each node, or that of one kernel."""
         return lower(sum((self._kernel([n]) for n in nodes), NO_TIME), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
@@ -506,14 +530,14 @@ class _Partition:
     def _kernel_seconds(
         self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> Seconds | None:
-        """Returns the seconds of a kernel of `members` with the results of a group and the values
-        `stored`."""
+        """Returns the price of a kernel of `members` that stores a group's results and `extra`."""
         return self.seconds(*self._joined_kernel(members, group, extra))
 
     def _joined_kernel(
         self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> tuple[Expr, tuple[bool, ...]]:
-        """Returns a kernel of the nodes with the results of a group and `extra`."""
+        """Returns the expression of a kernel of the nodes that stores a group's results and
+        `extra`, and for each operand True if it is constant."""
         return self._composed(nodes, (*group.results(self.graph, self.users), *extra))
 
     def _sound(self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()) -> bool:
@@ -547,8 +571,8 @@ class _Partition:
     def _composed(
         self, nodes: Collection[Node], results: Sequence[Value]
     ) -> tuple[Expr, tuple[bool, ...]]:
-        """Returns the expression of a kernel of `nodes`, and which of its operands are
-        constants."""
+        """Returns the expression of a kernel of `nodes`, and for each operand True if it is
+        constant."""
         return self.composed(tuple(sorted({*nodes}, key=self.position.__getitem__)), tuple(results))
 
     def _compose(self, members: tuple[Node, ...], results: Values) -> tuple[Expr, tuple[bool, ...]]:

@@ -118,10 +118,8 @@ class Placed:
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
-        """Returns the graph of each constant that the steps can read.
-
-        They are the constants of this graph and those of the graphs around it, `outer`.
-        """
+        """Returns the graph of each constant that the steps can read. They are the constants of
+        this graph and those of the graphs around it, `outer`."""
         return {**(outer or {}), **dict.fromkeys(self.graph.constants, self.graph)}
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
@@ -150,10 +148,8 @@ def copy_of(
 def on_others(
     kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """Returns `kernel` with operands replaced as in `replacements`.
-
-    `read_of(read, operand)` returns the scalar in place of a read of a replaced operand.
-    """
+    """Returns `kernel` with operands replaced as in `replacements`. `read_of(read, operand)`
+    returns the scalar in place of a read of a replaced operand."""
 
     def moved(node: Read) -> Scalar:
         operand = kernel.operands[node.source] if isinstance(node.source, int) else None
@@ -176,10 +172,8 @@ def assign_layouts(
     groups: Sequence[Group],
     model: KernelModel,
 ) -> Placed:
-    """Returns layouts for all values that the groups of `graph` store.
-
-    If the model allows gaps, values may have halos and planes may be set apart.
-    """
+    """Returns layouts for all values that the groups of `graph` store. If the model allows gaps,
+    values may have halos and planes may be set apart."""
     guards = split_guards(graph)
     guarded_graph = guards.graph
     users = guarded_graph.users()
@@ -234,10 +228,8 @@ def assign_layouts(
 def usual_layouts(
     kernel: Kernel, constants: Collection[Value], gaps: bool
 ) -> Mapping[Value, Layout]:
-    """Returns the layouts that a kernel's values would have inside a network.
-
-    Channels are last if a window slides along an axis.  With `gaps`, values may have halos.
-    """
+    """Returns the layouts that a kernel's values would have inside a network. Channels are last if
+    a window slides along an axis. With `gaps`, values may have halos."""
     last = any(map(_slides, kernel.expr.stages))
     halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
@@ -258,9 +250,7 @@ def _direct_kernels(
     guards: Guards, value: Value, results: Values, available: Collection[Value], model: KernelModel
 ) -> Iterator[Kernel]:
     """Yields the kernels that compute `results` again, with direct sums for the guarded `value`.
-
-    They run if the guard's flag is set.
-    """
+    They run if the guard's flag is set."""
     graph = guards.repeated(value, results, available)
     users = graph.users()
     for group in partition(graph, model):
@@ -295,10 +285,8 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
-    """Returns the values whose planes are to be set apart.
-
-    Kernels compute them, and their storage is not visible outside of kernels or shared.
-    """
+    """Returns the values whose planes are to be set apart. Kernels compute them, and their storage
+    is not visible outside of kernels or shared."""
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     computed = {v for k in kernels for v in k.results}
     visible = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
@@ -339,10 +327,8 @@ def pinned_values(placed: Placed) -> set[Value]:
 
 
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
-    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere.
-
-    The kernels make these copies.
-    """
+    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere. The
+    kernels make these copies."""
     copies: list[Kernel] = []
     parts: list[ConcatPart] = []
     for number, part in enumerate(join.parts):
@@ -357,11 +343,9 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
 def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
-    """Returns halos in which the halos of parts have become halos of the concatenated values.
-
-    Along the joined axis they have width 0: elements of other parts lie there, so reads beyond a
-    part are still checked.
-    """
+    """Returns halos in which the halos of parts have become halos of the concatenated values. Along
+    the joined axis they have width 0: elements of other parts lie there, so reads beyond a part are
+    still checked."""
     merged = dict(halos)
     for join in joins:
         if join.whole in pinned:
@@ -380,11 +364,8 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Returns the values that have channels last.
-
-    They are results of windows, values that are computed from these point by point, and the
-    concatenated values that contain them.
-    """
+    """Returns the values that have channels last. They are results of windows, values that are
+    computed from these point by point, and the concatenated values that contain them."""
     values_last: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
@@ -403,10 +384,8 @@ def _channels_last(
 
 
 def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
-    """Returns the results whose axes correspond to the axes of an operand in `values_last`.
-
-    There may be other stages between the operand and the result.
-    """
+    """Returns the results whose axes correspond to the axes of an operand in `values_last`. There
+    may be other stages between the operand and the result."""
     following: set[int] = set()
     for number, stage in enumerate(kernel.expr.stages):
         for node in reads(stage):
@@ -454,11 +433,9 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
 
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
-    """Returns the halo that each value needs so that its padded reads stay inside its storage.
-
-    A value has no halo if its readers have different fill values, or if checks of its reads take no
-    longer than storing the halo.
-    """
+    """Returns the halo that each value needs so that its padded reads stay inside its storage. A
+    value has no halo if its readers have different fill values, or if checks of its reads take no
+    longer than storing the halo."""
     halos_of: dict[Value, list[_Halo]] = {}
     for step in steps:
         for stage, value, node in _padded_reads(step):
@@ -483,10 +460,8 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
-    """Returns True if `stage` reads `value` at least as often as there are elements in the halo.
-
-    A halo saves one check for each read, and costs one store for each of its elements.
-    """
+    """Returns True if `stage` reads `value` at least as often as there are elements in the halo. A
+    halo saves one check for each read, and costs one store for each of its elements."""
     padded, shape = _padded_shape(value, halo), value.type.shape
     halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
     return halo_elements <= prod(map(trips, stage.loops))
@@ -500,11 +475,9 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile.
-
-    They have a fill value, and their elements are read several times: by a reduction, or by
-    several reads of a stage.
-    """
+    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile. They
+    have a fill value, and their elements are read several times: by a reduction, or by several
+    reads of a stage."""
     if step.kernel is None or step.condition is not None:
         return []
     padded: list[tuple[Stage, Value, Read]] = []
@@ -541,10 +514,8 @@ def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
 
 
 def _with_remainders(index: Index) -> Index:
-    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`.
-
-    If the index has another term -n, the n's cancel, and its bounds are tight.
-    """
+    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`. If the index has another term
+    -n, the n's cancel, and its bounds are tight."""
     for atom in atoms(index):
         if isinstance(atom, Quotient):
             factor, remainder = factor_of(index, atom)

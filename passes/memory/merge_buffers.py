@@ -22,8 +22,8 @@ from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 
-# What equal halos have in common: the register of the size in bytes, the element type, the storage
-# sizes, and the integers of `fill_halo`: the fill value's bits, then the widths.
+# A halo: the register of its buffer's size in bytes, the element type, the storage sizes, and the
+# integers of `fill_halo`. These are the bits of the fill value, then the widths.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 

@@ -381,11 +381,9 @@ def lower_program(
     lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """Returns the program, the kernels and the weights of a placed graph.
-
-    The arena of the program is not planned yet.  `lower_node` lowers steps that are not kernels.
-    `precision` is that of `placed`, and applies to bodies too.
-    """
+    """Returns the program, the kernels and the weights of a placed graph. The arena of the program
+    is not planned yet. `lower_node` lowers steps that are not kernels. `precision` is that of
+    `placed`, and applies to bodies too."""
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
     layouts, constants = dict(placed.layouts), placed.visible(None)
@@ -456,11 +454,8 @@ def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: i
 def _bind_dim(
     frame: GraphLowering, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
 ) -> bool:
-    """Binds the unbound symbol of `dim`, or checks `dim` if all symbols are bound.
-
-    Returns False if that is not possible yet.  With `plain`, only handles dimensions that are a
-    single symbol.
-    """
+    """Binds the unbound symbol of `dim`, or checks `dim` if all symbols are bound. Returns False if
+    that is not possible yet. With `plain`, only handles dimensions that are a single symbol."""
     lone = var_of(dim.size)
     if plain and lone is None:
         return False
@@ -533,11 +528,9 @@ def check_facts(
 
 
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:
-    """Makes kernels and calls write outputs directly to the caller's memory.
-
-    The new value of a state is written there only if nothing reads the old value any more.
-    Otherwise it is copied there at the end of the run.
-    """
+    """Makes kernels and calls write outputs directly to the caller's memory. The new value of a
+    state is written there only if nothing reads the old value any more. Otherwise it is copied
+    there at the end of the run."""
     owned = {*graph.inputs, *graph.constants}
     states = dict(graph.aliases)
     for port, value in enumerate(graph.outputs):
@@ -584,10 +577,8 @@ def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
 
 def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
     """Returns the buffer that holds a state's new value; None if the value is in its place already.
-
     If the new value is an input, perhaps the old value of another state, it is copied first, before
-    that state is updated.
-    """
+    that state is updated."""
     if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)
@@ -599,11 +590,8 @@ def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> Buffer
 
 
 def _fill(frame: GraphLowering, port: int, value: Value, source: BufferId | None = None) -> None:
-    """Emits the copy of `source` to an output.
-
-    With None, copies the value's own buffer.  The value may be an input, a constant, the value of
-    another output, or a result of control flow.
-    """
+    """Emits the copy of `source` to an output. With None, copies the value's own buffer. The value
+    may be an input, a constant, the value of another output, or a result of control flow."""
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
     frame.allocate(value, buffer)

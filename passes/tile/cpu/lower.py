@@ -155,7 +155,7 @@ class _Lowering:
         """Yields the range of a loop that a tile covers.
 
         Where the last tiles are smaller, yields the range of a full tile first, then that of a
-        smaller tile.  What is emitted meanwhile becomes the two branches of an `If`.
+        smaller tile.  The statements emitted for each become the two branches of an `If`.
         """
         tile_size, size = self.schedule.unit(var.name), extent(var)
         static_size = as_int(size)

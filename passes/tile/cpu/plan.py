@@ -138,7 +138,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         return None
 
     def estimate(self, key: KernelKey) -> Seconds:
-        """Returns the price under the analytic schedule. Requires a pricer."""
+        """Returns the price under the schedule that the rules choose.  Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
 
     def estimates(self, key: KernelKey) -> Times:
