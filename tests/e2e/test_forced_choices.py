@@ -137,6 +137,28 @@ def test_a_site_that_the_model_does_not_have_is_refused(model: Path) -> None:
     assert error.value.where.endswith("absent.jsonl, line 1")
 
 
+def test_a_line_forces_one_of_several_targets(model: Path) -> None:
+    both = replace(OPTIONS, target="cpu+cuda:sm_90")
+
+    def joins(options: Options) -> dict[str, dict[str, str]]:
+        choices: dict[str, dict[str, str]] = {}
+        for decision in model_choices(model, options).decisions():
+            if decision.site.kind == "join":
+                texts = choices.setdefault(decision.site.device, {})
+                texts[decision.site.text] = decision.choice.text
+        return choices
+
+    plain = joins(both)
+    assert {*plain} == {"cpu", "cuda"}
+    contents = [{text.partition(" ")[2] for text in texts} for texts in plain.values()]
+    assert set.intersection(*contents)  # sites of equal content on both
+    text, choice = next(iter(plain["cuda"].items()))
+    line = {"site": text, "alternative": "apart" if choice == "join" else "join"}
+    forced = joins(replace(both, choices=_file(model, [line], "cuda")))
+    assert forced["cuda"][text] == line["alternative"]
+    assert forced["cpu"] == plain["cpu"]
+
+
 def test_a_site_that_another_line_removes_is_a_warning(
     model: Path, records: list[dict[str, Any]]
 ) -> None:
