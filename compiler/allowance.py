@@ -1,14 +1,18 @@
 """How far an artifact's outputs may lie from those of a reference that rounds as it does.
 
-The reference runs on fixed draws, and again with perturbed weights and inputs.  The perturbations
-change results by more than an artifact's roundings do.  The noise of an output is how far they move
-it.  An output is right if each measure of its errors is at most a multiple of the same measure of
-the noise.  The measures are the largest error, the root mean square of all errors, and two for each
-row along a long axis.  A row's measures take the mean error of each element over all draws: the
-mean of these mean errors, which grows if the row is shifted, and their root mean square, which
-grows with other faults.  A row's errors count in units of the element's noise, each as at most two,
-so that a rare large error, from a number that is rounded the other way, does not move the mean.  A
-fault moves the mean, even where it is smaller than the noise of one draw.
+The reference runs on fixed draws, and again with perturbed weights and inputs. The perturbations
+change results by more than an artifact's roundings do. The noise of an output is how far they move
+it. An output is right if each measure of its errors is at most a multiple of the same measure of
+the noise.
+
+There are four measures. Two are the largest error and the root mean square of all errors. The other
+two exist for each row along a long axis, and use the mean error of each element over all draws. The
+third is the mean of these mean errors, which grows if the row is shifted. The fourth is their root
+mean square, which grows with other faults.
+
+A row's errors are counted in units of the element's noise, each as at most two. So a rare large
+error, from a number that is rounded the other way, does not move the mean. A fault moves the mean,
+even if it is smaller than the noise of one draw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +21,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.op import Array
 
-# The measures, and the multiple of the noise that each may reach.
+# The names of the measures, and the multiples of the noise that they may reach.
 _NAMES = (
     "largest error",
     "root mean square error",
@@ -25,13 +29,15 @@ _NAMES = (
     "mean errors of a row's elements, by their noise,",
 )
 _FACTORS = (6.0, 3.0, 2.0, 1.6)
-# Always allowed, relative to the largest value: elementwise functions differ by some roundings.
+# Relative to the largest value, an error and a mean of errors that are always allowed: elementwise
+# functions differ by some roundings.
 _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
-# The largest value of one error in a mean, and how many draws with such an error are no fault.
+# The limit to which errors are cut in a mean, and the number of draws with such an error that are
+# no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-_ROWS = 16  # fewest rows along an axis: the largest of fewer does not bound further rows
+_ROWS = 16  # fewest rows along an axis: the largest error of fewer rows does not bound further rows
 
-# Draws of one shape and kind are measured together.
+# The shape and kind of draws, which are measured together.
 _Group = tuple[object, ...]
 
 
@@ -51,8 +57,8 @@ class _Noise:
 class Allowance:
     """The errors that one output may have, by the shape and kind of draws.
 
-    `scale` is the largest magnitude of the output.  `floors` are always allowed, for single errors
-    and for means, relative to `scale`.
+    `scale` is the largest magnitude of the output. `floors` are two errors relative to `scale` that
+    are always allowed: a single error, and a mean of errors.
     """
 
     noises: Mapping[_Group, _Noise]
@@ -68,7 +74,7 @@ class Allowance:
         """Returns the bound of each measure over `draws` draws; the first two are relative to the
         largest value.
 
-        A group has few draws, and further draws may enlarge errors more, so the bounds of the first
+        A group has few draws, and errors may be larger in further draws. So the bounds of the first
         two measures also count the noise of all groups.
         """
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
@@ -87,9 +93,9 @@ class Allowance:
 def allowance(
     outputs: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
-    """Returns the allowance of an output that is `outputs` in draws of `kinds`.
+    """Returns the allowance of an output with the values `outputs` in draws of `kinds`.
 
-    Each of `noisy` holds its values with perturbed weights and inputs.  A relative error of
+    Each of `noisy` holds the output's values with perturbed weights and inputs. A relative error of
     `floor` is always allowed.
     """
     floats = outputs[0].dtype.kind == "f"
@@ -149,7 +155,10 @@ def _grouped(
 
 
 def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
-    """Returns the measures of errors whose noise has `sizes`; the first two only without sizes."""
+    """Returns the measures of errors.
+
+    `sizes` is the noise of each element; without it only the first two measures are returned.
+    """
     first = [max(np.max(np.abs(error)) for error in errors)]
     first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]
     if sizes is None:
@@ -169,7 +178,7 @@ def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) 
 
 
 def _errors(got: Array, want: Array) -> Array:
-    """Returns differences in f64, 0 where one is not finite.
+    """Returns differences in f64; 0 where one of the values is not finite.
 
     For types other than floats a difference is 0 or 1.
     """

@@ -37,8 +37,8 @@ from tcc.runtime.comm import Comm
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-# Largest bytes of an image and of its parts: a damaged or hostile file may claim any size.  Reading
-# takes at most 256 MiB and some seconds before the file is verified.
+# The largest size in bytes of an image and of its parts, because a damaged or hostile file may
+# claim any size.  Reading takes at most 256 MiB and some seconds before the file is verified.
 _MOST_IMAGE = 512 << 20
 _MOST_NAMES = 1 << 20
 _MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": _MOST_NAMES})
@@ -101,7 +101,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def verify_image(path: Path) -> None:
     """Reads the artifact's image, all but its weights, and raises UserError unless it has the hash
-    in its seal: code with a flipped bit would crash, or compute wrong results."""
+    in its seal.
+
+    Without this check, code with a flipped bit would crash or compute wrong results.
+    """
     with _opened(path, "artifact") as file:
         # Linkers put the section table last.
         header = _read_header(file, path)
@@ -240,8 +243,11 @@ def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
 
 @frozen
 class _Header:
-    """The header of an ELF file: the place of its table of sections, and the number of the section
-    with their names."""
+    """The header of an ELF file.
+
+    `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
+    `names` is the number of the section with the sections' names.
+    """
 
     table: int
     entry: int

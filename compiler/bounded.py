@@ -6,9 +6,10 @@ from typing import Any
 
 # Reading a file, without its weights, stays below 256 MiB.
 _MOST_MEMORY = 96 << 20
-# Bytes of memory for each mark; a comma stands for the number or entry in front of it.
+# Bytes of memory for each character of a kind.  A comma stands for the number or entry in front of
+# it.
 _COSTS = ((b"{", 240), (b"[", 80), (b",", 48))
-_STRING_COST = 100  # bytes of the Python text, and of the pieces while strings are removed
+_STRING_COST = 100  # bytes for a string, and for the pieces while strings are removed
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 

@@ -38,7 +38,10 @@ def _budget(default: int, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """The limits of a compile.  Make one with `read_budgets`, which checks the values."""
+    """The limits of a compile.
+
+    Make one with `read_budgets`, which checks the values.
+    """
 
     nodes: int = _budget(1_000_000, "nodes with functions and bodies in place of their calls")
     nesting: int = _budget(64, "bodies and functions inside one another")
@@ -49,12 +52,16 @@ class Budgets:
     bytes: int = _budget(0, "bytes of memory of all processes together")
 
     def memory(self, others_bytes: int = 0) -> int:
-        """Returns the bytes that the compile may take, where others hold `others_bytes`."""
+        """Returns the bytes that the compile may take, if others hold `others_bytes` of the
+        machine's memory."""
         machine_bytes = memory_here() - others_bytes
         return min(self.bytes or machine_bytes // 4 * 3, machine_bytes)
 
     def over(self, name: str, *, where: str = "", why: str = "", minimum: int = 0) -> UserError:
-        """Returns the error of a model over the budget `name`, which it needs to be `minimum`."""
+        """Returns the error for a model over the budget `name`.
+
+        The hint proposes twice the budget, or `minimum` if that is more.
+        """
         limit = self.memory() if name == "bytes" else getattr(self, name)
         proposal = max(2 * limit, minimum)
         hint = f"if that is meant, raise it: --budget {name}={proposal}"
@@ -78,7 +85,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 
 
 def budgets_help() -> str:
-    """Returns the table in one sentence, for the flag's help."""
+    """Returns the names and meanings of all budgets in one sentence, for the flag's help."""
     rows = (
         f"{name}={getattr(BUDGETS, name) or 'three quarters of what there is'} ({what})"
         for name, what in MEANINGS.items()
@@ -115,10 +122,10 @@ def read_count(value: int | str, where: str) -> int:
 def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False) -> _Result:
     """Returns the result of `work`, which must stay within the budgets of time and memory.
 
-    The memory of this process and of its helpers counts, and may not exceed the machine's.  With
+    The memory of this process and of its helpers counts, and may not exceed the machine's. With
     `whole` the memory that this process already holds counts towards the budget; else it counts as
-    unavailable.  Raises the error of the exceeded budget, whichever step failed, and raises at once
-    where the budget is below the minimum of any compile.
+    unavailable. Raises the error of the exceeded budget, whichever step failed. Raises at once if
+    the budget is below the minimum of any compile.
     """
     base_data, base_resident = (0, 0) if whole else (data(), taken())
     budgets = replace(budgets, bytes=budgets.memory(base_resident))

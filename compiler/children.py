@@ -1,4 +1,5 @@
-"""Child processes: they end with the process that started them, and words for how one ended."""
+"""Child processes that end with the process that started them, and texts that say how a process
+ended."""
 
 import ctypes
 import os
@@ -11,8 +12,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent(pipe_end: int = 0) -> None:
     """Asks the kernel to kill this child process when the thread that started it ends.
 
-    The parent holds the other end of the pipe `pipe_end`.  Where no process holds that end, the
-    parent ended before the kernel was asked, and this process exits at once.
+    The parent holds the other end of the pipe `pipe_end`. If no process holds that end, the parent
+    ended before the request, and this process exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     other_end = select.poll()

@@ -16,7 +16,10 @@ from tcc.frozen import frozen
 
 @frozen
 class Timing:
-    """Wall seconds of one stage with its inner stages; `depth` counts the stages around it."""
+    """The wall seconds of one stage, its inner stages included.
+
+    `depth` counts the stages around it.
+    """
 
     stage: str
     seconds: float

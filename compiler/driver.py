@@ -53,9 +53,9 @@ Progress = Callable[[str], None]
 class VariantSummary:
     """One program of an artifact.
 
-    Sizes are bytes; `arena` is None where it depends on symbolic sizes.  `weight_types` counts the
-    weights of matmuls and convolutions by type, where the precision is below f32.  `growth` is the
-    size of the artifact's weights over the size of the model's.  `needs` is the oldest driver that
+    Sizes are bytes; `arena` is None where it depends on symbolic sizes. `weight_types` counts the
+    weights of matmuls and convolutions by type, where the precision is below f32. `growth` is the
+    size of the artifact's weights divided by that of the model's. `needs` is the oldest driver that
     loads all code for GPUs.
     """
 
@@ -170,7 +170,7 @@ def _compiled(
 
 
 def _ledger(options: Options) -> Ledger:
-    """Returns the ledger of a compile, which listens only where a file forces choices."""
+    """Returns the ledger of a compile; it builds sites and texts only if a file forces choices."""
     return SILENT if options.choices is None else ListeningLedger(_lines(options))
 
 
@@ -180,8 +180,10 @@ def _lines(options: Options) -> tuple[Line, ...]:
 
 
 def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ...]:
-    """Returns a warning for each line of --choices whose site other lines remove; raises UserError
-    for a line whose site the model does not have without the file either."""
+    """Returns a warning for each line of --choices whose site another line removes.
+
+    Raises UserError for a line whose site the model would not have without the file either.
+    """
     unused = ledger.unused() if isinstance(ledger, ListeningLedger) else []
     if not unused:
         return ()
@@ -387,8 +389,8 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
     """Returns the integers that inputs of the ONNX file at `model` may hold, by input name.
 
     They are the row numbers of a constant table that the input indexes, or the constants that the
-    input is compared with.  A single constant counts for scalars only: a scalar equal to it may
-    take another branch of the model.
+    input is compared with. A single constant counts only for scalars, because a scalar equal to it
+    may take another branch of the model.
     """
     graph = load_model(model)
     inputs = {v: v for v in graph.inputs if v.type.dtype.is_integer}
@@ -421,8 +423,10 @@ def _with_inputs(
 
 
 def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[ModulePort, ...]:
-    """Returns the inputs of the ONNX file at `model`, with an optional input only where a text
-    `NAME=...` names it."""
+    """Returns the inputs of the ONNX file at `model`.
+
+    An optional input is among them only if a text `NAME=...` names it.
+    """
     return tuple(
         ModulePort(
             value.name,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ELF, ZIP, ONNX = b"\x7fELF", b"PK\3\4", b"\x08"
-# Position of a format's mark, the mark, and the format.
+# The offset of a format's magic bytes, the magic bytes, and the format's name.
 _MARKS = (
     (0, ELF, "an ELF file, as artifacts of tcc compile are"),
     (0, b"\x93NUMPY", "an array of NumPy"),

@@ -8,14 +8,14 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Folder and limit file of control groups of version 2 and of version 1.
+# The folder and the limit file of control groups, of version 2 and of version 1.
 _GROUPS = ("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
 _LOCK = threading.Lock()
 _LIMITS: list[int] = []  # the limits in force, of all threads
 _BEFORE: list[int] = []  # the process's soft and hard limit before the first `at_most`
 
-# Processes that work for this one, with the bytes that each had when it began.  A fork shares these
-# bytes with its parent, so they count once.
+# Processes that work for this one, with the bytes that each had when it began.  A fork shares those
+# bytes with its parent, so they are not counted again.
 HELPERS: dict[int, int] = {}
 
 
@@ -26,7 +26,7 @@ def memory_here(root: Path = Path("/")) -> int:
         _, controllers, group = line.split(":", 2)
         if {"", "memory"} & {*controllers.split(",")}:
             for folder, file in _GROUPS:
-                # The groups around a group limit it too; a container may not see all of the path.
+                # Limits of the enclosing groups apply too; a container may not see all of the path.
                 place = root / folder / group.strip("/") / file
                 texts = [_text(parent / file) for parent in place.parents]
                 limits += [int(text) for text in texts if text.isdecimal()]
@@ -34,7 +34,8 @@ def memory_here(root: Path = Path("/")) -> int:
 
 
 def taken(process: int | str = "self") -> int:
-    """Returns a process's resident bytes that no file backs; 0 where the process has ended."""
+    """Returns the resident bytes of a process that are not pages of files; 0 if the process has
+    ended."""
     text = _text(Path(f"/proc/{process}/statm")) or "0 0 0"
     _, resident, shared, *_ = map(int, text.split())
     return (resident - shared) * _PAGE
@@ -47,7 +48,8 @@ def taken_together() -> int:
 
 
 def data() -> int:
-    """Returns the bytes of this process that `RLIMIT_DATA` counts, with untouched pages."""
+    """Returns the bytes of this process that `RLIMIT_DATA` counts, pages that were never touched
+    included."""
     return int(_text(Path("/proc/self/status")).partition("VmData:")[2].split()[0]) << 10
 
 

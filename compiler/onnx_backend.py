@@ -29,10 +29,11 @@ class CompiledModel(BackendRep):
         self._names = tuple(names)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Returns the outputs for `inputs`: by name, or in order of the inputs without initialiser.
+        """Returns the outputs for `inputs`.
 
-        Trailing inputs may be left out where nothing reads them.  Raises UserError for inputs that
-        the model does not take.
+        They are given by name, or in the order of the inputs without initialiser. Trailing inputs
+        may be left out if nothing reads them. Raises UserError for inputs that the model does not
+        take.
         """
         feeds = inputs
         if not isinstance(inputs, dict):
@@ -105,7 +106,10 @@ class TccBackend(Backend):
 
 
 def _by_name(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
-    """Returns the arrays by name; `inputs` has an array for each place, or for each name."""
+    """Returns the arrays by name.
+
+    `inputs` has an array for each input of the node in order, or for each name.
+    """
     if isinstance(inputs, dict):
         return {name: np.asarray(value) for name, value in inputs.items()}
     places = [name for name in node.input if name]

@@ -36,8 +36,8 @@ TOLERANCES = MappingProxyType(
 class Flag:
     """The command-line flag of a field, and the check of its values.
 
-    `spelling` is the flag, `metavar` the name of its value (empty for a switch).  `read` turns a
-    keyword's value, or the list of a `repeated` flag's texts, into the field's value; it raises
+    `spelling` is the flag, `metavar` the name of its value (empty for a switch). `read` converts a
+    keyword's value, or the list of a `repeated` flag's texts, to the field's value. It raises
     ValueError with one sentence for a value that is not allowed.
     """
 

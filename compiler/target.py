@@ -16,11 +16,12 @@ from tcc.frozen import frozen
 
 @frozen
 class Feature:
-    """One instruction set: LLVM's `name`, and where the processor or the system reports it.
+    """One instruction set: LLVM's `name` for it, and the bit in which the processor or the system
+    reports it.
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
     leaf `leaf`, `subleaf` is set and the operating system saves all register states in the mask
-    `xcr0`.  On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
+    `xcr0`. On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
     """
 
     name: str
@@ -100,9 +101,10 @@ _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 @frozen
 class Vectors:
-    """The vectors of processors with the features `needs`: bits of one, and number of registers.
+    """The vectors of processors with the features `needs`.
 
-    `tile` is the accumulator block of contractions: rows, and vectors a row.
+    A vector has `bits` bits, and there are `registers` of them. `tile` is the accumulator block of
+    contractions: the number of rows, and of vectors in a row.
     """
 
     needs: frozenset[str]
@@ -115,13 +117,14 @@ class Vectors:
 class Architecture:
     """The common properties of one architecture's processors.
 
-    `systems` are the operating systems' names for it, the compilers' name first, and `triple` is
-    LLVM's.  `isa` are its features; a processor that lacks a feature in `least` is too old, and
-    `oldest` is the common name of that minimum.  `vectors` are its kinds of vectors, widest first;
-    processors with the feature `fused` have fused multiply-adds.  `plainest` is the processor that
-    hosts GPUs, and that `--target cpu:ARCH` means on another machine.  `usual` is the processor
-    whose cache sizes stand in for a machine that does not tell its own.  `c_library` is the first
-    glibc for the architecture, if that is newer than 2.2.5.
+    `systems` are the operating systems' names for it, the compilers' name first; `triple` is LLVM's
+    name. `isa` are its features. A processor that lacks a feature in `least` is too old, and
+    `oldest` is the common name of the oldest one that is supported.
+
+    `vectors` are its kinds of vectors, widest first. Processors with the feature `fused` have fused
+    multiply-adds. `plainest` is the processor that hosts GPUs, and that `--target cpu:ARCH` means
+    on another machine. `usual` is the processor whose cache sizes replace unknown ones. `c_library`
+    is the first glibc for the architecture, if that is newer than 2.2.5.
     """
 
     systems: tuple[str, ...]
@@ -136,7 +139,8 @@ class Architecture:
     c_library: str = ""
 
 
-# Architectures by the name that follows `cpu:`; the first is the default, also for hosts of GPUs.
+# Architectures by the name that follows `cpu:`.  The first is the default, also for the hosts of
+# GPUs.
 ARCHITECTURES = MappingProxyType(
     {
         "x86-64": Architecture(
@@ -171,10 +175,10 @@ def isa_feature(name: str) -> Feature:
 class Profile:
     """One processor of the architecture `arch`.
 
-    `cpu` is LLVM's name for it.  `features` are its features in the order of its architecture's
-    `isa`; an artifact requires them at load.  Caches are in bytes, per core (`l3` is shared).
-    `tile` is the contraction microkernel's accumulator block: rows, and vectors of `vector_bits`
-    per row.
+    `cpu` is LLVM's name for it. `features` are its features in the order of its architecture's
+    `isa`; an artifact requires them at load. Caches are in bytes: `l1` and `l2` of one core, `l3`
+    of all cores together. `tile` is the accumulator block of contractions: the number of rows, and
+    of vectors of `vector_bits` in a row.
     """
 
     cpu: str
@@ -508,7 +512,8 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
 
 
 def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
-    """Returns a target of GPUs with the plainest host of `arch`: one file has one host."""
+    """Returns a target of GPUs with the plainest processor of `arch` as host, because one file has
+    one host."""
     return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[ARCHITECTURES[arch].plainest])
 
 

@@ -35,7 +35,7 @@ def locked_folder(prefix: str, parent: Path) -> Iterator[Path]:
     """Yields a `temporary_folder`, after removing the leftovers of killed processes.
 
     Leftovers are the folders of this prefix that no process has locked: a lock says that the
-    folder's process lives.  Numbers of processes would not tell this across containers.
+    folder's process lives. Process ids would not tell this across containers.
     """
     for leftover in parent.glob(f"{prefix}*"):
         with _locked(leftover) as locked:

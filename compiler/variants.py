@@ -72,8 +72,9 @@ def variant_backends(
 ) -> tuple[Backend, ...]:
     """Returns the backend of each variant, in the order of the targets.
 
-    `constants` are the model's bytes of constants.  `resources` closes the variants' shared tools.
-    `ledger` sees all decisions; their sites name the kind of target where there are several.
+    `constants` are the model's bytes of constants. The tools that variants share are closed with
+    `resources`. `ledger` sees all decisions; their sites name the kind of target if there are
+    several.
     """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
     tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
@@ -112,12 +113,15 @@ def optimise(
 def lower(
     codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
-    """Returns the lowered programs, each with its backend; GPUs with equal programs share one."""
+    """Returns the lowered programs, each with its backend.
+
+    GPUs with equal programs share one of them.
+    """
     lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            # The first lowering chooses the layouts of constants, so fixed sizes come first;
-            # symbolic sizes would count as their typical values.
+            # The first lowering chooses the layouts of constants. So programs of fixed sizes come
+            # first; symbolic sizes would count as their typical values.
             *special, general = [
                 code.lower(sized_graph, trace) for sized_graph in (*graphs[1:], graphs[0])
             ]
@@ -190,7 +194,7 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    # The copies run on a thread beside code generation, which waits for other processes.
+    # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
             general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
@@ -206,7 +210,8 @@ def _variant(
     bytes_moved = traffic(lowered.placed, lowered.table.bodies)
     facts = {
         **generated.facts,
-        # Bytes that a run moves through memory, and would move unfused; null with symbolic sizes.
+        # Bytes that a run moves through memory, and the bytes that it would move if no kernels were
+        # fused; null with symbolic sizes.
         "traffic": bytes_moved and asdict(bytes_moved) | {"unfused": unfused},
         "rounded": [
             {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}

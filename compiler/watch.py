@@ -54,9 +54,9 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
 
 
 def _absorb(thread: int) -> None:
-    """Takes an interrupt that may still be pending for this thread, by raising one now.
+    """Clears an interrupt that may still be pending for this thread, by raising and catching one.
 
-    Withdrawing it instead does not work: CPython 3.11 keeps the request pending, and a call under
+    To withdraw the pending one does not work: CPython 3.11 keeps the request, and a call under
     `sys.setprofile` then never ends.
     """
     try:

@@ -41,9 +41,9 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz f
 class Draw:
     """How random inputs are drawn.
 
-    `seed` and `number` select the random values, and `scale` multiplies floats.  `fitting_shapes`
-    chooses symbolic sizes by `lowest` and `larger`.  `values` maps an input's name to the
-    integers that it may take.
+    `seed` and `number` select the random values, and `scale` multiplies floats. `lowest` and
+    `larger` are passed to `fitting_shapes`, which chooses symbolic sizes. `values` maps an input's
+    name to the integers that it may take.
     """
 
     seed: int
@@ -88,11 +88,11 @@ def make_draws(
     draws: Sequence[Draw],
     program: Callable[[], Program] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns `make_inputs` for each of `draws`.
+    """Returns the arrays of `make_inputs` for each of `draws`.
 
-    Without random inputs the first draw stands for all.  A `larger` draw whose sizes equal those of
-    the smaller draws is left out.  One line on stderr names the random inputs of each set of sizes
-    that has a draw with number 0.
+    If no input is random, there is only one set of arrays. A `larger` draw is left out if its sizes
+    equal those of the smaller draws. One line on stderr names the random inputs of each set of
+    sizes that has a draw with number 0.
     """
     texts = _texts({port.name: port for port in ports}, input_texts)
     random_ports = [
@@ -150,7 +150,8 @@ def _shaped(
 
 
 def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[str, str]:
-    """Returns the value's text of each `NAME=VALUE` by name; raises UserError for a bad text."""
+    """Returns the text of the value of each `NAME=VALUE`, by name; raises UserError for a bad
+    text."""
     texts: dict[str, str] = {}
     for text in input_texts:
         matches = [port for port in ports if text.startswith(f"{port}=")]  # names may hold a =
@@ -273,7 +274,8 @@ def is_carried(port: ModulePort) -> bool:
 
 
 def as_taken(arrays: Mapping[str, Any], ports: Sequence[ModulePort]) -> dict[str, Any]:
-    """Returns arrays as a module takes them: floats of types that NumPy lacks are rounded."""
+    """Returns arrays in the form that a module takes: floats of types that NumPy lacks are
+    rounded."""
     return _converted(arrays, ports, _bits)
 
 
@@ -293,7 +295,8 @@ def _converted(
 
 
 def _bits(array: Array, dtype: DType) -> Array:
-    if array.dtype.kind == "V":  # as files hold types that NumPy does not know
+    # The type with which files hold elements of types that NumPy does not know.
+    if array.dtype.kind == "V":
         return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2) else array
     if array.dtype != dtype.carrier or not dtype.is_float:
         return array

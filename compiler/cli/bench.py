@@ -93,10 +93,10 @@ def bench(
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
-    """Returns one line per peer.
+    """Yields one line per peer.
 
-    The last two columns are the peer's time over tcc's: in the same rounds, and best round over
-    best round.
+    The last two columns are ratios of the peer's time to tcc's. The first compares them in the same
+    rounds, the second in the best round of each.
     """
     rows: list[tuple[str, ...]] = [
         ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
@@ -110,8 +110,11 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
-    """Returns the fastest peer's time over tcc's, in the same rounds and in the best rounds; empty
-    without peers."""
+    """Returns two ratios of the fastest peer's time to tcc's: in the same rounds, and in the best
+    rounds.
+
+    The mapping is empty without peers.
+    """
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:
         return {}
@@ -120,7 +123,10 @@ def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
 
 
 def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
-    """Yields one line per peer whose rounds scatter: its median says less than its best round."""
+    """Yields one line per peer whose rounds differ much from each other.
+
+    The median of such rounds is less informative than the best round.
+    """
     for kind, item in times.items():
         if item.scattered:
             best, median = (f"{value * 1e3:.3f} ms" for value in (item.best, item.median))

@@ -11,8 +11,8 @@ _AT_ONCE = 1 << 20  # elements compared at once: bounds the size of temporary co
 class Difference:
     """How one output compares with the expected values.
 
-    `error` is the largest difference over the largest expected magnitude; for types other than
-    floats it is the share of elements that differ.
+    `error` is the largest difference, divided by the largest expected magnitude. For types other
+    than floats it is the share of elements that differ.
     """
 
     output: str

@@ -20,11 +20,13 @@ from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
 from tcc.runtime import Module, ModulePort
 
-# The factor of the floats of each draw: small inputs reach where large inputs saturate.
+# The factors by which successive draws multiply floats: small inputs reach parts of functions that
+# are flat for large ones.
 _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
 _FIXED_SEED = 1 << 40  # the seed of the draws that allowances are computed with
-_FIXED_ROUNDS = 4  # rounds of draws of the fixed seed: errors grow more in some draws
+# Rounds of draws of the fixed seed: several, because errors grow more in some draws.
+_FIXED_ROUNDS = 4
 _NOISES = 2  # how often weights and inputs are perturbed
 # Eight rounding units of the narrow floats that a model itself computes in.
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
@@ -34,9 +36,9 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 class Verdict:
     """How one output compares, relative to the largest expected value.
 
-    `error` is the difference from the reference that rounds as the artifact does; up to `allowed`
-    of it may be noise.  `cost` is the difference from the unrounded reference.  For types other
-    than floats both are the share of elements that differ.
+    `error` is the difference from the reference that rounds as the artifact does; a difference of
+    up to `allowed` may be noise. `cost` is the difference from the unrounded reference. For types
+    other than floats both are the share of elements that differ.
     """
 
     output: str
@@ -48,12 +50,13 @@ class Verdict:
 
 
 def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:
-    """Returns three lists of draws: of `seed`, of the fixed seed, and further fixed draws.
+    """Returns three lists of draws: those of `seed`, those of the fixed seed, and further fixed
+    draws.
 
-    The allowances are computed with the fixed draws, which never change.  The further fixed draws
-    are for models without a second size.  Every second draw may hold the single integers that the
-    model compares its scalars with.  The evaluator is slow and gets fewer draws; `evaluator_only`
-    as for `reference_of`.
+    The allowances are computed with the fixed draws, which never change. The further fixed draws
+    are for models without a second size. In every second draw, inputs may take the single integers
+    that the model compares its scalars with. The evaluator is slow and gets fewer draws.
+    `evaluator_only` has the same meaning as for `reference_of`.
     """
     values = input_values(model)
     ranges = {name: numbers for name, numbers in values.items() if len(numbers) > 1}
@@ -135,8 +138,8 @@ def compared(
 def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:
     """Returns the kind of each numbered draw: errors are compared among draws of one kind.
 
-    The kind is the scale, or the position among the scales where a scalar input may choose a
-    branch.
+    If a scalar input may choose a branch, the draws that use the same entry of `scales` are a kind.
+    Otherwise the draws with equal scales are a kind.
     """
     scalar = any(array.ndim == 0 for array in inputs.values())
     return [n % len(scales) if scalar else scales[n % len(scales)] for n in numbers]
@@ -154,15 +157,19 @@ def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
 
 
 def least_error(model: Path, outputs: Sequence[ModulePort] = ()) -> float:
-    """Returns the error that the model's own narrow floats and one step of its narrow outputs
-    cause."""
+    """Returns the error that is always allowed.
+
+    The model's own narrow floats and one step of its narrow outputs cause it.
+    """
     narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
     steps = [2.0**-item.fraction for item in narrow if item is not None]
     return max([*(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0])
 
 
 def mode_cost(manifest: Mapping[str, Any], model: Path) -> float:
-    """Returns the largest error that the artifact's precision, its integer weights or the model's
-    own floats may cause."""
+    """Returns the largest error that the artifact's precision may cause.
+
+    Its integer weights and the model's own narrow floats count too.
+    """
     modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
     return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))

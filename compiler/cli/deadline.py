@@ -20,7 +20,10 @@ class _LateError(BaseException):
 
 
 def timeout_flag(command: Command) -> Command:
-    """Adds `--timeout`: a command that takes longer closes its contexts and raises UserError."""
+    """Adds `--timeout` to a command.
+
+    A command that takes longer closes its contexts and raises UserError.
+    """
 
     @click.option(
         "--timeout", type=Seconds(), help="Seconds that the command may take, with compiling."

@@ -14,7 +14,8 @@ from tcc.schedule.alternatives import (
     number,
 )
 
-# Alternatives of a kernel's schedule that are listed, beside the rule's and the choice.
+# The number of listed alternatives of a kernel's schedule, besides the rule's and the choice; and
+# the kinds of decisions that choose a schedule.
 _SCHEDULES, _SCHEDULE_KINDS = 16, ("schedule", "blocks")
 
 
@@ -23,9 +24,9 @@ def decision_records(
 ) -> Iterator[dict[str, Any]]:
     """Yields a record of each decision of `kind` (None: of all kinds).
 
-    With `site` and `alternative` alone, a record is a line that --choices reads. `sites` counts the
-    equal sites. Seconds are null where an alternative is impossible. `same_kernel` is true for the
-    choice, and null for alternatives that `mark_same` has not tried.
+    A record that is reduced to `site` and `alternative` is a line that --choices reads. `sites`
+    counts the equal sites. Seconds are null where an alternative is impossible. `same_kernel` is
+    true for the choice, and null for alternatives that `mark_same` has not tried.
     """
     for decision in ledger.decisions():
         site = decision.site
@@ -52,7 +53,7 @@ def decision_records(
 
 
 def _listed(decision: Decision[Any], *, every: bool) -> Sequence[Alternative[Any]]:
-    """Returns the alternatives to list: of schedules few, the cheapest ones."""
+    """Returns the alternatives to list: all of them, or only the cheapest schedules."""
     options = decision.alternatives
     if every or decision.site.kind not in _SCHEDULE_KINDS:
         return options
@@ -85,8 +86,10 @@ def json_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def decision_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yields a few lines for each decision: its site, the choice with its reason, and the
-    alternatives with their prices."""
+    """Yields a few lines for each decision.
+
+    They show its site, the choice with its reason, and the alternatives with their prices.
+    """
     rows = list(records)
     for row in rows:
         times = f" x{row['sites']}" if row["sites"] > 1 else ""

@@ -56,7 +56,7 @@ def _record(group: Sequence[SiteOptions]) -> dict[str, Any]:
 
 
 def _computed(site: Site, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
-    """Returns the region that a candidate computes, and for each of its parameters whether it is
+    """Returns the region that a candidate computes, and True for each of its parameters that is
     constant."""
     if isinstance(candidate, Rewritten):
         return candidate.region, site.constants
@@ -96,9 +96,10 @@ def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
 
 
 def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the site and the candidate to draw: the replayed candidate, else the first chosen.
+    """Returns the records of the site and the candidate to draw.
 
-    Raises UserError where there is neither.
+    It is the replayed candidate if there is one, else the first chosen candidate. Raises UserError
+    if there is neither.
     """
     pairs = [(site, c) for site in records for c in site["candidates"]]
     preferred = [p for p in pairs if p[1]["why"].startswith(REPLAYED)]

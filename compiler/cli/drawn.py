@@ -13,10 +13,10 @@ from tcc.temporary import temporary_folder
 
 @contextmanager
 def drawn_model(model: Path) -> Iterator[tuple[Path, bool]]:
-    """Yields the model with the draws of `SEED` in place of its random nodes, and False.
+    """Yields a model with the draws of `SEED` in place of its random nodes, and False.
 
-    Yields the model itself and True where only tcc's own evaluator can run its random nodes, as in
-    a .pt2 archive.
+    If only tcc's own evaluator can run the random nodes, as in a .pt2 archive, it yields the model
+    itself and True.
     """
     if model.suffix == ".pt2":
         yield model, any(node.op.name == "random_bits" for node in walk_nodes(load_model(model)))

@@ -19,9 +19,15 @@ FAULTS = ("wrong", "refused", "failed")  # verdicts that blame the node itself
 class Finding:
     """How one output of one node compares.
 
-    `verdict` is ok, wrong (the node's own fault), follows (an input of the node is wrong already),
-    rounding (the node agrees on exactly the reference's inputs), refused (it does not compile),
-    failed (its process ended), or unseen (no reference computes it).
+    The values of `verdict` are:
+
+    - ok
+    - wrong: the fault is the node's own
+    - follows: an input of the node is already wrong
+    - rounding: the node agrees when it runs on exactly the reference's inputs
+    - refused: it does not compile
+    - failed: its process ended
+    - unseen: no reference computes it
     """
 
     node: int
@@ -37,7 +43,10 @@ class Finding:
 
 @frozen
 class Piece:
-    """The layers of `span` as a model with `outputs`; its inputs in `fixed` are constants."""
+    """The layers of `span` as a model with `outputs`.
+
+    Its inputs in `fixed` are constants.
+    """
 
     span: range
     outputs: tuple[str, ...]

@@ -1,11 +1,14 @@
-"""A model against a reference, layer by layer.
+"""A model compared with a reference, layer by layer.
 
 The check splits the graph's nodes into batches, each as large as the memory allows, and compiles a
-batch once with all its values as outputs.  Every batch begins with the reference's values, so
-errors do not spread to the next batch.  Where a value is wrong although its node's inputs are
-right, the check compiles that node by itself: if the node then agrees, the rounding of its inputs
-was the cause.  Where all nodes agree and the model does not, the fault lies in how nodes are
-compiled together: bisection finds the shortest range of nodes that disagrees.
+batch once with all its values as outputs. Every batch begins with the reference's values, so errors
+do not spread to the next batch.
+
+If a value is wrong although the inputs of its node are right, the check compiles the node by
+itself. If the node then agrees, the rounding of its inputs was the cause.
+
+If all nodes agree and the model does not, the fault lies in how nodes are compiled together.
+Bisection finds the shortest range of nodes that disagrees.
 """
 
 from bisect import bisect_left
@@ -27,9 +30,9 @@ from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
 _MOST = 500  # layers in one batch: bounds the time of one compile
-_COPIES = 4  # copies of a value that exist at once: both runtimes hold it and send it
-# Allowed error of a node that is compiled by itself, in rounding units of its type, relative to
-# the largest value.
+_COPIES = 4  # copies of a value that exist at once, because both runtimes hold it and send it
+# The allowed error of a node that is compiled by itself, relative to the largest value, in rounding
+# units of its type.
 _UNITS: Mapping[Tolerance, float] = {
     Tolerance.EXACT: 0,
     Tolerance.ELEMENTWISE: 16,
@@ -65,8 +68,8 @@ class LayerCheck:
     def __post_init__(self) -> None:
         """Finds the last reader of each value, and the spans of layers that must stay together.
 
-        The model's outputs count as read behind the last layer.  A span stays together where a
-        value without an array (a sequence, for example) leads from its first to its last layer.
+        The model's outputs count as read after the last layer. A span must stay together if a value
+        that is no array, such as a sequence, leads from its first to its last layer.
         """
         layers = self.model.layers
         for number, layer in enumerate(layers):
@@ -94,8 +97,10 @@ class LayerCheck:
     # ---- batches ----------------------------------------------------------------------------
 
     def _batch_end(self, begin: int) -> int:
-        """Returns where the batch that starts at `begin` ends: within the memory, at a place where
-        the graph can be split."""
+        """Returns the end of the batch that starts at `begin`.
+
+        The batch fits the memory, and ends where the graph can be split.
+        """
         held_bytes = sum(value.nbytes for value in self._values.values())
         end, last = begin, begin
         while end < len(self.model.layers) and end - begin < _MOST:
@@ -115,12 +120,12 @@ class LayerCheck:
         return not any(begin <= writer < end <= reader for writer, reader in self._unseen)
 
     def _leaving(self, span: range) -> tuple[str, ...]:
-        """Returns the values of the span that layers behind it read or the model outputs."""
+        """Returns the values of the span that later layers read or that the model outputs."""
         names = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
         return tuple(name for name in names if self._last_read.get(name, -1) >= span.stop)
 
     def _shown(self, span: range) -> tuple[str, ...]:
-        """Returns the values that leave the span as arrays."""
+        """Returns the arrays among the values that leave the span."""
         return tuple(filter(self.model.seen, self._leaving(span)))
 
     def _forget(self, begin: int) -> None:
@@ -157,8 +162,8 @@ class LayerCheck:
     def _judge(self, span: range, got: NamedArrays, want: NamedArrays) -> int:
         """Adds the findings of a span and returns the next layer to check.
 
-        The next layer follows the first faulty node, so that its error spreads no further, or the
-        span.
+        It is the layer after the first faulty node, so that the node's error spreads no further;
+        without a fault it is the layer after the span.
         """
         wrong_values: set[str] = set()
         for number in span:
@@ -185,7 +190,10 @@ class LayerCheck:
         return span.stop
 
     def _alone(self, number: int, rows: Sequence[Finding]) -> list[Finding]:
-        """Returns new findings of a node that was wrong: compiled by itself, on right inputs."""
+        """Returns new findings of a node that was wrong.
+
+        The node is compiled by itself and runs on right inputs.
+        """
         layer = self.model.layers[number]
         span = range(number, number + 1)
         outputs = tuple(row.output for row in rows if row.verdict != "unseen")
@@ -216,8 +224,10 @@ class LayerCheck:
         return findings
 
     def _alone_failed(self, piece: Piece, error: TccError) -> int:
-        """Records that one layer, or an inseparable span, does not compile or run; returns the next
-        layer to check."""
+        """Records that one layer, or a span that cannot be split, does not compile or run.
+
+        Returns the next layer to check.
+        """
         verdict = "refused" if isinstance(error, UserError) else "failed"
         if isinstance(error, _NoReferenceError):
             verdict = "unseen"
@@ -294,8 +304,8 @@ class LayerCheck:
     def _piece(self, span: range, outputs: tuple[str, ...]) -> Piece:
         """Returns the piece of a span.
 
-        An input of the span becomes a constant where it depends on no input of the model or looks
-        like sizes, because a compile of the whole model knows both.
+        An input of the span becomes a constant if it depends on no input of the model, or looks
+        like sizes. The compile of the whole model knows its value in both cases.
         """
         fixed = frozenset(
             name
@@ -376,7 +386,7 @@ def _like_sizes(value: Array) -> bool:
 
 
 def _first(places: Sequence[int], bad: Callable[[int], bool]) -> int:
-    """Returns the first bad place by bisection; the last place must be bad."""
+    """Returns the first bad place, found by bisection; the last place must be bad."""
     return places[bisect_left(places, True, hi=len(places) - 1, key=bad)]
 
 

@@ -39,9 +39,9 @@ def check_pair(model: Path, artifact: Path | None) -> None:
 def opened_artifact(model: Path, input_texts: Sequence[str], **fields: Any) -> Iterator[Path]:
     """Yields `model` if it is an artifact, else the path of an artifact compiled from it.
 
-    The artifact is compiled for this machine and removed afterwards.  Model inputs with a default
-    become its inputs where `input_texts`, the texts of `--input`, name them.  `fields` are other
-    fields of `Options`.
+    The artifact is compiled for this machine and removed afterwards. Inputs of the model that have
+    a default become inputs of the artifact only if `input_texts`, the texts of `--input`, name
+    them. `fields` are other fields of `Options`.
     """
     if is_artifact(model):
         yield model

@@ -49,7 +49,8 @@ def _plain(name: str) -> str:
 
 
 def _imported(name: str) -> Iterator[dict[str, Any]]:
-    """Yields the row of an operator without a row: an importer writes it as other operators."""
+    """Yields the row of an operator that has no row in the op table: an importer writes it as other
+    operators."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [*driver.onnx_opsets(_plain(name))]
     module = driver.aten_converter(name)
@@ -62,7 +63,7 @@ def _imported(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the ONNX operators that a row or its name stand for, with their opsets."""
+    """Returns the ONNX operators for which a row or its name stands, with their opsets."""
     opsets = driver.onnx_opsets(_plain(name), row["name"], *row["onnx"])
     return {"onnx": [*opsets], "opsets": opsets}
 

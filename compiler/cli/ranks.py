@@ -18,7 +18,7 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-# A rank ends with the launcher: the launcher's end closes the pipe that is the rank's stdin.
+# A rank ends when the launcher ends, because that closes the pipe which is the rank's stdin.
 _RANK = (
     "import os; from tcc.children import end_with_parent; end_with_parent(); "
     "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); from tcc.__main__ import main; main()"
@@ -29,7 +29,8 @@ _RANK = (
 class _Rank:
     """A process and the files of its stdout and stderr.
 
-    They are no pipes, because a pipe would also wait for processes that the rank leaves behind.
+    The files are not pipes, because reading a pipe would also wait for processes that the rank
+    leaves behind.
     """
 
     process: subprocess.Popen[bytes]
@@ -59,7 +60,10 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
 
 
 def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
-    """Puts the rank's number into `ends` when it has ended, and whether it left a core dump."""
+    """Waits for the end of a rank, and puts two items into `ends`.
+
+    They are the rank's number, and True if it left a core dump.
+    """
     dumped = False
     with suppress(ChildProcessError):  # where the caller ignores SIGCHLD, or has ended the rank
         ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
@@ -80,7 +84,7 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
     job |= {"TCC_NUM_THREADS": str(max(1, len(cpus) // count))}
     ranks: list[_Rank] = []
-    pipe = os.pipe()  # this process alone has the end for writing
+    pipe = os.pipe()  # only this process has the end for writing
     with ExitStack() as files:
         for end in pipe:
             files.callback(os.close, end)
@@ -88,7 +92,7 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
             for rank in range(count):
                 words = [word.replace("{rank}", str(rank)) for word in arguments]
                 variables = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
-                if pin:  # a child has the CPUs of the thread that starts it
+                if pin:  # a child process gets the CPUs of the thread that starts it
                     share = cpus[rank * len(cpus) // count : (rank + 1) * len(cpus) // count]
                     os.sched_setaffinity(0, share or {cpus[rank % len(cpus)]})
                 stdout = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))

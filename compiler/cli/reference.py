@@ -20,7 +20,8 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 @frozen
 class ReferenceJob:
-    """A run of the model on a range of draws; `rounding` says how the model is rounded."""
+    """A run of the model on a range of draws; `rounding` gives the rounding of the model's
+    operands."""
 
     draws: range
     rounding: Rounding | None = None

@@ -65,7 +65,7 @@ def aligned(
 ) -> Iterator[str]:
     """Yields rows as lines of aligned columns.
 
-    The first and the last column are aligned to the left, the columns between by `justify`.  Where
+    The first and the last column are aligned to the left, and the other columns by `justify`. Where
     a line is wider than the terminal, its last cell stands below it.
     """
     rows = list(rows)
@@ -91,7 +91,10 @@ def bytes_text(size: int) -> str:
 
 
 def summary_line(compiled: CompileResult) -> str:
-    """Returns the line that ends every compile; facts that differ appear once a variant."""
+    """Returns the line that ends every compile.
+
+    A fact that differs between variants appears once for each of them.
+    """
     summary = compiled.summary
     specialised = f"{summary.specialisations} specialisation{'s' * (summary.specialisations != 1)}"
     needs = f"needs {summary.needs}"

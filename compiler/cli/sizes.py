@@ -1,4 +1,4 @@
-"""Sizes that follow from a program's own arithmetic: of random inputs, and of kernels."""
+"""Sizes that follow from a program's own arithmetic: the sizes of random inputs, and of kernels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,14 @@ def fitting_shapes(
 ) -> dict[int, tuple[int, ...]]:
     """Returns shapes of the input ports that `shapes` lacks, such that few checks fail.
 
-    Every symbolic size starts at `lowest`.  While checks fail, one size after the other becomes
-    the smallest of some candidates with the fewest failing checks.  The candidates include the
-    numbers that failing checks compare, so that any size fixed by `shapes` can be matched.
-    With `larger`, sizes then become twice as large plus one, all together or one by one, where no
-    more checks fail outside of data-dependent branches; a run may still refuse these sizes.  Checks
-    of numbers that only a run knows count as met.
+    Every symbolic size starts at `lowest`. While checks fail, one size after the other is replaced
+    by a candidate with which the fewest checks fail, the smallest of several. The candidates
+    include the numbers that failing checks compare, so that any size fixed by `shapes` can be
+    matched.
+
+    With `larger`, sizes then become twice as large plus one, all together or one by one, if no more
+    checks fail outside of data-dependent branches. A run may still refuse these sizes. A check of
+    numbers that are known only at run time counts as met.
     """
     known_dims = {(port, axis): n for port, dims in shapes.items() for axis, n in enumerate(dims)}
     fixed = constant_registers(program)
@@ -43,7 +45,7 @@ def fitting_shapes(
         for i in program.body
         if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in shapes
     }
-    # Equal sizes share one register, and a computed size is no free size.
+    # Equal sizes share one register, and a computed size cannot be chosen.
     free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
     free = list(dict.fromkeys(free))
 
@@ -84,8 +86,8 @@ def step_sizes(
 ) -> list[tuple[int | None, ...]]:
     """Returns the size arguments of each step of the program; empty for steps that are no kernel.
 
-    An argument is None where the `shapes` of the inputs do not decide it: it comes from data or
-    from the trip of a loop.
+    An argument is None if the `shapes` of the inputs do not determine it: it comes from data, or
+    differs between the iterations of a loop.
     """
     registers: dict[Register, int] = {}
     dims = {(port, axis): n for port, shape in shapes.items() for axis, n in enumerate(shape)}
@@ -103,7 +105,8 @@ def step_sizes(
 def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> list[_Pair]:
     """Returns the pair of numbers that each failing check compares, and sets `registers`.
 
-    Both arms of a branch run where its condition is unknown, and each loop makes one trip.
+    If the condition of a branch is unknown, both of its bodies are visited. Each loop is visited
+    once.
     """
     pairs: list[_Pair] = []
     for instr in body:

@@ -184,14 +184,14 @@ def _verify_layers(
 
 
 def _within(verdict: Verdict, tolerance: float) -> Verdict:
-    """Returns the verdict, as wrong where the precision costs more than `tolerance`."""
+    """Returns the verdict; it is wrong if the precision costs more than `tolerance`."""
     if not verdict.ok or verdict.cost <= tolerance:
         return verdict
     return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
-    """Yields why tcc's own evaluator is the reference, where it is, and what it does not round."""
+    """Yields the reason if tcc's own evaluator is the reference, and what it does not round."""
     if oracle.why:
         yield f"the reference is tcc's own: {oracle.why}"
     if oracle.rounds_weights_alone and precision != "f32":
@@ -219,7 +219,7 @@ def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> s
 
 
 def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedArrays]) -> bool:
-    """True where draws of equal shapes exist and all give equal values of the output."""
+    """True if there are draws of equal shapes, and all of them give equal values of the output."""
     groups: dict[Any, list[Array]] = {}
     for draw, got in zip(draws, results, strict=False):
         shapes = tuple(array.shape for array in draw.values())
@@ -235,7 +235,8 @@ def _drawn(
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
-    """Returns the inputs of the user's seed, and the inputs that allowances are computed with."""
+    """Returns two lists of inputs: those of the user's seed, and those with which allowances are
+    computed."""
     drawn, fixed, more = (
         partial(make_draws, module.inputs, inputs, part, program) for part in draws
     )
@@ -249,7 +250,7 @@ def _outputs(
 ) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
     """Returns the artifact's outputs by number of draw, and the errors of draws that it refuses.
 
-    A branch of the model may refuse the sizes of a draw.
+    The artifact refuses a draw if, for example, a branch of the model refuses its sizes.
     """
     results: dict[int, dict[str, Array]] = {}
     errors: dict[int, UserError] = {}

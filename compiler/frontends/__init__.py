@@ -54,17 +54,18 @@ def load_called(
     budgets: Budgets = BUDGETS,
     rounding: Rounding | None = None,
 ) -> Called:
-    """Returns the graph of a model, and how callers may nest its inputs (`call_form`), None where
-    they may not.
+    """Returns the graph of a model, and the form in which callers may nest its inputs
+    (`call_form`).
+
+    The form is None if callers may not nest them.
 
     A model is the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
-    `torch.export.ExportedProgram`.  Archives are read without unpickling anything, unless
-    `allow_pickle` has torch read them; torch is needed only where the table lacks an operator.
+    `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
+    `allow_pickle` has torch read them. Torch is needed only if the table lacks an operator.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
-    `rounding` rounds the weights of an archive.
-    Raises `UserError` where the model cannot be read or used; the error names every unsupported
-    operator.
+    `rounding` rounds the weights of an archive. Raises `UserError` where the model cannot be read
+    or used; the error names every unsupported operator.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
         return _import_archive(os.fspath(model), inputs, allow_pickle, rounding)
@@ -95,8 +96,11 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
 
 
 def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
-    """Returns a callable for a graph that torch.compile captured: it exports the graph, has
-    `compile` compile the `torch.export.ExportedProgram`, and runs the result."""
+    """Returns a callable for a graph that torch.compile captured.
+
+    The callable exports the graph as a `torch.export.ExportedProgram`, has `compile` compile it,
+    and runs the result.
+    """
     return _torch("capture").Captured(module, examples, compile)
 
 

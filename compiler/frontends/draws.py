@@ -4,9 +4,9 @@
                            %u, %v = random_bits(%s, %n), halves 0 and 1
                            sqrt(-2 log %u) cos(2 pi %v)
 
-Each trip of a loop has its own seed, drawn from the seed outside the loop, the loop's stream and
-the trip's number.  Streams are hashes of names, so a node draws the same numbers however the rest
-of the model is compiled.
+Each iteration of a loop has its own seed, drawn from the seed outside the loop, the loop's stream
+and the iteration's number. Streams are hashes of names, so a node draws the same numbers however
+the rest of the model is compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
 from tcc.ops import OPS
 
-# Mantissa bits, by type: so many bits make a number in [0, 1) that the type holds exactly.
+# Mantissa bits by type: the number of random bits of which every value in [0, 1) is exact in the
+# type.
 _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
 _BITS = OPS["random_bits"].attrs
 
@@ -75,7 +76,7 @@ class Draws:
         return self.ctx.emit("random_bits", *operands, shape=self.shape, half=half, count=count)
 
     def _fraction(self, dtype: DType, digits: int, half: int = 0) -> Operand:
-        """Returns random multiples of 2**-digits in [0, 1)."""
+        """Returns random multiples of 2**-`digits` in [0, 1)."""
         integers = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
         return self.ctx.cast(integers, dtype) * 2.0**-digits
 
@@ -123,11 +124,10 @@ def dropped(
     training: Operand | None = None,
     fixed: int | None = None,
 ) -> tuple[Operand, Operand]:
-    """Dropout: returns `x` with elements set to 0 at the rate `ratio`, and the mask of the kept
-    elements.
+    """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
-    The kept elements are scaled so that the mean stays.  Where `training` is given and false, all
-    elements are kept unscaled.
+    Elements are set to 0 at the rate `ratio`; the others are scaled so that the mean does not
+    change. If `training` is false, no element is dropped or scaled.
     """
     one = ctx.filled(1.0, F32)
     chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ctx.cast(ratio, F32)
@@ -151,11 +151,11 @@ def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = No
     batch, classes = logarithms.shape
     limit = 1 - 2.0 ** -_DIGITS[wide]
     u = ctx.emit("min", draws(ctx, (batch, count, classes), fixed).inside(wide), limit)
-    # Half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
+    # This is half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
     noise = ctx.emit("log", ctx.emit("atanh", u / (2.0 - u)))
     return ctx.unsqueeze(ctx.cast(logarithms, wide), 1) - noise
 
 
 def _wide(dtype: DType) -> DType:
-    """Returns the type to compute in."""
+    """Returns the float type in which random numbers are computed."""
     return F64 if dtype is F64 else F32

@@ -8,12 +8,12 @@ from tcc.ir.narrow import bf16_values, decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DType
 
-# Largest number of elements; beyond, sizes in bytes come near the limit of 64 bits.
+# The largest number of elements: larger sizes in bytes come near the limit of 64 bits.
 LARGEST_TENSOR = 1 << 38
 
 
 def elements_of(shape: Sequence[int]) -> int:
-    """Returns the product of the sizes above zero, because NumPy bounds that of empty arrays
+    """Returns the product of the sizes without zeros, because NumPy bounds it for empty arrays
     too."""
     return math.prod(size or 1 for size in shape)
 

@@ -18,7 +18,10 @@ _EXPANDED = "an operand is expanded to another shape"
 
 
 def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
-    """Merges the converter tables of the modules; no two modules convert the same operator."""
+    """Merges the converter tables of the modules.
+
+    No two modules may convert the same operator.
+    """
     table: dict[Any, Any] = {}
     for family in families:
         assert table.keys().isdisjoint(family.CONVERTERS), family
@@ -58,8 +61,12 @@ class Emitter:
         input_reverse: Sequence[bool] = (),
         output_reverse: Sequence[bool] = (),
     ) -> tuple[Operand, ...]:
-        """Runs `body` for each row along the first axes of `rows`; returns the last states, then
-        the stacked rows that the body gives.  No axis is walked backwards by default."""
+        """Runs `body` for each row along the first axes of `rows`.
+
+        Returns the last states, then the stacked rows that the body returns. `input_reverse` and
+        `output_reverse` say for each of `rows` and of the stacked results if it is traversed
+        backwards; by default none is.
+        """
         outputs = len(body.outputs) - len(states)
         return self.emit_all(
             "scan",
@@ -96,10 +103,10 @@ class Emitter:
         *,
         signed: bool = False,
     ) -> tuple[Index, ...]:
-        """Returns the elements of an integer vector; elements that only the run knows get new
-        symbols.
+        """Returns the elements of an integer vector; elements that are known only at run time get
+        new symbols.
 
-        A new symbol lies in [lo, hi]; the run refuses other values.  If `signed`, the run accepts
+        A new symbol lies in [lo, hi]; the run refuses other values. If `signed`, the run accepts
         numbers below zero, which cannot be the size of an array.
         """
         elements = operand.known
@@ -127,8 +134,8 @@ class Emitter:
         return elements[0]
 
     def fresh_count(self, lo: int = 0) -> Index:
-        """Returns a new symbol for the number of elements that the node's results have, which data
-        decide."""
+        """Returns a new symbol for the number of elements of the node's results, which depends on
+        data."""
         return self.scope.session.fresh_symbol(f"{next(iter(self.names), 'size')}.count", lo)
 
     def ranked(self, operand: Operand, *ranks: int) -> Operand:
@@ -215,7 +222,8 @@ class Emitter:
         return self.emit("where", condition, x, y)
 
     def reshape(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        """Reshapes `x`.  The run checks element counts that cannot be proved equal here."""
+        """Reshapes `x`. The run checks equal element counts if the import cannot prove them
+        equal."""
         target = tuple(as_index(d) for d in shape)
         if target == x.shape:
             return x
@@ -248,8 +256,8 @@ class Emitter:
         return self.transpose(x, perm)
 
     def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:
-        """Returns the shape to which all `shapes` broadcast; the run checks what is not proved
-        here."""
+        """Returns the shape to which all `shapes` broadcast; the run checks what the import cannot
+        prove."""
         reversed_shape: list[Index] = []
         for axis in range(max(map(len, shapes))):
             size = const(1)
@@ -317,7 +325,7 @@ class Emitter:
         self.scope.require(a, b, reason, self.loc)
 
     def sized(self, x: Operand, axis: int, size: Index, reason: str) -> Operand:
-        """Returns `x` with `size` elements along an axis; every run checks that it has as many."""
+        """Returns `x` with `size` elements along an axis; every run checks that `x` has as many."""
         if x.shape[axis] is not size:
             self.require(x.shape[axis], size, reason)
         return self.slice_axis(x, axis, 0, size)

@@ -15,13 +15,18 @@ _FAR = (1 << 31) - 1  # exporters write it for "to the end"
 
 
 def from_front(position: Index, dim: Index) -> Index:
-    """Returns a position in an axis of `dim` counted from the front, where it is known to be
-    negative."""
+    """Returns a position in an axis of `dim`, counted from the front.
+
+    A position that is not known to be negative is unchanged.
+    """
     return position + dim if sign(position) == -1 else position
 
 
 def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    """Returns the first position and the length of the slice `start:end:step`, for a positive step.
+
+    The axis has `dim` elements.
+    """
     first = from_front(start, dim)
     to_end = (as_int(end) or 0) >= _FAR
     last = dim if to_end else minimum(from_front(end, dim), dim)
@@ -31,7 +36,10 @@ def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Inde
 
 
 def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    """Returns the first position and the length of the slice `start:end:step`, for a negative step.
+
+    The axis has `dim` elements.
+    """
     first = maximum(minimum(from_front(start, dim), dim - 1), 0)
     to_begin = (as_int(end) or 0) <= -_FAR
     last = const(-1) if to_begin else maximum(from_front(end, dim), -1)
@@ -40,7 +48,10 @@ def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Ind
 
 
 def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
-    """Returns an upper bound of the elements of `x` under a kernel widened by constant scales."""
+    """Returns an upper bound of the elements of `x` under a kernel.
+
+    Constant scales widen the kernel from its `radius`.
+    """
     halves = [const(radius)]
     for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
         if scale is None:

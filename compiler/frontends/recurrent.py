@@ -19,7 +19,8 @@ Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ..
 
 @frozen
 class Cell:
-    """Parameters of a step besides its input and states; operands lie outside of the body."""
+    """The parameters of a step, without its input and states; the operands lie outside of the
+    body."""
 
     hidden: int
     products: tuple[Product, ...]  # one per gate: the state times the gate's matrix
@@ -37,7 +38,7 @@ class Cell:
         return self.activations[number](ctx, x)
 
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
-        """Returns the gate's part of the projected input."""
+        """Returns the part of the projected input that belongs to a gate."""
         return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
@@ -57,8 +58,12 @@ def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
 def with_biases(
     ctx: Emitter, projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
 ) -> tuple[Operand, Operand | None]:
-    """Adds the biases to the projected input.  Returns the sum, and the part of the recurrent bias
-    that cannot be added in advance: with `reset_late`, a reset gate applies after the matmul."""
+    """Adds the biases to the projected input.
+
+    Returns the sum, and the part of the recurrent bias that cannot be added in advance, else None.
+    There is such a part with `reset_late`: a reset gate then multiplies the result of the matmul
+    and its bias.
+    """
     input_bias, state_bias = biases
     late_bias = None
     if reset_late:
@@ -135,7 +140,8 @@ def run_cell(
     lengths: Operand | None,
     reverse: bool,
 ) -> tuple[Operand, ...]:
-    """Runs one direction; returns (rows [time, batch, hidden], last states [batch, hidden]...).
+    """Runs one direction; returns the rows [time, batch, hidden], then each last state [batch,
+    hidden].
 
     `lengths` [batch, 1] are the steps of each sequence; rows beyond them are zero.
     """

@@ -1,4 +1,5 @@
-"""Rounds the operands of contractions as an artifact does, for the references of all frameworks."""
+"""Rounds the operands of contractions as an artifact does; the references of all frameworks use
+it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -12,7 +13,8 @@ from tcc.passes.quantize.quantize_weights import as_stored
 
 # Relative change of a weight: eight times the error that another order of summation causes.
 _CHANGE = 2.0**-20
-_STEPS = {"bf16": 2.0**-9, "f16": 2.0**-12, "tf32": 2.0**-12}  # errors of one rounding
+# The largest relative error of one rounding.
+_STEPS = {"bf16": 2.0**-9, "f16": 2.0**-12, "tf32": 2.0**-12}
 _STORED = ("bf16", "f16", *WEIGHTS)
 _BITS = {"bf16": 8, "tf32": 11}  # bits of the significand
 # Relative error that another order causes in a sum; differences of sums enlarge it.
@@ -20,7 +22,8 @@ SUM_ERROR = 2.0**-18
 
 
 def splitter(kind: str) -> float:
-    """Returns the factor a for which a * x - (a * x - x) is x in f32, rounded to the type `kind`.
+    """Returns the factor a with which x is rounded to the type `kind` in f32: as a * x - (a * x -
+    x).
 
     T. J. Dekker, A floating-point technique for extending the available precision, 1971.
     """
@@ -47,12 +50,11 @@ class Rounding:
     def weight(
         self, sources: Collection[str], array: Array, axis: int, state: bool = False
     ) -> Array:
-        """Returns `array`, computed from the constants `sources` and summed along `axis`, after
-        rounding.
+        """Returns `array` rounded as a weight of a contraction that sums along `axis`.
 
-        `state`: the array is multiplied with the state inside a recurrent node.  That state is not
-        rounded here; where the artifact rounds it, noise of the same size in the weight stands for
-        the rounding.
+        `array` is computed from the constants `sources`. `state`: the array is multiplied with the
+        state inside a recurrent node. That state is not rounded here. If the artifact rounds it,
+        noise of the same size in the weight stands for the rounding.
         """
         types = {self.weights[name] for name in ("", *sources) if name in self.weights}
         for type in sorted(types):
@@ -65,14 +67,17 @@ class Rounding:
         return changed.astype(array.dtype)
 
     def operand(self, sources: Collection[str]) -> str:
-        """Returns the type to which a tensor multiplied with a constant made of `sources` is
-        rounded."""
+        """Returns the type to which a tensor is rounded that a contraction multiplies with a
+        constant.
+
+        `sources` are the constants from which that constant is computed.
+        """
         types = {self.operands[name] for name in ("", *sources) if name in self.operands}
         return min(types, default="")
 
 
 def artifact_rounding(manifest: Mapping[str, Any], variant: int) -> Rounding | None:
-    """Returns the rounding of an artifact's variant, from its manifest; None where it rounds
+    """Returns the rounding that an artifact's manifest gives for a variant; None if it rounds
     nothing."""
     listed = [e for e in manifest["variants"][variant].get("rounded", ()) if e["type"] in _STORED]
     weights = {name: item["type"] for item in listed for name in item["weights"]}
@@ -87,10 +92,10 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     """Returns an artifact's rounding with noise in the weights, larger than the noise of reordered
     sums.
 
-    Tensors whose rounding the manifest does not tell stay unrounded, and the noise stands for it:
-    GPUs round all tensors between kernels, and a constant may be computed from others before it is
-    rounded. A constant without a known source may be any.  A kernel may hand some readers of a
-    tensor the unrounded values; with odd seeds all readers get them.
+    The manifest does not give the rounding of every tensor: GPUs round all tensors between kernels,
+    and a constant may be computed from others before it is rounded. The noise stands for these
+    roundings. A constant whose source is unknown may be any constant. A kernel may pass some
+    readers of a tensor the unrounded values; with odd seeds all readers get them.
     """
     rounding = artifact_rounding(manifest, variant)
     if rounding is None:
@@ -99,7 +104,7 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     listed = facts.get("rounded", ())
     computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
     exact = {name: type for name, type in rounding.weights.items() if name not in computed}
-    # All keys here are the empty name: where several entries name no weight, the last one counts.
+    # All keys here are the empty name. If several entries name no weight, the last one counts.
     unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035
     operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
     spread = not seed % 2

@@ -34,12 +34,12 @@ from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import Shape, UnequalDimsError
 from tcc.schedule.nest import typical
 
-_FOLD_RESULT = 1024  # elements; a pass that prices memory folds larger constants
+_FOLD_RESULT = 1024  # elements; larger constants are folded by a pass that prices their memory
 _FOLD_OPERAND = 1 << 16
 # Exporters write slices "to the end" with ends from 10**9 on.  Smaller sizes provably end before,
 # and the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
-_MOST_DEMANDS = 16  # checks of unequal sizes of one node
+_MOST_DEMANDS = 16  # checks for one node that sizes are equal
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
@@ -112,7 +112,7 @@ class Operand:
 
     @property
     def known(self) -> Array | None:
-        """The elements as an object array of `Index`; None where they are unknown or too many."""
+        """The elements as an object array of `Index`; None if they are unknown or too many."""
         array = self.array
         if self.sizes is None and array is not None and array.size <= MAX_SIZES:
             if self.dtype.is_handle:
@@ -198,16 +198,17 @@ def _identifier(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One graph under construction, and what is known of its sizes.
+    """One graph under construction, and the known facts about its sizes.
 
-    `parent` is the scope that contains a body.  `enclosing` is the scope that contains a body or a
-    function.  `outside` has the symbols that a body sees from outside, where that is not all.
+    `parent` is the scope that contains a body. `enclosing` is the scope that contains a body or a
+    function. `outside` has the outer symbols that a body sees; None stands for all.
+
     `wide` maps a pair of sizes to the size to which they broadcast, `short` a long formula to its
-    symbol. `joins` maps a size to the sizes known to be equal to it or 1.  `bound` maps an operand
-    and a lower bound to the symbols of its elements.  Bodies see both tables; outer scopes do not
-    see a body's entries.
+    symbol. `joins` maps a size to the sizes known to be equal to it or 1. `bound` maps an operand
+    and a lower bound to the symbols of its elements. Bodies see the last two tables of their outer
+    scopes, but not the reverse.
 
-    `repeats`: a loop repeats the graph.  `seed` seeds its random nodes, once one was added.
+    `repeats`: a loop repeats the graph. `seed` is the seed of its random nodes, once one was added.
     """
 
     session: ImportSession
@@ -232,8 +233,8 @@ class Scope:
     def body(self, loc: str, name: str, symbols: set[str] | None = None) -> Self:
         """Returns a scope for the body `name` of the node at `loc`.
 
-        The body sees the enclosing `symbols`; by default all that exist.  Pass a set where the
-        body's own inputs created symbols.  `name` is "body" for a body that a loop repeats.
+        The body sees the enclosing `symbols`; by default all that exist. Pass a set if symbols were
+        created for the body's own inputs. `name` is "body" for a body that a loop repeats.
         """
         path = f"{loc}/{name}"
         builder = GraphBuilder(path, parent=self.builder)
@@ -284,12 +285,11 @@ class Scope:
         names: Sequence[str] = (),
         demands: int = _MOST_DEMANDS,
     ) -> tuple[Operand, ...]:
-        """Returns the results of `op`: folded, computed from sizes, or from a new node of the
-        graph.
+        """Returns the results of `op`.
 
-        Where the op needs equal sizes and they may differ, every run checks them; `demands` limits
-        the number of checks.  Absent trailing operands are dropped if the op has fewer required
-        ones.
+        They are folded, computed from sizes, or come from a new node of the graph. If the op needs
+        equal sizes and they may differ, every run checks them; `demands` limits the number of
+        checks. Absent trailing operands are dropped if the op takes fewer operands.
         """
         row = OPS[op]
         while len(operands) > row.numbers[0] and operands[-1] is None:
@@ -327,8 +327,11 @@ class Scope:
         self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
 
     def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
-        """Returns the size to which `a` and `b` broadcast, where one of them may be 1; every run
-        checks that they do.  Returns None where neither can be 1: then they must be equal."""
+        """Returns the size to which `a` and `b` broadcast, if one of them may be 1; every run
+        checks that they do.
+
+        Returns None if neither can be 1: then they must be equal.
+        """
         if const(1) in (a, b):
             return b if a is const(1) else a
         if self._is_part(b, a):
@@ -341,8 +344,10 @@ class Scope:
         return wide if self.fits(b, wide, what, loc) else None
 
     def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
-        """Returns the symbol of the size to which `a` and `b` broadcast.  All scopes that know both
-        sizes know it, so results of bodies may have it."""
+        """Returns the symbol of the size to which `a` and `b` broadcast.
+
+        All scopes that know both sizes know the symbol, so results of bodies may have that size.
+        """
         home, inside = self._home(a, b)
         if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
@@ -390,7 +395,7 @@ class Scope:
         return x
 
     def fits(self, size: Index, due: Index, what: str, loc: str) -> bool:
-        """True if `size` may be 1 where `due` is not; then every run checks that it is 1 or
+        """True if `size` may be 1 although `due` is not 1; then every run checks that it is 1 or
         `due`."""
         if self._is_part(size, due):
             return True
@@ -409,8 +414,11 @@ class Scope:
     def _resolved(
         self, operands: Operands, error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
-        """Returns the operands after an op found two dims unequal: broadcast, or checked to be
-        equal. Returns None for another error, or if no operand has one of the dims."""
+        """Returns the operands in a form that an op takes after it found two dims unequal.
+
+        The dims are broadcast, or the run checks that they are equal. Returns None for another
+        error, or if no operand has one of the dims.
+        """
         if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
             return None
         dims, what = error.dims, error.what

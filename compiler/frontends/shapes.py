@@ -46,7 +46,7 @@ def is_small(type: TensorType) -> bool:
 
 
 def sizes_of_array(array: Array) -> Array | None:
-    """Returns the elements as constants, or None if one is not an integer."""
+    """Returns the elements as constant indices; None if one of them is not an integer."""
     if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.trunc(array))):
         return None
     out = np.empty(array.size, object)
@@ -99,8 +99,8 @@ def _non_negative(*indices: Index) -> None:
 
 
 def _divisor(num: Index, den: Index) -> Index:
-    """Returns the divisor, at least 1 where it may be zero: the result of a division by zero is
-    undefined."""
+    """Returns the divisor; at least 1 if it may be zero, because a division by zero has no defined
+    result."""
     _non_negative(num, den)
     return den if mod(num, den) is const(0) else maximum(den, const(1))
 

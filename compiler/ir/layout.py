@@ -38,9 +38,10 @@ from tcc.ir.index import (
 
 @frozen
 class Layout:
-    """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
+    """A layout: `sizes` of the storage array, `indices` of an element over `axis_vars(shape)`, and
+    `fill` of unused storage.
 
-    `shared` are the logical axes along which elements of other values continue the storage.
+    Along the logical axes `shared`, elements of other values continue the storage.
     """
 
     sizes: Indices
@@ -91,10 +92,11 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
 
 
 def set_apart(base: Layout, line: int) -> Layout:
-    """Returns `base` with planes that start an odd number of cache lines, of `line` elements,
+    """Returns `base` with padding, so that neighbouring planes start an odd number of cache lines
     apart.
 
-    A plane is the elements of one outermost index; the storage dimensions inside it become one.
+    A plane is the elements of one outermost index. `line` counts the elements of a cache line. The
+    storage dimensions inside a plane become one.
     """
     planes, *inner_sizes = base.sizes
     pair = 2 * line

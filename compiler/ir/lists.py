@@ -92,7 +92,8 @@ def joined(a: DType, b: DType) -> DType | None:
 
 
 def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
-    """Returns sizes that hold for tensors of both."""
+    """Returns the sizes that a type must have to hold tensors of sizes `a` and tensors of sizes
+    `b`."""
     if a == NOTHING or b == NOTHING:
         return b if a == NOTHING else a
     if a is None or b is None or len(a) != len(b):
@@ -103,8 +104,9 @@ def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
 def type_words(list_type: ListType) -> tuple[int, ...]:
     """Returns the type in the runtime's encoding.
 
-    For each level 1 (optional) or 2, then 0, code << 8 | bits of the tensors, and their rank and
-    sizes; -1 is unknown.
+    The words are: for each level, 1 for an optional or 2 for a sequence; 0; the word of the
+    tensors' element type (`dtype_word`); the tensors' rank; their sizes. -1 stands for an unknown
+    rank or size.
     """
     words: list[int] = []
     kind: DType = list_type
@@ -119,7 +121,8 @@ def type_words(list_type: ListType) -> tuple[int, ...]:
 
 
 def dtype_word(dtype: DType) -> int:
-    """Returns code and bits of an element type in one word."""
+    """Returns an element type as one word: its DLPack code, shifted by 8 bits, and its width in
+    bits."""
     return dtype.dlpack << 8 | dtype.bits
 
 

@@ -23,8 +23,8 @@ _EXPONENT = 127  # the bias of f32 and of f8e8m0
 class FloatFormat:
     """A narrow float of `bits` bits, of which `fraction` bits are the fraction.
 
-    `top` is the code of the largest value, `over` the code beyond it and `nan` that of NaN, all
-    without sign.  With `signless_nan`, NaN has one code and there is no negative zero.
+    Three codes are given without sign: `top` of the largest value, `over` of the value beyond it,
+    and `nan` of NaN. With `signless_nan`, NaN has one code and there is no negative zero.
     """
 
     bits: int
@@ -66,12 +66,13 @@ FORMATS = MappingProxyType(
 
 
 def _mask(dtype: DType) -> np.uint8:
-    """Returns the bits of a code."""
+    """Returns the mask of the bits that a code of this type has."""
     return np.uint8((1 << dtype.bits) - 1)
 
 
 def encode(values: Any, dtype: DType) -> Array:
-    """Returns the codes (u8) of carried values, rounded to a narrow type; integers wrap."""
+    """Rounds values, held in the type's carrier, to a narrow type, and returns their codes (u8).
+    Integers wrap."""
     data = np.asarray(values)
     if not dtype.is_float:
         return np.asarray(data.astype(np.uint8) & _mask(dtype))

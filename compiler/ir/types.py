@@ -57,7 +57,8 @@ class DType:
 
     @property
     def stored(self) -> DType:
-        """The type in which host functions see elements: bytes for elements below a byte."""
+        """The type as which host functions read elements in memory: a byte for elements of fewer
+        bits."""
         if not self.is_packed:
             return self
         return DTYPES["i8" if self.kind is DTypeKind.INT else "u8"]

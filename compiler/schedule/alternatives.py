@@ -26,10 +26,10 @@ from tcc.schedule.margins import NO_MARGIN, Margin
 if TYPE_CHECKING:
 
     class Seconds:
-        """A time that prices predict. Sums and multiples are times too; the type has no order, so
-        that only `saves` and the choosers compare times.
+        """A time that prices predict; it is a float at run time.
 
-        At run time it is a float.
+        Sums and multiples are times too. The type has no order, so that only `saves` and the
+        choosers compare times.
         """
 
         def __init__(self, number: float) -> None: ...
@@ -52,10 +52,10 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 
 @frozen
 class Alternative(Generic[_T]):
-    """`replacement`, which takes `price` seconds; `name` is its text where the replacement has
-    none.
+    """`replacement`, which takes `price` seconds.
 
-    `bytes` is its share of a memory that all sites use.
+    `name` is its text if the replacement has none. `bytes` is the part that it takes of a memory
+    that all sites share.
     """
 
     replacement: _T
@@ -169,14 +169,14 @@ def higher(first: Seconds, second: Seconds) -> Seconds:
 
 
 def saves(price: Seconds, rule: Seconds, margin: Margin = NO_MARGIN) -> bool:
-    """Returns True if `price` saves more than the margin of the rule's price."""
+    """Returns True if `price` saves more of the rule's price than the margin."""
     return number(price) < (1 - margin.saves) * number(rule)
 
 
 def preferred(
     rule: Alternative[_T], alternatives: Iterable[Alternative[_T]], margin: Margin = NO_MARGIN
 ) -> Alternative[_T]:
-    """Returns the cheapest of `alternatives` if it saves more than the margin of the rule's price,
+    """Returns the cheapest of `alternatives` if it saves more of the rule's price than the margin,
     else `rule`."""
     best = min(alternatives, key=lambda alternative: number(alternative.price), default=rule)
     return best if saves(best.price, rule.price, margin) else rule
@@ -184,14 +184,14 @@ def preferred(
 
 # ---- the ledger ---------------------------------------------------------------------------------
 
-# Returns a site; a function, because only a ledger that listens needs its text.
+# A function that returns a site: only a ledger that listens needs the site's text.
 SiteOf: TypeAlias = Callable[[], Site]
 
 
 class Ledger:
     """The decisions of one compile; this class records none and forces none.
 
-    `listens`: sites and texts are wanted.
+    `listens`: decisions build sites and texts.
     """
 
     listens: bool = False
@@ -218,11 +218,11 @@ class Ledger:
         margin: Margin = NO_MARGIN,
         place: str = "",
     ) -> bool:
-        """Returns True for the rule of two alternatives: some of its prices is beaten by none of
-        the other's prices, or it is forced.
+        """Returns True if the rule's alternative of two is chosen.
 
-        Each alternative is a text and its prices, of which the lowest counts. Prices come as
-        iterators because a silent ledger asks for few of them.
+        It is chosen if the other's prices do not beat its lowest price by more than the margin, or
+        if it is forced. Each alternative is a text and its prices, of which the lowest counts.
+        Prices come as iterators because a silent ledger asks for few of them.
         """
         (name, prices), (other_name, other_prices) = rule, other
         if not self.listens:

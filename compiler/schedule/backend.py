@@ -18,21 +18,22 @@ from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rat
 from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
-# Rewrites an expression and returns it with the number of the stage behind which it is cut; returns
-# None for an expression that stays whole.
+# A function that rewrites an expression, and returns it with the number of the stage after which it
+# is cut. It returns None for an expression that stays whole.
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 class KernelModel(Protocol):
     """The properties and methods of a backend that passes may use.
 
-    `gaps`: values may lie with gaps between their elements (halos, planes set apart).
-    `scratch`: a tile has memory in which its stages exchange values. Without it every kernel of
-    several stages must be `legal`, and a kernel that is not is cut.
-    `updates`: kernels update slices of buffers; without it functions of the host do.
-    `divides` divides long sums among tiles.
-    `join_margin`: two kernels stay apart if they save more than this margin of the joined one.
-    `ledger` sees the decisions of the compile.
+    `gaps`: values may lie with gaps between their elements (halos, planes set apart). `scratch`: a
+    tile has memory in which its stages exchange values. Without it every kernel of several stages
+    must be `legal`, and a kernel that is not is cut. `updates`: kernels update slices of buffers;
+    without it functions of the host do. `divides` divides long sums among tiles.
+
+    `join_margin`: two kernels stay apart if together they save more than this margin of the price
+    of the joined kernel. `ledger` sees the decisions of the compile.
+
     A model of a machine must define `legal`, `candidates` and `price`; the other methods have
     defaults.
     """
@@ -59,7 +60,7 @@ class KernelModel(Protocol):
         return self.limits
 
     def makes(self, expr: Expr) -> bool:
-        """Returns True if any kernel of `expr` exists, however slow."""
+        """Returns True if `expr` can be one kernel at all, however slow."""
         return True
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:

@@ -79,7 +79,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 class _Parser:
-    """A reader of tokens; the last token is empty."""
+    """A recursive-descent parser over the tokens of a text; the last token is empty."""
 
     def __init__(self, tokens: list[str], classes: dict[str, type[Any]]) -> None:
         self._tokens, self._classes = tokens, classes

@@ -34,17 +34,17 @@ from tcc.ir.index import (
 from tcc.schedule.nest import points, typical, typical_value
 
 LINE = 64
-# Bytes after which addresses map to the sets of the first-level cache again.
+# Addresses this many bytes apart map to the same set of the first-level cache.
 PAGE = 4096
-# Bytes that memory could read in the time that it takes to go on to the next row of a sum over
-# rows. Measured on a Zen 5: 130 to 320.
+# Bytes that memory could read in the time in which a sum over rows moves on to the next row.
+# Measured on a Zen 5: 130 to 320.
 _GAP = 128
 
 
 @frozen
 class Stride:
-    """Along `var`, every `every`-th element lies `size` elements further, for at most `within`
-    places.
+    """A step of `size` elements in memory after every `every` elements along `var`, to at most
+    `within` places.
 
     `size` is None where the distance is unknown. Without a loop `var` there are `within` places at
     once.
@@ -65,7 +65,10 @@ class Stride:
 
 @entity
 class Touch:
-    """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
+    """The elements in memory that a read or a store touches.
+
+    An element has `size` bytes, and there are `times` accesses for each point of the loops. `store`
+    is True for a store.
 
     `source` is a buffer's number, or a stage's component whose block lies in registers or in the
     tile's scratch. `steps` are in rising order, those of unknown size last. `buffer_bytes` is the
@@ -91,8 +94,10 @@ class Touch:
         return replace(self, steps=tuple(steps), loops=renamed_loops)
 
     def step(self, var: Var | None) -> int | None:
-        """Returns the elements between neighbours along `var`: 0 if the touch does not vary with
-        it, None if they are irregular."""
+        """Returns the elements between neighbours along `var`.
+
+        It is 0 if the touch does not vary with `var`, and None if the distances are irregular.
+        """
         if var not in self.loops:
             return 0
         sizes = [s.size for s in self.steps if s.var is var and s.every == 1]
@@ -103,8 +108,8 @@ class Touch:
     def crossing(self, vector: Var | None, lanes: int) -> float:
         """Returns the fraction of vectors that lie in two cache lines.
 
-        Steps of other loops may start a vector at any multiple of their common divisor. Constants
-        are packed and never cross.
+        Steps of other loops may start a vector at any multiple of the steps' common divisor.
+        Constants are packed and never cross.
         """
         if self.constant:
             return 0.0
@@ -121,11 +126,11 @@ class Touch:
 
     def crowded(self, along: Vars, row: int, capacity: int) -> float:
         """Returns the fraction of rows that the first-level cache, of `capacity` bytes, loses
-        before they are used again.
+        before their next use.
 
         Rows of `row` bytes, one for each step of the loops `along`, may map to few of the cache's
-        sets. The fraction is 0 for constants, which are packed, and for rows that the cache could
-        not hold even side by side.
+        sets. The fraction is 0 for constants, which are packed. It is also 0 for rows that the
+        cache could not hold even side by side.
         """
         rows = points(along)
         if self.constant or not 0 < row * rows <= capacity:
@@ -134,15 +139,17 @@ class Touch:
         return max(0.0, 1 - capacity / distance / rows)
 
     def gap(self, along: Vars, block: int) -> float:
-        """Returns by which fraction memory takes longer for blocks of `block` elements from rows
-        that lie apart, one row for each step of the loops `along`."""
+        """Returns the fraction by which memory takes longer for blocks of rows that lie apart.
+
+        There is one row for each step of the loops `along`, and a block has `block` elements of it.
+        """
         distance = min((s.size or 0 for s in self.steps if s.var in along), default=0)
         return _GAP / (block * self.size) if distance > block else 0.0
 
     def bytes_in(self, spans: Mapping[Var, int], line: int) -> float:
         """Returns the bytes touched, in whole lines of `line` bytes.
 
-        Loops that step over one another's elements, as a window's and its positions, count once.
+        An element that several points of the loops touch counts once, as where windows overlap.
         """
         strides: list[tuple[int, int]] = []  # (elements apart, how many)
         scattered = 1
@@ -276,7 +283,7 @@ def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride |
 
 
 def _merged(steps: list[Stride]) -> list[Stride]:
-    """Merges the plain steps along each loop into one, and likewise the unknown ones.
+    """Merges the plain steps along each loop into one, and likewise the steps of unknown size.
 
     An element of a loop has one place, however many terms of the offset vary with the loop.
     """

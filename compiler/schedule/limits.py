@@ -6,7 +6,8 @@ from tcc.schedule.alternatives import Seconds
 
 @frozen
 class Form:
-    """The structure of a kernel that prices choose; the fields are those of `FusionLimits`."""
+    """The properties of a kernel's structure that prices choose; `FusionLimits` explains the
+    fields."""
 
     walks: bool | None = None
     repeats: bool = False
@@ -30,10 +31,10 @@ class FusionLimits:
 
     `walks`: True or False forces streaming loops on or off where the choice is free. None decides
     without prices: it streams if rows exceed `room` or `long_row` bytes, or if contractions read
-    `transposed_rows` rows along their sums.
-    `repeats`: tiles may recompute stages whose results several tiles read.
-    `reuses_results`: values of symbolic size may wait for later stages in the memory of results.
-    `merges_reductions`: neighbouring reductions that read the same elements become one.
+    `transposed_rows` rows along their sums. `repeats`: tiles may recompute stages whose results
+    several tiles read. `reuses_results`: values of symbolic size may lie in the memory of results
+    until a later stage reads them. `merges_reductions`: neighbouring reductions that read the same
+    elements become one.
     """
 
     exchange: float = 1.1

@@ -1,6 +1,6 @@
 """The table of margins: the fraction of the rule's price that an alternative must save.
 
-A margin of 0 lets the lower price win. A name is used by one kind of decision.
+A margin of 0 lets the lower price win. Only one kind of decision uses a name.
 """
 
 from types import MappingProxyType
@@ -50,7 +50,8 @@ _ROWS = (
     Margin("hopeless form", 1 - 1 / 1.15, _UNMEASURED),
     Margin("compiled again", 1 - 1 / 1.05, _UNMEASURED),
     Margin("spill", 0.5, _UNMEASURED),
-    # One kernel less saves memory and code; prices cannot tell smaller differences.
+    # A kernel less also saves memory and code. A smaller margin makes no sense, because prices
+    # cannot tell smaller differences.
     Margin("join", 1 - 1 / 1.01, _UNMEASURED),
     Margin("join on GPUs", 1 - 1 / 1.25, "chosen before any GPU had timed these prices"),
 )

@@ -1,5 +1,5 @@
-"""The terms of reductions that may change an accumulator, where masks make all other terms the
-identity.
+"""Finds the terms of a streaming loop that may change an accumulator; masks make all other terms
+the identity.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
       rows i of a tile: b .. b + 63      ->      j < b + 63 + off + 1
@@ -51,7 +51,8 @@ Ends: TypeAlias = tuple[Index, Index]
 
 @frozen
 class TermLimit:
-    """A term may change an accumulator only where `step * loop + offset` is at least 0."""
+    """A bound of the terms that matter: a term may change an accumulator only where `step * loop +
+    offset` is at least 0."""
 
     step: int
     offset: Index
@@ -70,10 +71,10 @@ def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
 def needed(
     limits: Sequence[TermLimit], tile_ends: Mapping[Var, Ends]
 ) -> tuple[list[Index], list[Index]]:
-    """Returns lower bounds of the first place, and upper bounds (exclusive) of the last place, that
-    a tile needs along the streaming loop.
+    """Returns bounds of the places that a tile needs along the streaming loop.
 
-    `tile_ends` has the ends of the loops around it.
+    The first list has lower bounds of the first place, the second exclusive upper bounds of the
+    last place. `tile_ends` has the ends of the loops around the streaming loop.
     """
     firsts, stops = [], []
     for limit in limits:
@@ -177,10 +178,10 @@ _NEGATED = {
 
 @frozen
 class _Condition:
-    """An accumulator changes only where `step * loop + offset` is at least 0, which holds if `test`
-    is `outcome`.
+    """A condition for a term to change an accumulator: `step * loop + offset` is at least 0.
 
-    `lowest`: this relies on every row having other scores than the lowest number.
+    The condition holds if the comparison `test` has the value `outcome`. `lowest`: the condition
+    relies on every row having other scores than the lowest number.
     """
 
     test: Scalar
@@ -191,7 +192,8 @@ class _Condition:
 
 
 def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
-    """Returns the conditions without which every term along the streaming loop is the identity."""
+    """Returns the conditions that a term along the streaming loop must meet if it is not the
+    identity."""
     accumulators = [n for n in stream.stages if stream.loop in group.stages[n].reduce]
     if any(group.stages[n].monoid not in _IDENTITIES for n in accumulators):
         return []
@@ -218,8 +220,11 @@ def _condition(
     holds: bool,
     within: Index,
 ) -> _Condition | None:
-    """Returns the condition that `within` is at least 0, if `test` being `holds` implies it and the
-    opposite outcome makes all terms the identity; else None."""
+    """Returns the condition that `within` is at least 0; else None.
+
+    It is a condition if `test` being `holds` implies it, and the opposite outcome makes all terms
+    the identity.
+    """
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
     tile_loops = {*group.common, stream.loop}
@@ -239,8 +244,8 @@ def _leave_scores(
     accumulators: Sequence[int],
     conditions: Sequence[_Condition],
 ) -> bool:
-    """Returns True if every row has a place along the streaming loop where all `conditions` hold
-    and the term is a score."""
+    """Returns True if every row has a term along the streaming loop that is a score and meets all
+    `conditions`."""
     first = [const(0), *(ceildiv(-c.offset, c.step) for c in conditions if c.step > 0)]
     last = [extent(stream.loop) - 1, *(c.offset // -c.step for c in conditions if c.step < 0)]
     if not all(at_most(a, b) for a in first for b in last if (a, b) != (first[0], last[0])):
@@ -368,7 +373,8 @@ def _decided(deciding: _Fact, a: _Fact, b: _Fact) -> _Fact:
 
 
 def _product(node: Apply, a: _Fact, b: _Fact) -> _Fact:
-    """Returns ZERO for zero times a number, or the sign of an infinity times a literal."""
+    """Returns the fact of a product: ZERO for zero times a number; for an infinity times a literal,
+    an infinity of the product's sign."""
     if a is _Fact.ZERO and b is _Fact.NOTHING:
         return _Fact.ZERO
     if node.function == "div":

@@ -61,8 +61,11 @@ def of_pairs(stage: GroupStage) -> bool:
 
 
 def neighbours(stage: GroupStage) -> int:
-    """Returns how many neighbours along a contraction's sum lie in one word and are multiplied by
-    one instruction, where the target has one: 4 bytes, 2 bf16, else 1."""
+    """Returns how many neighbours along a contraction's sum lie in one word: 4 bytes, 2 bf16, else
+    1.
+
+    A target that has such an instruction multiplies all of a word at once.
+    """
     return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
 
 
@@ -104,8 +107,10 @@ def typical_value(var: Var) -> int:
 
 
 def stride(access: Access, var: Var) -> int | None:
-    """Returns the elements between neighbours along `var`: 0 if the access does not vary with it,
-    None if they are irregular."""
+    """Returns the elements between neighbours along `var`.
+
+    It is 0 if the access does not vary with `var`, and None if the distances are irregular.
+    """
     linear = step_in(access.offset, var)
     return None if linear is None else linear[0]
 
@@ -163,8 +168,10 @@ def costly(scalar: Scalar) -> bool:
 
 
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
-    """Returns True if a stage reads another one only at the point that was just computed, so that
-    the block can stay in registers."""
+    """Returns True if a stage reads another one only at the point that was just computed.
+
+    The block of that stage can then stay in registers.
+    """
     access = stage.accesses.get(node)
     if access is None:
         return True

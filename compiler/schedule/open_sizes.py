@@ -1,5 +1,5 @@
-"""The sizes at which kernels with symbolic dims are priced: typical ones, smaller odd ones and
-small ones.
+"""The sizes at which kernels with symbolic dims are priced: typical sizes, smaller odd sizes and
+small sizes.
 
     b in 1.., typical 128    ->    128, 63, 25    and in tables of times 8, 1, 256 and 512
 """
@@ -17,10 +17,10 @@ Times: TypeAlias = tuple[Seconds, ...]
 # Each set of sizes: (divisor of the typical size, number subtracted from the quotient).
 _Sets: TypeAlias = tuple[tuple[int, int], ...]
 
-# Half of a typical size minus one leaves a remainder in each block; a fifth is less than two
-# vectors of four.
+# Half of a typical size, minus one, leaves a remainder in each block. A fifth is less than two
+# vectors of four lanes.
 _SETS: _Sets = (2, 1), (5, 0)
-# A few tiles, and one element, which is the most frequent small size.
+# Sizes with a few tiles, and with one element, which is the most frequent small size.
 _SMALL: _Sets = (16, 0), (TYPICAL, 0)
 # The number of leading further sets of a table whose sizes decrease.
 FALLING = len(_SETS) + len(_SMALL)
@@ -29,17 +29,20 @@ _LARGER = (2, 4)
 
 
 def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """Returns the substitutions of the symbols for each further set of sizes: the same symbols with
-    other typical values.
+    """Returns a substitution of the symbols for each further set of sizes.
 
-    A symbol whose typical size the user gives keeps it.
+    It replaces symbols by the same symbols with other typical values. A symbol keeps a typical size
+    that the user gives.
     """
     return tuple(sizes for sizes in _smaller(symbols, _SETS) if sizes)
 
 
 def table_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """Returns the substitutions of the symbols for each further set of sizes in a manifest's table
-    of times. The number of sets does not depend on the symbols."""
+    """Returns a substitution of the symbols for each further set of sizes in a manifest's table of
+    times.
+
+    The number of sets does not depend on the symbols.
+    """
     free = [v for v in symbols if v.extent is None]
     grown = ({v: _grown(v, times) for v in free} for times in _LARGER)
     return (*_smaller(free, (*_SETS, *_SMALL)), *grown)
@@ -69,9 +72,10 @@ def together(times: Iterable[Times]) -> Times:
 
 
 def mean_share(times: Times, base: Times) -> Seconds:
-    """Returns the mean ratio of `times` to `base`, times the first seconds of `base`.
+    """Returns the mean ratio of `times` to `base` over the sets of sizes, as a time.
 
-    A choice by this mean costs little at any set of sizes.
+    The mean is multiplied by the first time of `base`. A choice by this mean costs little at any
+    set of sizes.
     """
     if not saves(NO_TIME, base[0]):
         return times[0]

@@ -33,7 +33,7 @@ from tcc.ir.tile.group import GroupStage
 from tcc.schedule.masked_terms import Ends, TermLimit, needed
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
-# Loops longer than this count as this long: a border is then a small part of them.
+# A loop longer than this counts as this long, because a border is only a small part of it.
 _LONG = 1 << 12
 
 
@@ -92,10 +92,10 @@ def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
 def needed_terms(
     stage: GroupStage, loop: Var, tile_ends: Mapping[Var, Ends]
 ) -> tuple[Sequence[Index], Sequence[Index]]:
-    """Returns lower bounds of the first nonzero term, and upper bounds (exclusive) of the last one,
-    along a summed loop.
+    """Returns bounds of the nonzero terms along a summed loop.
 
-    `tile_ends` has the ends of the loops around it.
+    The first sequence has lower bounds of the first term, the second exclusive upper bounds of the
+    last term. `tile_ends` has the ends of the loops around the summed loop.
     """
     firsts: list[Index] = []
     stops: list[Index] = []
@@ -117,10 +117,11 @@ def terms_along(stage: GroupStage, loop: Var) -> int:
 
 @lru_cache(1 << 12)
 def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float:
-    """Returns the fraction of a contraction's terms that are computed with blocks of the given
-    elements along the named loops, and of 1 along other loops.
+    """Returns the fraction of a contraction's terms that are computed if borders are skipped block
+    by block.
 
-    Symbolic sizes count as typical ones, at most `_LONG`.
+    `blocks` are pairs of a loop's name and the elements of a block; other loops have blocks of one
+    element. Symbolic sizes count as typical ones, at most `_LONG`.
     """
     values: dict[str, Any] = {}
     ends: dict[Var, Ends] = {}
@@ -140,7 +141,8 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
 def _terms(
     stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Returns where the terms of a loop begin and end for blocks with these `ends`."""
+    """Returns where the terms of a loop begin and end, for blocks whose outer loops lie between
+    `ends`."""
     firsts, stops = needed_terms(stage, loop, ends)
     sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
     values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}

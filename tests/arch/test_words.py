@@ -6,7 +6,7 @@ import pytest
 
 from tests.arch.drawn_texts import draw, population
 from tests.arch.names import ROOT, bound_names, room_shares, sources
-from tests.arch.texts import poor_heads, texts
+from tests.arch.texts import comments_at, poor_heads, texts
 
 # These numbers only fall.
 MOST_POOR_NAMES = 0.2  # percent of the bound names
@@ -57,3 +57,8 @@ def test_equal_seeds_draw_equal_texts(tmp_path: Path) -> None:
     texts = [*population(tmp_path)]
     assert {text.text for text in texts} == {f"Why {n}." for n in range(9)}
     assert draw(texts, 4, seed=3) == draw(texts, 4, seed=3) != draw(texts, 4, seed=4)
+
+
+def test_a_comment_behind_code_stands_alone() -> None:
+    text = "x = 1  # Bytes.\n# Why it is\n# so.\ny = 2\n"
+    assert [*comments_at(text)] == [(1, "Bytes."), (2, "Why it is\nso.")]

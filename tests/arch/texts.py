@@ -16,29 +16,26 @@ def texts(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
             yield docstring
-    yield from comments(source)
-
-
-def comments(source: str) -> Iterator[str]:
-    """Yields the comments of a module; comments of lines that follow one another are one."""
-    for _, comment in comments_at(source):
-        yield comment
+    yield from (text for _, text in comments_at(source))
 
 
 def comments_at(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the comments of a module, each with the number of its first line."""
+    """Yields the comments of a module, each with the number of its first line.
+
+    Comments that fill adjacent lines are one.
+    """
     lines: list[str] = []
-    first = last = 0
+    first = after = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            row = token.start[0]
             alone = not token.line[: token.start[1]].strip()
-            if lines and (not alone or token.start[0] != last + 1):
+            if lines and not (alone and row == after):
                 yield first, "\n".join(lines)
                 lines = []
-            if not lines:
-                first = token.start[0]
+            first = row if not lines else first
             lines.append(token.string.lstrip("# "))
-            last = token.start[0]
+            after = row + 1 if alone else 0  # a comment behind code ends with its line
     if lines:
         yield first, "\n".join(lines)
 

@@ -36,12 +36,14 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 class KernelFact:
     """One kernel: its source, and the work and predicted time of one launch.
 
-    `contraction_flops` is the part of `flops` in contractions.  `limit` names the resource that
-    binds the kernel according to its price, where the manifest has it; it takes the part
-    `limit_share` of the predicted time.  A kernel with symbolic sizes has `formulas`, over `sizes`,
-    of flops, contraction flops and bytes; its numbers are then those of typical sizes.  Each row of
-    `times` has the flops, the bytes, the seconds on all cores and the seconds on one core at a
-    priced set of sizes; `limits` has the limit and its share at these sets, or is empty.
+    `contraction_flops` is the part of `flops` in contractions. `limit` names the resource that
+    takes longest according to the kernel's price, where the manifest has it; it takes the part
+    `limit_share` of the predicted time.
+
+    A kernel with symbolic sizes has `formulas`, over `sizes`, of flops, contraction flops and
+    bytes; its numbers are then those of typical sizes. `times` has a row for each priced set of
+    sizes: the flops, the bytes, the seconds on all cores and the seconds on one core. `limits` has
+    the limit and its share for each row of `times`, or is empty.
     """
 
     symbol: str
@@ -99,12 +101,16 @@ class KernelFact:
 
     @property
     def _work(self) -> int:
-        """Returns the column of `times` that tells its rows apart: flops, else bytes."""
+        """Returns the column of `times` that measures work: flops, or bytes for a kernel without
+        flops."""
         return 0 if any(row[0] for row in self.times) else 1
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
-        """Interpolates the seconds in a column of `times` linearly by flops, or by bytes without
-        flops; beyond the priced sets the seconds are in proportion to the nearest set."""
+        """Returns the seconds in a column of `times`, interpolated linearly by work.
+
+        Work is flops, or bytes for a kernel without flops. Beyond the priced sets of sizes, the
+        seconds are in proportion to those of the nearest set.
+        """
         points = sorted((row[self._work], row[column]) for row in self.times)
         amount = (flops, bytes_)[self._work]
         if not points or not points[0][0]:
@@ -177,7 +183,10 @@ def reading_manifest(path: Path, what: str) -> Iterator[None]:
 
 
 def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> int:
-    """Evaluates a formula; `names` maps each of its names to the text that Python parses."""
+    """Returns the value of a formula.
+
+    `names` maps each name in the formula to the name with which Python parses it.
+    """
     try:
         text = _NAME.sub(lambda name: names[name[0]], formula)
         return _value(ast.parse(text, mode="eval").body, sizes)

@@ -7,7 +7,7 @@ from typing import Any
 from tcc.cli.kernels.facts import reading_manifest
 from tcc.cli.show import aligned
 
-# Key of the manifest's row, and head of the column.
+# The key of a number in the manifest, and the title of its column.
 _COLUMNS = (
     ("symbol", "kernel"),
     ("warps", "warps"),

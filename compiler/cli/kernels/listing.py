@@ -16,11 +16,12 @@ else:
 
 
 def kernel_listing(path: Path, kernel: str, form: str) -> str:
-    """Returns a kernel of the artifact at `path` as `llvm`, `triton`, or `asm` (compiled LLVM IR).
+    """Returns the code of a kernel of the artifact at `path`, as `llvm`, `triton`, or `asm`
+    (compiled LLVM IR).
 
-    `kernel` is its symbol or number; in an artifact of several variants the variant's number comes
-    first, as in `1/0`.  Raises UserError where the artifact does not keep its IR, has no such
-    kernel, or not in this form: kernels for GPUs are Triton, kernels for CPUs LLVM IR.
+    `kernel` is its symbol or number. In an artifact of several variants the variant's number comes
+    first, as in `1/0`. Kernels for GPUs are Triton, kernels for CPUs LLVM IR. Raises UserError if
+    the artifact does not keep its IR, or has no such kernel in this form.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:

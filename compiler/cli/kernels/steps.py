@@ -17,10 +17,10 @@ from tcc.runtime import Module
 
 @frozen
 class StepTime:
-    """The seconds of one step in one run of the program, in which the step runs `times` times.
+    """The seconds that one step takes in a run, in which it runs `times` times.
 
-    `step` is the number of a kernel or the name of a runtime function.  `sizes` are the size
-    arguments of the kernel (None: not known).  `threads` counts the threads (None: all cores).
+    `step` is the number of a kernel or the name of a runtime function. `sizes` are the size
+    arguments of the kernel (None: not known). `threads` counts the threads (None: all cores).
     """
 
     step: int | str
@@ -31,7 +31,8 @@ class StepTime:
 
 
 def running_variant(path: Path) -> int:
-    """Returns the variant of the artifact at `path` that runs here; raises UserError as `load`."""
+    """Returns the number of the variant of the artifact at `path` that runs here; raises UserError
+    as `load`."""
     return runtime.load(path, error=UserError).variant
 
 
@@ -42,10 +43,10 @@ def measure_steps(
     runs: int,
     threads: int | None,
 ) -> tuple[StepTime, ...]:
-    """Measures each of the `steps` of the artifact at `path`: the median of `runs` runs.
+    """Measures each of the `steps` of the artifact at `path`.
 
-    One unmeasured run comes first.  `inputs` returns the arrays to run on.  Raises UserError as
-    `load` does.
+    A time is the median of `runs` runs, after one run that is not measured. `inputs` returns the
+    arrays to run on. Raises UserError as `load` does.
     """
     module = runtime.load(path, threads, timed=True, error=UserError)
     arrays = inputs(module)

@@ -1,4 +1,5 @@
-"""The kernels of an artifact as a table: their work, and their time against the machine's limit."""
+"""The kernels of an artifact as a table: their work, and their time compared with the machine's
+limit."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,16 +13,18 @@ from tcc.frozen import frozen
 class KernelRow:
     """All launches of a kernel or of a runtime function in one run.
 
-    `predicted` and `measured` are seconds of the run.  The work, `flops` and `bytes`, is None for
-    runtime functions and where the sizes depend on the run's data.  With symbolic sizes it is the
-    work at the sizes of the run.
+    `predicted` and `measured` are seconds of the run. The work, `flops` and `bytes`, is None for
+    runtime functions, and if the sizes depend on the run's data. With symbolic sizes it is the work
+    at the sizes of the run.
 
     `bound` names the resource that bounds the time from below: "flops" at the machine's peak rate,
-    or "bytes" at its memory bandwidth.  `share` is the bound's part of the measured time, else of
-    the predicted time.  A bound above the measured time does not count.  Where no bound remains,
-    `bound` is "cache" without a share: the bytes came from a cache.  `limit` names what binds the
-    kernel's longest launch according to its price, and `limit_share` is its part of that launch's
-    predicted time; both are None where the artifact does not say.
+    or "bytes" at its memory bandwidth. `share` is the time of that bound, divided by the measured
+    time, or by the predicted time without a measured one. A bound above the measured time does not
+    count. If no bound remains, `bound` is "cache" without a share: the bytes came from a cache.
+
+    `limit` names the resource that takes longest in the kernel's longest launch according to its
+    price. `limit_share` is its part of that launch's predicted time. Both are None if the artifact
+    does not have them.
     """
 
     name: str
@@ -70,9 +73,10 @@ _StepWork = tuple[KernelFact | None, int, float]
 
 
 def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _StepWork:
-    """Returns a step's kernel (None: work not known), launches and seconds.
+    """Returns a step's kernel, launches and seconds.
 
-    The seconds are measured, or predicted without `times`.
+    The kernel is None if its work is not known. The seconds are measured, or predicted without
+    `times`.
     """
     step = facts.steps[number]
     kernel = None if isinstance(step, str) else facts.kernels[step]
@@ -83,7 +87,8 @@ def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:
-    """Returns `contractions` as text, with their share of the machine's peak; None without any."""
+    """Returns the result of `contractions` as text, with its share of the machine's peak; None if a
+    run has no contractions."""
     flops, seconds = contractions(facts, times)
     if not seconds:
         return None
@@ -128,7 +133,8 @@ def _row(
     return KernelRow(*head, flops, bytes_, predicted, measured, bound, share, *limits)
 
 
-# Field of a row, head of its column, and factor to the unit in the head.
+# The field of a row, the title of its column, and the factor that converts to the unit in the
+# title.
 _NUMBERS = (
     ("measured", "us", 1e6),
     ("predicted", "predicted", 1e6),

@@ -12,8 +12,10 @@ from tcc.cli.peers.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
-    """Returns a function that gives the outputs of `model` on the arrays of `feed`, or the outputs
-    of all `ranges`."""
+    """Returns a function that runs `model` and returns its outputs.
+
+    It runs on the arrays of `feed`, or, with `ranges`, as `worker.run_ranges` does.
+    """
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

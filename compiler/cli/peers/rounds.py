@@ -1,8 +1,10 @@
 """Benchmark rounds: peers take turns, so that drift of the machine affects all of them equally.
 
-Two ratios compare tcc with its peers; above 1 tcc is faster.  `paired_ratio` is the median over
-rounds of the fastest peer in a round over tcc in the same round: a slow minute of the machine slows
-both.  `best_ratio` compares the best rounds: the machine as it is when nothing else runs.
+Two ratios compare tcc with its peers; above 1 tcc is faster.
+
+`paired_ratio` divides in each round the time of the fastest peer by tcc's, and takes the median
+over rounds. A slow minute of the machine slows both. `best_ratio` divides the best round of the
+fastest peer by tcc's best round. It tells how the machine is when nothing else runs.
 """
 
 import statistics
@@ -20,13 +22,14 @@ REST = 0.15
 # machine that does nothing else lie closer together.
 _SCATTER = 10 / 9
 
-# A turn: a function that runs a peer and returns the seconds of its runs.
+# A function that runs a peer and returns the seconds of its runs.
 Turn = Callable[[], Sequence[float]]
 
 
 @frozen
 class Times:
-    """Wall seconds of one peer: its shortest run, the median of its runs, and of each round."""
+    """Wall seconds of one peer: of its shortest run, the median of all runs, and the median of each
+    round."""
 
     least: float
     median: float
@@ -40,15 +43,16 @@ class Times:
 
     @property
     def scattered(self) -> int:
-        """Counts the rounds that took over a ninth longer than the best round."""
+        """Returns the number of rounds that took over a ninth longer than the best round."""
         return sum(value > _SCATTER * self.best for value in self.rounds)
 
 
 def paired_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
-    """Returns the median over rounds of the fastest peer's seconds over tcc's in the same round.
+    """Returns the median over rounds of a ratio: the fastest peer's seconds, divided by tcc's in
+    the same round.
 
-    `tcc` and each of `peers`, at least one, hold seconds, one for each round; raises ValueError
-    where their numbers of rounds differ.
+    `tcc` and each of `peers`, at least one, hold the seconds of each round. Raises ValueError if
+    their numbers of rounds differ.
     """
     fastest = map(min, zip(*peers, strict=True))
     return float(
@@ -57,8 +61,10 @@ def paired_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> floa
 
 
 def best_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
-    """Returns the fastest peer's best round over tcc's best round, in the terms of
-    `paired_ratio`."""
+    """Returns the seconds of the fastest peer's best round, divided by those of tcc's best round.
+
+    The arguments are those of `paired_ratio`.
+    """
     return min(map(min, peers)) / min(tcc)
 
 

@@ -1,7 +1,8 @@
-"""Operators whose axes only the run knows, written as arithmetic on sizes; each op has fixed axes.
+"""Operators whose axes are known only at run time, written as arithmetic on sizes; each op has
+fixed axes.
 
-An axis becomes a size symbol in `[0, rank)`.  A tensor is reshaped to a view with more axes, so
-that a fixed axis of the view is the unknown one; the view's other new axes have extent one:
+An axis becomes a size symbol in `[0, rank)`. A tensor is reshaped to a view with more axes, so that
+a fixed axis of the view is the unknown one; the view's other new axes have extent one:
 
     reduce x[a, b] over axis s    x as [a or 1, 1 or a, b or 1, 1 or b], reduced over axes 1 and 3
     scan x[a, b, c] along s       x as [before, along, after], along axis 1
@@ -21,8 +22,8 @@ Dims = tuple[Index, ...]
 
 
 def static_axes(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns the contents of input `number`, the vector of axes; None where only the run knows
-    them."""
+    """Returns the contents of input `number`, the vector of axes; None if they are known only at
+    run time."""
     operand = ctx.input(number)
     if operand.array is None and operand.type.static_shape != (0,):
         return None
@@ -40,8 +41,10 @@ def run_axes(ctx: NodeContext, operand: Operand, rank: int) -> Dims:
 
 
 def bound_sizes(ctx: NodeContext, values: Sequence[Index], lo: int = 0) -> Dims:
-    """Returns `values` with a size symbol for each that is not a number; the run refuses values
-    below `lo`."""
+    """Returns `values` with a size symbol in place of each that is not a number.
+
+    The run refuses values below `lo`.
+    """
     open_ = [value for value in values if as_int(value) is None]
     if not open_:
         return tuple(values)
@@ -76,8 +79,11 @@ def marks(ctx: NodeContext, axes: Dims, rank: int) -> Dims:
 
 
 def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: Dims) -> Dims:
-    """Returns one entry per axis: that of `values`, which belong to `axes`, else that of
-    `other`."""
+    """Returns one entry for each axis.
+
+    `values[i]` is the entry of axis `axes[i]`; axes that `marked` does not mark have the entry of
+    `other`.
+    """
     return tuple(
         total([is_same(axis, n) * value for axis, value in zip(axes, values, strict=True)])
         + (1 - marked[n]) * other[n]
@@ -101,7 +107,7 @@ def kept_dims(dims: Sequence[Index], marked: Dims, count: int) -> Dims:
 
 
 def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
-    """Reduces `x` over axes that the run knows."""
+    """Reduces `x` over axes that are known only at run time."""
     marked = marks(ctx, axes, x.rank)
     pairs = []
     for dim, mark in zip(x.shape, marked, strict=True):
@@ -114,8 +120,11 @@ def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bo
 
 
 def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
-    """Reshapes `x` to three axes, those before `axis`, `axis`, and those after it, then the `last`
-    axes."""
+    """Reshapes `x` to three axes, and keeps its `last` axes behind them.
+
+    The first merges the axes before `axis`, the second is `axis`, and the third merges the axes
+    after it.
+    """
     dims, last_dims = x.shape[: x.rank - last], x.shape[x.rank - last :]
     before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
     along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]
@@ -125,12 +134,12 @@ def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
 
 
 def exchanged(dims: Dims, axis: Index, size: Index) -> Dims:
-    """Returns `dims` with `size` in place of the size of an axis that only the run knows."""
+    """Returns `dims` with `size` as the size of `axis`, which is known only at run time."""
     return tuple(dim + is_same(axis, n) * (size - dim) for n, dim in enumerate(dims))
 
 
 def unsqueezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
-    """Inserts axes of extent one at positions that the run knows."""
+    """Inserts axes of extent one at positions that are known only at run time."""
     count = len(ctx.sizes(operand, "axes", lo=-LARGEST))
     rank = x.rank + count
     marked = marks(ctx, run_axes(ctx, operand, rank), rank)
@@ -143,7 +152,7 @@ def unsqueezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
 
 
 def squeezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
-    """Removes axes of extent one that the run names."""
+    """Removes axes of extent one at positions that are known only at run time."""
     axes = run_axes(ctx, operand, x.rank)
     marked = marks(ctx, axes, x.rank)
     for dim, mark in zip(x.shape, marked, strict=True):
@@ -158,7 +167,8 @@ def strided(
     axes: Dims,
     steps: Operand | None,
 ) -> Operand:
-    """Returns `x[start:end:step]` along `axes`, where only the run knows the axes or the steps."""
+    """Returns `x[start:end:step]` along `axes`, whose numbers or steps are known only at run
+    time."""
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
     extent = ctx.cast(ctx.size_vector(dims), dtype)

@@ -32,7 +32,10 @@ def _weight(node: NodeProto, counts: Mapping[FunctionKey, int]) -> int:
 
 
 def _count(root: FunctionKey, functions: _Functions, counts: dict[FunctionKey, int]) -> None:
-    """Fills in `counts` for a function and all that it reaches; needs no recursion."""
+    """Adds the number of nodes of `root`, and of all functions that it calls, to `counts`.
+
+    An explicit stack takes the place of recursion.
+    """
     pending = [root]
     entered: set[FunctionKey] = set()
     while pending:

@@ -107,7 +107,8 @@ class NodeContext(Emitter):
         return name in self._attributes
 
     def has_value(self, name: str) -> bool:
-        """True if the node, or ONNX's default for its opset, gives the attribute."""
+        """True if the node gives the attribute, or ONNX has a default for it in the node's
+        opset."""
         return name in self._attributes or name in self.defaults
 
     def _attribute(self, name: str, kind: str) -> Any:
@@ -161,7 +162,7 @@ class NodeContext(Emitter):
         return body
 
     def dtype(self, name: str, default: DType | None = None) -> DType:
-        """Returns the element type whose number an attribute holds."""
+        """Returns the element type whose ONNX number an attribute holds."""
         if not self.has_value(name) and default is not None:
             return default
         return element_type(self.integer(name), self.loc)
@@ -204,7 +205,7 @@ class NodeContext(Emitter):
         return tuple(int(v) for v in array.reshape(-1))
 
     def truth(self, operand: Operand) -> bool | None:
-        """Returns the value of a one-element condition, None where only the run knows it."""
+        """Returns the value of a one-element condition; None if it is known only at run time."""
         size = as_int(element_count(operand.shape))
         if operand.dtype is not BOOL or size not in (1, None):
             raise self.fail(f"a condition has type {operand.type!r}")
@@ -224,8 +225,10 @@ def as_sequence(results: Results) -> Operands:
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:
-    """Returns a node's location for messages: the path of bodies and functions, its name, its
-    op."""
+    """Returns a node's location for messages.
+
+    It consists of the path of bodies and functions, the node's name, and its operator.
+    """
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
     return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

@@ -28,7 +28,7 @@ from tcc.frontends.onnx.convert import (
     window,
 )
 
-# The converters of a family have a domain of their own in their keys, or else the domain here.
+# The modules of converters, with the domain of operators whose names in the tables have none.
 _FAMILIES = (
     ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
           recurrent, reduce, resize, sampling, selection, signal, strings, window)),

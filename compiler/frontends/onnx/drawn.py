@@ -2,8 +2,8 @@
 
     r = RandomNormalLike(x)   ->   r = Reshape(Gather(draws, 0 to Size(x)), Shape(x))
 
-A random number depends on its element's position alone.  So the first draws of a node serve every
-shape of at most as many elements; for more elements the runtime's Gather fails.
+A random number depends only on its element's position. So the first n draws of a node serve every
+shape of at most n elements; for more elements the runtime's Gather fails.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from tcc.ir.op import Array
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first opset with Range
-_COUNT = 1 << 18  # random numbers of a node whose size only the run knows
+_COUNT = 1 << 18  # random numbers of a node whose size is known only at run time
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
@@ -49,11 +49,11 @@ def random_nodes(model: Path) -> list[onnx.NodeProto]:
 
 
 def write_drawn(model: Path, target: Path, seed: int) -> bool:
-    """Writes the ONNX file at `model` to `target` with the random numbers of `seed` as constants,
-    and its weights to a file beside it.
+    """Writes the ONNX file at `model` to `target`, with the random numbers of `seed` as constants.
 
-    Returns False, and writes nothing, where constants cannot replace the random nodes: in loops and
-    functions, in operators that choose, and for types that ONNX Runtime lacks.
+    The weights go to a file beside `target`. Returns False, and writes nothing, if constants cannot
+    replace the random nodes. That is so in loops and functions, for operators that choose at
+    random, and for types that ONNX Runtime lacks.
     """
     proto = onnx.load(model)
     types = _types(model)
@@ -116,7 +116,7 @@ class _Feed:
             graph.node.append(helper.make_node(op, inputs, [name + result]))
 
     def _drawn(self, shape: Sequence[int], seed: int) -> Array:
-        """Returns tcc's random numbers for the node, in another shape."""
+        """Returns tcc's random numbers for the node, in this shape."""
         name, law = self._name, self._node.op_type.removesuffix("Like")
         node = helper.make_node(law, [], [name], shape=shape, dtype=self.kind)
         node.attribute.extend(

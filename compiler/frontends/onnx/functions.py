@@ -20,7 +20,7 @@ FunctionKey = tuple[str, str, str]
 
 
 def function_key(node: NodeProto | FunctionProto) -> FunctionKey:
-    """Returns domain, name and overload, by which nodes call functions."""
+    """Returns domain, name and overload: the key by which nodes call a function."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     name = node.op_type if isinstance(node, NodeProto) else node.name
     return domain, name, node.overload

@@ -1,7 +1,8 @@
 """Imports an ONNX model as a graph; `_convert` chooses how to import each operator.
 
-The first that applies: a call of one of the model's functions, a converter of `CONVERTERS`, a row
-of the op table bound to the operator, the body that ONNX defines for the operator.
+The first of these that applies is chosen: a call of one of the model's functions, a converter of
+`CONVERTERS`, a row of the op table bound to the operator, the body that ONNX defines for the
+operator.
 """
 
 import time

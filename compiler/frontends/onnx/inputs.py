@@ -21,11 +21,13 @@ def with_defaults(graph: onnx.GraphProto) -> set[str]:
 
 
 def define_inputs(scope: OnnxScope, graph: onnx.GraphProto, shapes: Shapes) -> None:
-    """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
-    which replace their initialisers.
+    """Defines the graph's inputs.
+
+    They are the inputs without an initialiser, and those that `shapes` names, whose initialisers
+    are ignored.
 
     A dimension name is the same symbol wherever it appears; a symbolic dimension without a name
-    gets its own symbol.  `shapes` replaces dimensions by sizes or names; a size given to a named
+    gets its own symbol. `shapes` replaces dimensions by sizes or names; a size given to a named
     dimension holds everywhere for that name.
     """
     defaulted = with_defaults(graph) - set(shapes)

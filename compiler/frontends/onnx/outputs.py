@@ -24,8 +24,10 @@ def finish_graph(scope: OnnxScope, proto: onnx.GraphProto) -> Graph:
 
 
 def _result(scope: OnnxScope, declared: onnx.ValueInfoProto) -> tuple[str, Operand]:
-    """Returns a declared output: its name and its operand.  Unwraps an optional of a sequence where
-    the model declares its output as a sequence."""
+    """Returns the name and the operand of a declared output.
+
+    An optional of a sequence is unwrapped if the model declares its output as a sequence.
+    """
     check_name(declared.name)
     operand = _output(scope, declared.name)
     kind, where = operand.dtype, f"output {declared.name[:200]}"

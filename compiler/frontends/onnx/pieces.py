@@ -43,8 +43,8 @@ class Layer:
 class PieceModel:
     """An ONNX file that can be cut into pieces.
 
-    `layers` are the graph's nodes in order; `outputs` its outputs; `constant` the values that
-    depend on no input.
+    `layers` are the nodes of the graph in order, and `outputs` its outputs. `constant` has the
+    values that depend on no input.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, Sequence[int]]) -> None:
@@ -64,7 +64,7 @@ class PieceModel:
         self.constant = self._constant_values()
 
     def bytes_of(self, value: str) -> int:
-        """Returns the bytes of a value; 0 where they are not known before it is computed."""
+        """Returns the bytes of a value; 0 if its size is unknown before a run."""
         element, shape = self._types.get(value, (None, None))
         if element is None or shape is None or element not in ELEMENT_TYPES:
             return 0
@@ -92,10 +92,10 @@ class PieceModel:
         outputs: Sequence[str],
         fixed: frozenset[str] = frozenset(),
     ) -> tuple[str, ...]:
-        """Writes the layers `numbers` (in order) as a model, without the layers that `outputs` do
-        not need. Returns the names of its inputs.
+        """Writes the layers `numbers` (in order) as a model, and returns the names of its inputs.
 
-        `arrays` has the values that other layers compute; the names in `fixed` become constants.
+        Layers that `outputs` do not need are left out. `arrays` has the values that other layers
+        compute; the names in `fixed` become constants.
         """
         nodes = self._needed(numbers, outputs)
         computed = {name for number in nodes for name in self.layers[number].writes}
@@ -148,8 +148,10 @@ class PieceModel:
             yield copied
 
     def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
-        """Returns an output of known rank with symbolic sizes, which hold for inputs of any
-        size."""
+        """Returns an output of known rank.
+
+        Its sizes are symbolic, so that it fits inputs of any size.
+        """
         if array is not None:
             return _value(name, array.dtype, [None] * array.ndim)
         inferred, shape = self._types.get(name, (None, None))
@@ -189,7 +191,7 @@ _Types = Mapping[str, tuple[int | None, tuple[int, ...] | None]]
 
 
 def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types:
-    """Returns element type and shape of every value, as far as ONNX's shape inference finds
+    """Returns the element type and shape of every value for which ONNX's shape inference finds
     them."""
     model = onnx.ModelProto()
     model.CopyFrom(source.proto)

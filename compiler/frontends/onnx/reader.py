@@ -1,6 +1,6 @@
-"""Reads an ONNX model: bytes to a protobuf whose frame is checked.
+"""Reads an ONNX model: checks the file and returns the protobuf in it.
 
-The checks here concern the file: it is ONNX, of a version that tcc knows.  The importer checks the
+The checks here concern the file: it is ONNX, of a version that tcc knows. The importer checks the
 graph node by node.
 """
 
@@ -112,7 +112,8 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
 
 
 def _check_text(model: Message, where: str) -> None:
-    """Raises `UserError` for a text in `model` that is no UTF-8; protobuf returns it as bytes."""
+    """Raises `UserError` for a text in `model` that is not UTF-8; protobuf returns such a text as
+    bytes."""
     pending = [model]  # not recursive, because models made in memory may nest to any depth
     while pending:
         message = pending.pop()

@@ -19,8 +19,8 @@ from tcc.frontends.onnx.pieces import bodies, read_names
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 
-# The operands of contractions, and the summed axis of each.  None: the longest axis but the first,
-# as in the window of a convolution.
+# The numbers of the operands of contractions, and the axis along which each is summed. None stands
+# for the longest axis but the first, as in the window of a convolution.
 _AXES: Mapping[str, Mapping[int, int | None]] = {
     "MatMul": {0: -1, 1: -2},
     "Conv": {0: None, 1: None},
@@ -86,11 +86,11 @@ _Maker = onnx.NodeProto | onnx.TensorProto
 
 @dataclass(slots=True)
 class _Rounder:
-    """Rounds in two sweeps: `contractions` renames the operands of contractions, `casts` adds the
-    nodes that compute the renamed operands.
+    """Rounds in two sweeps.
 
-    `floats` are the f32 tensors, `read` the constants that contractions read, `kinds` the types to
-    which tensors are rounded.
+    `contractions` renames the operands of contractions, and `casts` adds the nodes that compute the
+    renamed operands. `floats` are the f32 tensors, `read` the constants that contractions read,
+    `kinds` the types to which tensors are rounded.
     """
 
     opsets: Mapping[str, int]
@@ -130,8 +130,10 @@ class _Rounder:
     def _weights(
         self, node: onnx.NodeProto, constants: Mapping[str, _Maker], graph: onnx.GraphProto
     ) -> tuple[frozenset[str], list[int]]:
-        """Rounds the constant operands of a contraction.  Returns the constants they were computed
-        from, and the numbers of the other operands."""
+        """Rounds the constant operands of a contraction.
+
+        Returns the constants from which they were computed, and the numbers of the other operands.
+        """
         sources: frozenset[str] = frozenset()
         variable_operands = []
         for number, axis in _axes(node).items():
@@ -153,8 +155,10 @@ class _Rounder:
     def _constant(
         self, name: str, constants: Mapping[str, _Maker]
     ) -> tuple[frozenset[str], Array | None]:
-        """Returns the model's constants from which `name` is computed, and its elements; None for
-        the elements where ONNX's reference evaluator fails."""
+        """Returns the model's constants from which `name` is computed, and the elements of `name`.
+
+        The elements are None if ONNX's reference evaluator fails.
+        """
         makers: dict[str, _Maker] = {}
         pending = [name]
         while pending:
@@ -177,7 +181,7 @@ class _Rounder:
         return sources, np.asarray(elements)
 
     def casts(self, graph: onnx.GraphProto) -> None:
-        """Adds the rounding nodes behind the nodes that compute a tensor."""
+        """Adds the nodes that round a tensor, each behind the node that computes the tensor."""
         nodes = [*self._roundings(value.name for value in graph.input)]
         for node in graph.node:
             for body in bodies(node):
@@ -192,7 +196,7 @@ class _Rounder:
         graph.node.extend(nodes)
 
     def _other_sum(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yields nodes that change a sum by as much as another order of summation would."""
+        """Yields nodes that change a sum as much as summation in another order would."""
         if node.op_type in _SUMS and node.output[0] in self.floats:
             name = node.output[0]
             rng = np.random.default_rng([self.rounding.seed, *name.encode()])
@@ -224,7 +228,7 @@ class _Rounder:
 def _sources_of_moves(
     name: str, movers: Mapping[str, onnx.NodeProto], constants: Mapping[str, _Maker]
 ) -> Iterator[str]:
-    """Yields the tensors whose elements `name` has, in another order."""
+    """Yields the tensors whose elements `name` holds, possibly in another order."""
     pending = [name]
     while pending:
         maker = movers.get(pending.pop())

@@ -18,7 +18,7 @@ from tcc.ops import OPS
 
 # Rows have the meaning of operators from this opset on; converters handle older meanings.
 OLDEST_ROWS = 7
-# An attribute of opsets 1 to 5 that says which buffers may be overwritten.
+# An attribute of opsets 1 to 5 that names buffers which may be overwritten; it is ignored.
 _HINT = "consumed_inputs"
 
 

@@ -41,9 +41,9 @@ class OnnxSession(ImportSession):
 class OnnxScope(Scope):
     """The names of one graph, body or function.
 
-    A body also sees the names of its `parent`.  `pending` are the nodes not imported yet.  `ends`
-    maps the graph's results to their declared ranks.  `ways` lists the comparisons of sizes that
-    hold here.
+    A body also sees the names of its `parent`. `pending` are the nodes not imported yet. `ends`
+    maps the graph's results to their declared ranks. `ways` has an entry for each enclosing branch:
+    the two sizes that its condition compares, if any, and True if they are equal in the branch.
     """
 
     session: OnnxSession
@@ -91,10 +91,11 @@ class OnnxScope(Scope):
     def define_initializers(
         self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
     ) -> None:
-        """Defines the graph's constants: dense ones as views, sparse ones as filled-in arrays.
+        """Defines the graph's constants.
 
-        `weights` maps an initialiser's number to raw data outside of the protobuf.  Names that are
-        inputs already keep the inputs as their values.
+        Dense ones become views, and sparse ones arrays with all elements. `weights` maps an
+        initialiser's number to raw data outside of the protobuf. A name that is an input already
+        keeps the input as its value.
         """
         raw, inputs = weights or {}, set(self.names)
         for number, tensor in enumerate(graph.initializer):

@@ -24,7 +24,7 @@ _LONGEST_CELL = 300
 
 Converters = Mapping[tuple[str, str], Converter]
 
-# Operators of these domains work on tensors in one machine's memory order.
+# Operators of these domains expect their tensors in an order that one machine prefers.
 _MACHINE_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 _OPTIMISED = (
     "compile the original model, or have ONNX Runtime save it with its graph optimization level at "
@@ -192,10 +192,11 @@ def operator_names(converters: Converters) -> tuple[str, ...]:
 
 
 def operator_opsets(names: Collection[str], converters: Converters) -> dict[str, tuple[int, ...]]:
-    """Returns the opsets that define importable ONNX operators of these names, in any domain and
-    case. An operator that ONNX does not define itself has opset 1.
+    """Returns the opsets that define importable ONNX operators called `names`, in any domain and
+    case.
 
-    Example: {"Gelu": (20,), "com.microsoft.Gelu": (1,)} for gelu.
+    An operator that ONNX does not define itself has opset 1. Example: {"Gelu": (20,),
+    "com.microsoft.Gelu": (1,)} for gelu.
     """
     survey, lower = _Survey({}, converters), {name.lower() for name in names}
     standard = {"": onnx.defs.onnx_opset_version()}

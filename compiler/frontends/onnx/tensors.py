@@ -37,7 +37,7 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         if _dtype_name(name) in DTYPES
     }
 )
-# The field with a type's elements, where they are not in `raw_data`.
+# The field of a TensorProto that holds elements of each type, if they are not in `raw_data`.
 _FIELDS = MappingProxyType(
     {
         "f32": "float_data",
@@ -79,10 +79,10 @@ class TensorReader:
     def array(
         self, tensor: onnx.TensorProto, where: str, raw: memoryview | None = None
     ) -> tuple[Array, DType]:
-        """Returns the array in its dtype's carrier; `raw` is its `raw_data` if that was cut out of
-        it.
+        """Returns the array in its dtype's carrier, and the dtype.
 
-        Raises `UserError` where data and shape differ.
+        `raw` is the tensor's `raw_data` if that was cut out of it. Raises `UserError` where data
+        and shape differ.
         """
         dtype = element_type(tensor.data_type, where)
         shape = tuple(tensor.dims)

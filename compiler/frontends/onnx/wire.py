@@ -17,7 +17,8 @@ _ELEMENTS = (4, 5, 6, 7, 9, 10, 11)  # the fields of a TensorProto that hold its
 _SMALL, _MOST_FRAME = 1 << 19, 64 << 20  # bytes
 _MOST_FIELDS, _MOST_MESSAGES = 1_500_000, 300_000
 
-Field = tuple[int, int, int, int, int]  # number, wire type, tag's start, content's start, its end
+# Field number, wire type, and the offsets of the tag's start, the content's start and its end.
+Field = tuple[int, int, int, int, int]
 
 
 class MalformedError(Exception):
@@ -25,10 +26,11 @@ class MalformedError(Exception):
 
 
 def check_size(data: memoryview, kind: Any) -> None:
-    """Raises ValueError where a message without its tensors' elements would take too much memory.
+    """Raises ValueError if parsing a message would take too much memory.
 
-    A field of two bytes may become two hundred in memory.  `kind` is the message's descriptor.
-    Raises MalformedError where the bytes are not the wire format.
+    A field of two bytes may become two hundred in memory. The elements of tensors do not count.
+    `kind` is the message's descriptor. Raises MalformedError where the bytes are not the wire
+    format.
     """
     if len(data) <= _SMALL:
         return
@@ -79,7 +81,8 @@ def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | 
 def _cuts(
     data: memoryview, graph: Field, field_budget: Iterator[int]
 ) -> list[tuple[int, Field, Field]]:
-    """Returns (number, tensor, raw data) of each initialiser with one large raw data field."""
+    """Returns for each initialiser with one large raw data field its number, the field of its
+    tensor and the field of its raw data."""
     cuts = []
     number = 0
     for tensor in _fields(data, graph[3], graph[4], field_budget):
@@ -98,7 +101,8 @@ def _cuts(
 def _without(
     data: memoryview, start: int, end: int, cuts: list[tuple[int, Field, Field]]
 ) -> tuple[bytes, dict[int, memoryview]]:
-    """Returns the graph's bytes without the cuts' raw data, and the raw data by number."""
+    """Returns the bytes from `start` to `end` without the raw data of `cuts`, and the raw data by
+    the number of the initialiser."""
     pieces: list[bytes | memoryview] = []
     weights: dict[int, memoryview] = {}
     for number, tensor, raw in cuts:
@@ -151,7 +155,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def _head(number: int, size: int) -> bytes:
-    """Returns tag and length of a field of `size` bytes."""
+    """Returns the tag and the length that begin a field of `size` bytes."""
     out = bytearray([number << 3 | _BYTES])
     while size >= 0x80:
         out.append(size & 0x7F | 0x80)

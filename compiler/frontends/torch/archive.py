@@ -28,7 +28,8 @@ from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 
-# A member's local header: its signature, the sizes of name and extra field.
+# The parts of a member's local header that are read: its signature, and the sizes of name and extra
+# field.
 _LOCAL = struct.Struct("<4s22x2H")
 _LARGEST_DIRECTORY = 1 << 23
 _LARGEST_JSON = 1 << 26
@@ -90,8 +91,11 @@ def _read(data: memoryview) -> TorchProgram:
 
 @frozen
 class _Archive:
-    """The zip file: `members` maps a name to offset, size and checksum, `sound` has the names whose
-    checksums were verified."""
+    """The zip file.
+
+    `members` maps a name to the offset, size and checksum of its bytes. `sound` has the names whose
+    checksums were verified.
+    """
 
     data: memoryview
     members: Mapping[str, tuple[int, int, int]]
@@ -132,8 +136,10 @@ class _File:
 
 
 def _members(data: memoryview) -> dict[str, tuple[int, int, int]]:
-    """Returns offset, size and checksum of each member, by its name without the archive's
-    folder."""
+    """Returns the offset, size and checksum of each member by its name.
+
+    The name leaves out the folder that contains the whole archive.
+    """
     file: Any = _File(data)
     try:
         listed = zipfile.ZipFile(file).infolist()
@@ -157,7 +163,7 @@ def _members(data: memoryview) -> dict[str, tuple[int, int, int]]:
 
 
 def _place(data: memoryview, entry: zipfile.ZipInfo) -> tuple[int, int, int]:
-    """Returns where a member's bytes begin, their number, and their checksum."""
+    """Returns the offset of a member's first byte, the number of its bytes, and their checksum."""
     name, at, size = entry.orig_filename[:200], entry.header_offset, entry.file_size
     if entry.compress_type or entry.flag_bits & 1 or entry.compress_size != size:
         raise ValueError(f"the member {name} is compressed or encrypted")
@@ -217,8 +223,10 @@ class _Weights:
 
 
 def _view(storage: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int) -> Array:
-    """Returns the elements that `meta` describes, in the bytes of their storage.  Elements of
-    several `parts`, as complex numbers, get a last axis for the parts."""
+    """Returns the elements that `meta` describes, from the bytes of their storage.
+
+    Elements of several `parts`, such as complex numbers, get a last axis for the parts.
+    """
     if meta.get("layout") != 7:
         raise ValueError("it is sparse")
     kind = np.dtype(np.uint16) if dtype is BF16 else dtype.carrier

@@ -68,7 +68,7 @@ class Opaque:
 @frozen
 class Ranks:
     """A group of ranks: its name for messages, and its `members` in the form of a program's
-    `RankGroup`. Without members it is all ranks, or its ranks are unknown."""
+    `RankGroup`. Without members the group has all ranks, or its ranks are unknown."""
 
     name: str
     members: tuple[tuple[int, ...], ...] = ()
@@ -140,8 +140,8 @@ class Constant:
 
 @frozen
 class Fixed:
-    """An input that the export fixed: to a number, a text, None, a group of ranks, or one group for
-    each dimension of a mesh."""
+    """An input that the export fixed to a value: a number, a text, None, a group of ranks, or a
+    group for each dimension of a mesh."""
 
     value: Any
 
@@ -150,15 +150,20 @@ class Fixed:
 class TorchProgram:
     """A whole program.
 
-    `owned` has the inputs of the block that the caller does not pass, by name.  The first outputs
-    of the block are new values of the inputs `updates`; the others have `output_names`.  `ranges`
-    are the smallest and largest values of symbols, `symbol_names` the author's names of them, where
-    known. `guards` are conditions on input sizes, as torch writes them; the program is correct
-    under them only. `arguments` are the paths to the inputs in the caller's arguments, without
-    `Constant` inputs: 0 and a position or 1 and a keyword, then keys.  `hints` maps formulas, as
-    text, to the values they had when torch traced the program, where known.  `contents` returns the
-    elements of a constant.  `trusted`: torch made the program in this process, so its calls are
-    sound, and a contradiction is a fault of the import.
+    `block` has the calls. `owned` has the inputs of the block that the caller does not pass, by
+    name. The first outputs of the block are new values of the inputs `updates`; the others have
+    `output_names`.
+
+    `ranges` are the smallest and largest values of symbols, `symbol_names` the author's names of
+    them, where known. `guards` are conditions on input sizes, as torch writes them; the program is
+    correct only if they hold. `hints` maps formulas, as text, to the values they had when torch
+    traced the program, where known.
+
+    `arguments` are the paths to the inputs in the caller's arguments, without `Constant` inputs. A
+    path begins with 0 and a position, or with 1 and a keyword; keys of containers follow.
+
+    `contents` returns the elements of a constant. `trusted`: torch made the program in this
+    process, so its calls are sound, and a contradiction is a fault of the import.
     """
 
     block: CallBlock

@@ -12,7 +12,7 @@ from tcc.frozen import frozen
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Compile = Callable[[Any], Callable[..., Any]]
-_STATIC = "_dynamo_static_input_type"  # torch's mark of tensors that a module owns
+_STATIC = "_dynamo_static_input_type"  # torch marks tensors that a module owns with this attribute
 
 
 @frozen
@@ -31,7 +31,7 @@ class _CompiledProgram:
     memory: tuple[StorageWeakRef, ...]
 
     def takes(self, tensors: Sequence[Any]) -> bool:
-        """True if the program was compiled for tensors of these sizes."""
+        """True if the program was compiled for tensors of the sizes of `tensors`."""
         dims = [
             pair
             for dim, tensor in zip(self.sizes, tensors, strict=True)
@@ -88,9 +88,9 @@ class Captured:
         self._programs: dict[Any, list[_CompiledProgram]] = {}
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """Computes the graph's results, in torch's order.
+        """Returns the graph's results, in torch's order.
 
-        If an input requires gradients, so do the results, and computing the gradients raises
+        If an input requires gradients, so do the results; then computing the gradients raises
         UserError.
         """
         learning = [a for a in arguments if _learns(a)] if torch.is_grad_enabled() else []
@@ -130,7 +130,7 @@ class Captured:
         return argument.ndim, argument.dtype
 
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the tensors that change from call to call."""
+        """Returns the tensors that may differ from call to call."""
         return [
             a
             for n, a in enumerate(arguments)
@@ -146,7 +146,10 @@ class Captured:
     def _build(
         self, program: Any, decomposed_program: Any, arguments: Sequence[Any]
     ) -> _CompiledProgram:
-        """Compiles the program; `decomposed_program` tells which tensors it updates."""
+        """Compiles `program`.
+
+        `decomposed_program` has no in-place updates; it tells which tensors the program updates.
+        """
         inputs = {n.name: n.meta["val"] for n in program.graph.find_nodes(op="placeholder")}
         names = program.graph_signature.user_inputs
         sizes = tuple(
@@ -178,8 +181,10 @@ class Captured:
 
 
 class _Inference(torch.autograd.Function):  # type: ignore[misc]
-    """Calls a function without arguments whose results depend on tensors without known
-    gradients."""
+    """Calls a function without arguments.
+
+    Its results depend on tensors whose gradients are unknown.
+    """
 
     @staticmethod
     def forward(_: Any, compute: Callable[[], tuple[Any, ...]], *learning: Any) -> tuple[Any, ...]:
@@ -195,7 +200,7 @@ class _Inference(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Bound(torch.nn.Module):  # type: ignore[misc]
-    """The captured graph as a function of the tensors that change from call to call.
+    """The captured graph as a function of the tensors that may differ from call to call.
 
     `order` has the number of each tensor among the graph's inputs.
     """
@@ -235,7 +240,8 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 
 @frozen
 class _Number:
-    """Stands for the tensor in which torch passes a float that changed once."""
+    """Takes the place of the tensor in which torch passes a float after the float has changed
+    once."""
 
     value: float
 
@@ -244,7 +250,7 @@ class _Number:
 
 
 def _is_number(node: Any) -> bool:
-    """True if an input is a float in a tensor and the graph only reads its number."""
+    """True if an input is a float in a tensor, and the graph reads nothing but its number."""
     meta = node.meta.get("example_value")
     scalar = isinstance(meta, torch.Tensor) and meta.ndim == 0 and meta.dtype == torch.float64
     reads = [user.op == "call_method" and user.target == "item" for user in node.users]
@@ -273,8 +279,8 @@ def _memory_layout(tensor: Any) -> Any:
 
 
 def _without_shared_storage(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Returns the tensors, as copies if several share a storage: torch cannot export updates
-    then."""
+    """Returns the tensors; copies of them if several share a storage, because torch cannot export
+    updates then."""
     memory = {tensor.untyped_storage()._cdata for tensor in tensors}
     return tensors if len(memory) == len(tensors) else [tensor.clone() for tensor in tensors]
 
@@ -302,7 +308,10 @@ def _open_axes(node: Any) -> tuple[int, ...]:
 def _size_inputs(
     places: Sequence[Any], opened: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, int]]:
-    """Returns the inputs that are sizes of other inputs: the other input's number, and the axis."""
+    """Returns the inputs that are sizes of other inputs, by their number.
+
+    A value is the number of the other input, and the axis.
+    """
     metas = [node.meta.get("example_value") for node in places]
     sources = {str(metas[n].shape[axis]): (n, axis) for n, axes in opened.items() for axis in axes}
     sizes = ((n, str(size)) for n, size in enumerate(metas) if isinstance(size, torch.SymInt))
@@ -310,7 +319,10 @@ def _size_inputs(
 
 
 def _fixed(spec: Any) -> tuple[bool, Any]:
-    """Returns True for a computed output, else False and the output's value."""
+    """Returns True unless the output is always None, and the value of a constant output.
+
+    The value of a computed output is None.
+    """
     if type(spec.arg).__name__ == "ConstantArgument":
         return spec.arg.value is not None, spec.arg.value
     return True, None

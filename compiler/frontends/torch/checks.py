@@ -96,7 +96,10 @@ def _excess(symbols: Symbols, condition: Any, where: str) -> Index:
 
 
 def _compared(symbols: Symbols, condition: Any, where: str) -> tuple[Index, Index, int | None]:
-    """Returns a comparison as `low + gap <= high`; without a gap it is an equality."""
+    """Returns `low`, `high` and `gap` for the comparison `low + gap <= high`.
+
+    For an equality `gap` is None.
+    """
     if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
         raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
     a, b = (symbols.index(side, where) for side in condition.args)

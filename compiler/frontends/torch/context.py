@@ -22,7 +22,7 @@ _MOST_NODES = 20_000  # graph nodes for one call
 
 @frozen
 class NamedValues:
-    """The values of a block's names, and the program's description of each (`metas`)."""
+    """The values of a block's names, and the program's description of each in `metas`."""
 
     values: dict[str, Any]
     metas: dict[str, Known]
@@ -73,8 +73,10 @@ class CallContext(Emitter):
         return self.symbols.shape(self.result(number).shape, self.loc)
 
     def finished(self, results: Any) -> Any:
-        """Returns a converter's results in torch's form: in torch's dtypes, and with torch's axes
-        of extent one.  A result that nobody reads is None, or has no elements."""
+        """Returns a converter's results in torch's dtypes, and with torch's axes of extent one.
+
+        A result that nothing reads is None, or has no elements.
+        """
         described = self.result()
         if not isinstance(described, tuple):
             return self._finished(results, described)
@@ -145,8 +147,10 @@ class CallContext(Emitter):
         return x if x.rank else self.reshape(x, (1,))
 
     def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
-        """Returns the first argument and its axis `dim`; without `dim`, its elements along one
-        axis.  A scalar counts as having an axis."""
+        """Returns the first argument and its axis `dim`.
+
+        Without `dim`, the elements lie along one axis. A scalar counts as having one axis.
+        """
         x = self.lined(self.first(), dtype)
         return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)
 
@@ -188,7 +192,10 @@ class CallContext(Emitter):
         return value
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
-        """Returns constant integers; a single one stands for `count` equal ones."""
+        """Returns an argument of constant integers.
+
+        If the argument is a single integer, the result has `count` of it.
+        """
         numbers = all_known(map(as_int, self.indices(name)))
         if numbers is None:
             raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")

@@ -32,7 +32,7 @@ CONVERTERS: Mapping[str, Converter] = joined((
     random, recurrent, reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
-# Overloads that write into given tensors, although their names do not end in a suffix of
+# Overloads that write into tensors that the caller passes, although their names lack a suffix of
 # `is_writing`.
 _WRITING = frozenset(
     (
@@ -45,8 +45,10 @@ _WRITING = frozenset(
 
 
 def is_writing(target: str) -> bool:
-    """True if an overload writes its results into given tensors; other readers of the tensors would
-    miss the update."""
+    """True if an overload writes its results into tensors that the caller passes.
+
+    Other readers of these tensors would miss the update.
+    """
     endings = (".out", "_out", ".grad_input")
     return target.endswith(endings) or target.removeprefix("aten.") in _WRITING
 
@@ -54,8 +56,8 @@ def is_writing(target: str) -> bool:
 def found_in(table: Mapping[str, T], target: str) -> T | None:
     """Returns the entry of an overload (`aten.add.Tensor`) in a table of converters, else None.
 
-    An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names of ATen have no
-    prefix; names of other libraries begin with the library.
+    An overload's own entry (`max.dim`) is preferred to its operator's (`max`). The keys of ATen's
+    operators have no prefix; those of other libraries begin with the library.
     """
     if is_writing(target):
         return None

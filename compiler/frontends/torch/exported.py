@@ -40,9 +40,11 @@ from torch.utils import _pytree as pytree
 
 
 def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
-    """Exports the module with torch; raises `UserError` where torch cannot.  The error names an
-    example of size 0 or 1 where the size should be symbolic, because torch treats 0 and 1 as
-    fixed."""
+    """Exports the module with torch; raises `UserError` where torch cannot.
+
+    torch treats sizes 0 and 1 as fixed. So the error names examples with such a size along an axis
+    that should be symbolic.
+    """
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     positional_inputs = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
     what = f"torch cannot export {type(module).__name__}"
@@ -66,8 +68,11 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
 
 
 def _fixed_sizes(example: Any, spec: Any, where: str) -> Iterator[str]:
-    """Yields the places of symbolic sizes in `spec`, the dynamic shapes of `example`, where a
-    tensor of the example has size 0 or 1, as in `inputs['x'], axis 0`."""
+    """Yields the places where a tensor of the example has size 0 or 1 although the size should be
+    symbolic.
+
+    `spec` is the dynamic shapes of `example`. A place reads like `inputs['x'], axis 0`.
+    """
     if isinstance(example, torch.Tensor):
         sizes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
         for axis, size in sizes:
@@ -102,7 +107,8 @@ def read_with_torch(path: str) -> Any:
 
 @cache
 def _rules() -> Mapping[Any, Any]:
-    """Returns torch's decompositions: those of torch.export, else the general ones."""
+    """Returns torch's decompositions: those of torch.export if it has them, else the general
+    ones."""
     return dict(decomposition_table) | dict(torch.export.default_decompositions().items())
 
 
@@ -117,8 +123,10 @@ def has_rule(operator: Any) -> bool:
 
 
 def decomposed(program: Any) -> Any:
-    """Returns the program without views and in-place updates, decomposed to operators of the table
-    where torch's rules reach them."""
+    """Returns the program without views and in-place updates.
+
+    Operators that the table lacks are decomposed by torch's rules, as far as these go.
+    """
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch, about its copies
@@ -162,8 +170,8 @@ def _symbolic_sizes(inputs: Iterable[Any]) -> list[torch.SymInt]:
 def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
     """Returns the author's names of symbols (`Dim`).
 
-    torch stores them with the sources of each symbol, and under the symbols' own names where only
-    multiples of a symbol are sizes.
+    torch stores these names with the sources of each symbol. If only multiples of a symbol are
+    sizes, it stores them under the symbol's own name.
     """
     scopes = {id(s.node.shape_env): s.node.shape_env for s in _symbolic_sizes(inputs)}
     names: dict[str, str] = {}
@@ -224,7 +232,10 @@ def _output_names(program: Any) -> tuple[str, ...]:
 
 
 def _paths(spec: Any) -> tuple[tuple[Any, ...], ...]:
-    """Returns the path to each leaf of a tree specification; none if objects hide leaves."""
+    """Returns the path to each leaf of a tree specification.
+
+    The result is empty if the tree holds opaque objects, whose leaves are unknown.
+    """
     numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     leaves, _ = pytree.tree_flatten_with_path(numbered)
     if len(leaves) != spec.num_leaves:
@@ -254,7 +265,7 @@ def _groups(constant: Any) -> Any:
         return _ranks(constant, [dist.get_process_group_ranks(constant)])
     if not isinstance(constant, dist.DeviceMesh):
         return None
-    # All meshes of this shape, this one among them, one behind another.
+    # All meshes of this shape that together contain every rank, this mesh among them.
     meshes = constant._layout.remap_to_tensor(constant._rank_map)
     lines = (meshes.movedim(n + 1, -1).reshape(-1, constant.size(n)) for n in range(constant.ndim))
     lists = (map(sorted, line.tolist()) for line in lines)  # as torch orders groups
@@ -316,7 +327,7 @@ def _target(target: Any) -> str:
 
 
 def _bound(target: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the call's arguments by name, absent ones at their defaults."""
+    """Returns the call's arguments by name; an absent argument has its default."""
     bound: dict[str, Any] = {}
     if isinstance(target, torch._ops.OpOverload):
         declared = target._schema.arguments

@@ -63,10 +63,10 @@ class _Reader:
         self._owned = program.owned
 
     def condition(self, node: ast.expr) -> Any:
-        """Returns the formula of a comparison.
+        """Returns the formula of a comparison of sizes.
 
-        Returns True for a comparison of other things that holds, and for conditions on an input's
-        memory layout: the compiled program's inputs are dense.
+        Returns True for a comparison of other things if it holds. Returns True also for a condition
+        on an input's memory layout, because the compiled program's inputs are dense.
         """
         if any(isinstance(n, ast.Attribute) and n.attr in _LAYOUT for n in ast.walk(node)):
             return True

@@ -23,7 +23,7 @@ from tcc.frozen import entity
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
 
-# Errors that converters raise for arguments that torch would have rejected in tracing.
+# Errors that converters raise for arguments that torch's tracing would have rejected.
 _UNSOUND = (
     ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, StopIteration,
     TypeError, ValueError,
@@ -77,7 +77,7 @@ class _Importer:
         return [names.resolve(value) for value in block.outputs]
 
     def _call(self, scope: Scope, names: NamedValues, call: Call) -> Any:
-        """Imports a call; returns an operand, a size, a tuple of them, or None."""
+        """Imports a call; returns an operand, a size, None, or a tuple of these."""
         target, described, symbols = call.target, call.result, self._symbols
         if target == GETITEM:
             return _item(call, *(names.resolve(value) for value in call.arguments.values()))

@@ -52,8 +52,8 @@ def define_inputs(
 def call_form(program: TorchProgram) -> list[Any] | None:
     """Returns how the caller nests the program's inputs, in the form of an artifact's manifest.
 
-    Returns None where each input is an argument of its own, or the nesting is not of lists, tuples,
-    dictionaries and objects.
+    Returns None if each input is an argument of its own, or if other things than lists, tuples,
+    dictionaries and objects nest them.
     """
     leaves = [
         {"fixed": owner.value} if isinstance(owner, Fixed) else {"input": name}
@@ -76,7 +76,8 @@ def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
 
 
 def _pair(meta: Tensor) -> tuple[int, ...]:
-    """Returns the shape of a tensor's last axis for complex numbers: (2,), or () for real ones."""
+    """Returns the extents of the last axis that a complex tensor gets: (2,), or () for a real
+    tensor."""
     return (2,) if meta.dtype in PARTS else ()
 
 
@@ -99,8 +100,10 @@ def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -
 def _define_symbols(
     symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes, called: Mapping[str, str]
 ) -> None:
-    """Defines a size for every symbol of the inputs, under the author's name (`called`) or that of
-    the first dimension that is the symbol alone."""
+    """Defines a size for every symbol of the inputs.
+
+    Its name is the author's (`called`), else that of the first dimension that is the symbol alone.
+    """
 
     def fresh(symbol: str, hint: str) -> None:
         symbols.fresh(symbol, called.get(symbol, hint))

@@ -17,10 +17,10 @@ from tcc.ir.types import I64
 def finish_program(
     scope: Scope, program: TorchProgram, results: Sequence[Any], inputs: Mapping[str, Any]
 ) -> Graph:
-    """Returns the graph with the program's results as outputs, without those that are None.
+    """Returns the graph with the program's results as outputs; results that are None are left out.
 
-    A result that is an input, a constant or an earlier result becomes a copy.  New values of inputs
-    come last, as `NAME.updated`; each is its input, updated in place.
+    A result that is an input, a constant or an earlier result becomes a copy. The new values of
+    updated inputs come last, as `NAME.updated`; their memory is that of the input.
     """
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)
@@ -72,12 +72,12 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
 def all_names(
     kinds: Sequence[tuple[str, str]], user: Sequence[str], inputs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the names of the results behind the updates.
+    """Returns the names of the results that follow the updates.
 
-    `user` has the names of the values that the model returns, a loss among them; gradients of a
-    joint program get the name of their input.  `kinds` are torch's kind of each result and the
-    target of a gradient: a constant, or one of the program's `inputs`.  Raises ValueError where the
-    number of results differs from `user`.
+    `user` has the names of the values that the model returns, a loss among them. A gradient of a
+    joint program is named after its input. `kinds` has a pair for each result: torch's kind of the
+    result, and the target of a gradient, which is a constant or one of the program's `inputs`.
+    Raises ValueError if the number of results differs from `user`.
     """
     user_names = iter(user)
     names = []

@@ -26,7 +26,10 @@ def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Op
 
 
 def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
-    """Returns a size rounded from a real number, which each run computes in f64, as torch does."""
+    """Returns a size that is rounded from a real number.
+
+    Each run computes the number in f64, as torch does.
+    """
     reals = _Reals(scope, symbols, str(formula)[:200])
     number = reals.read(formula.args[0])
     reals.names = ("rounded",)

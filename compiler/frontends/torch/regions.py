@@ -10,14 +10,17 @@ from tcc.frontends.torch.tensors import element_type
 from tcc.ir.graph import Graph
 from tcc.ir.types import BOOL, I64, TensorType
 
-# (scope, block, values of its inputs) -> values of its outputs
+# A function (scope, block, values of the block's inputs) that returns the values of the block's
+# outputs.
 Run: TypeAlias = Callable[[Scope, CallBlock, Sequence[Any]], list[Any]]
 Region: TypeAlias = Callable[[CallContext, Run], Any]
 
 
 def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
-    """Returns the arguments by position, checked to be of these kinds, and one more or an empty
-    list."""
+    """Returns the first arguments, which must be of these `kinds`, and one more.
+
+    The one more is the argument after them, or an empty list if there is none.
+    """
     arguments = list(ctx.arguments.values())
     if len(arguments) < len(kinds) or not all(map(isinstance, arguments, kinds)):
         raise ctx.fail("its arguments are of the wrong number or kinds")
@@ -48,9 +51,11 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
 
 
 def _inlined(number: int, off: int | None = None) -> Region:
-    """Returns a converter that inlines the block of argument `number`; the arguments after it are
-    the block's inputs.  A true argument `off` would change what the block computes and is
-    refused."""
+    """Returns a converter that inlines the block in argument `number`.
+
+    The arguments after it are the block's inputs. If the argument numbered `off` is true, the block
+    would compute something else, and the call is refused.
+    """
 
     def convert(ctx: CallContext, run_block: Run) -> Any:
         arguments = list(ctx.arguments.values())

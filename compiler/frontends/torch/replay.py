@@ -21,8 +21,8 @@ def replayed(
     """Returns a function that runs the rounded program on arrays of its inputs, by their graph
     names.
 
-    The function returns the results under their numbers, and new values of inputs as
-    `NAME.updated`; complex elements are pairs.  It raises `UserError` where torch refuses a call.
+    The function returns the results by their numbers, and new values of inputs as `NAME.updated`.
+    Complex elements are pairs of real ones. It raises `UserError` where torch refuses a call.
     """
     owners = program.owned
     fixed_values = {name: owner.value for name, owner in owners.items() if isinstance(owner, Fixed)}
@@ -59,8 +59,10 @@ def replayed(
 
 
 def _tensor(program: TorchProgram, meta: Tensor, array: Array) -> Any:
-    """Returns a copy of an array in the program's dtype, its axes stored in the order of its
-    example."""
+    """Returns a copy of an array in the program's dtype.
+
+    Its axes are stored in the same order as those of the archive's example.
+    """
     tensor = torch.from_numpy(np.array(array))
     if meta.dtype in PARTS:
         tensor = torch.view_as_complex(tensor.contiguous())

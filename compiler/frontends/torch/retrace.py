@@ -58,8 +58,10 @@ _FORMATS = {
 
 
 def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
-    """Multiplies groups of consecutive rows with one matrix per group; `offs` are the ends of the
-    groups."""
+    """Multiplies each group of consecutive rows by its own matrix.
+
+    `offs` are the ends of the groups.
+    """
     count = weight.shape[0]
     group = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
     row_products = (input[:, None] @ weight[group.clamp(max=count - 1)])[:, 0]
@@ -76,8 +78,11 @@ _TRACED = "traced by torch: "  # prefix of names of constants that torch's rules
 
 
 def is_traceable(call: Call) -> bool:
-    """True if torch may run a call: arithmetic, a block, or an operator of ATen, in place or not,
-    that the table has or torch has a rule for."""
+    """True if torch may run a call.
+
+    That is so for arithmetic, for blocks, and for operators of ATen, in place or not, that the
+    table has or torch has a rule for.
+    """
     if call.target in _ARITHMETIC or call.target in REGIONS or has_converter(call.target):
         return True
     function = _operator(call.target)
@@ -99,9 +104,11 @@ def _operator(target: str) -> Any:
 
 
 def retraced(program: TorchProgram) -> TorchProgram:
-    """Returns the program without in-place updates, decomposed to operators of the table where
-    torch's rules reach them.  All its calls must be traceable.  Raises `UserError` where torch
-    refuses them."""
+    """Returns the program without in-place updates.
+
+    Operators that the table lacks are decomposed by torch's rules, as far as these go. All calls
+    must be traceable. Raises `UserError` where torch refuses them.
+    """
     replay = _Replay(program)
     examples = {name: _example(program, meta) for name, meta in replay.given.items()}
     axes = {name: _open_axes(program, meta) for name, meta in replay.given.items()}
@@ -130,7 +137,7 @@ def retraced(program: TorchProgram) -> TorchProgram:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Silences torch's logs of whole tracebacks; the error that follows has the message."""
+    """Silences the tracebacks that torch logs; the error that follows has the message."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -216,8 +223,11 @@ def run_block(
     inputs: Sequence[Any],
     call_of: Callable[[Call, Mapping[str, Any]], Any] | None = None,
 ) -> list[Any]:
-    """Runs a block's calls with torch, or with `call_of`, and returns its outputs.  `inputs` are
-    the values of the block's inputs."""
+    """Runs a block's calls with torch, or with `call_of` if it is given, and returns the block's
+    outputs.
+
+    `inputs` are the values of the block's inputs.
+    """
     values = dict(zip((name for name, _ in block.inputs), inputs, strict=True))
 
     def resolved(value: Any) -> Any:

@@ -17,8 +17,8 @@ _CONTRACTIONS = frozenset(
     "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
     "conv_transpose2d conv_transpose3d lstm gru rnn_tanh rnn_relu".split()
 )
-# The operands of contractions by name, and the summed axis of each.  None: the longest axis but the
-# first, as in the window of a convolution.
+# The operands of contractions by name, and the axis along which each is summed.  None stands for
+# the longest axis but the first, as in the window of a convolution.
 _AXES: Mapping[str, int | None] = {
     **dict.fromkeys(("input", "weight", "params", "tensors")),
     **dict.fromkeys(("self", "mat1", "batch1"), -1),
@@ -57,10 +57,10 @@ def _read(arguments: Iterable[Any]) -> Iterator[str]:
 class Rounder:
     """Runs the calls of a program with rounded operands.
 
-    `inputs` are the names of the program's inputs, states among them.  `weights` caches rounded
-    weights of the same program and rounding.  `missed` are the constants to round that no
-    contraction reads: all their readers must see them rounded.  Calls in a branch or a loop are not
-    rounded.
+    `inputs` are the names of the program's inputs, states among them. `weights` caches rounded
+    weights of the same program and rounding. `missed` are the constants to round that no
+    contraction reads itself; all their readers read them rounded. Calls in a branch or a loop are
+    not rounded.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Rounder:
         return self.seen(call.name, result)
 
     def seen(self, name: str, value: Any) -> Any:
-        """Returns a value as its readers see it."""
+        """Returns a value in the form in which its readers read it: rounded if it has to be."""
         return self._narrowed(name, value) if self._rounding.spread else value
 
     def _operand(self, value: Any, ref: Any, axis: int | None) -> Any:

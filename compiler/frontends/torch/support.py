@@ -35,7 +35,10 @@ def is_ignored(target: str) -> bool:
 
 
 def is_arithmetic(call: Call) -> bool:
-    """True if a call computes a number from sizes; the program has the number as an expression."""
+    """True if a call computes a number from sizes.
+
+    Such a call needs no converter: the program also has the number as an expression.
+    """
     is_number = isinstance(call.result, Number | int | float)
     return is_number and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
 
@@ -50,8 +53,10 @@ def check_calls(
     hint: str = "tcc ops lists what is supported",
     accepts: Callable[[Call], bool] = lambda call: False,
 ) -> None:
-    """Raises one `UserError` that lists every operator that tcc lacks and that `accepts`
-    refuses."""
+    """Raises one `UserError` that lists every unsupported operator.
+
+    An operator is unsupported if tcc lacks it and `accepts` refuses its call.
+    """
     missing: dict[str, list[str]] = {}
     for call in missing_calls(program):
         if not accepts(call):
@@ -82,8 +87,10 @@ def _is_supported(call: Call, metas: Mapping[str, Known]) -> bool:
 
 
 def _calls(block: CallBlock) -> Iterator[tuple[Call, Mapping[str, Known]]]:
-    """Yields the calls of a block and its inner blocks, each with the descriptions of the names so
-    far."""
+    """Yields the calls of a block and of its inner blocks.
+
+    Each call comes with the descriptions of the names that are defined before it.
+    """
     metas = dict(block.inputs)
     for call in block.calls:
         metas[call.name] = call.result

@@ -72,12 +72,12 @@ _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = {
     "CeilToInt": ceildiv,
     "ceiling": ceildiv,
 }
-# Largest denominator and value of a fraction; products of such fractions with sizes are exact.
+# Largest denominator and value of a fraction, so that its products with sizes are exact.
 _FINEST = 1 << 10
 
 
 class _LongError(ValueError):
-    """A number is a fraction of integers so large that its products with sizes are inexact."""
+    """A number is a fraction of large integers, so its products with sizes are inexact."""
 
 
 @entity
@@ -85,8 +85,8 @@ class Symbols:
     """The `Index` of each symbol of the program.
 
     `ranges` maps a symbol's name to its smallest and largest value in the program's constraints.
-    `late` returns a size that each run computes by rounding a real number, where fractions of sizes
-    cannot express it.  `examples` are the values of symbols in the example inputs, where known.
+    `late` returns a size that fractions of sizes cannot express: each run rounds it from a real
+    number. `examples` are the values of symbols in the example inputs, where known.
     """
 
     _session: ImportSession
@@ -108,11 +108,10 @@ class Symbols:
             self.define(str(size), index)
 
     def fresh(self, symbol: str, hint: str) -> Index:
-        """Returns a new size for the symbol, in the program's range, with the example's value as
-        typical.
+        """Returns a new size for the symbol, in the program's range.
 
-        torch traces as if symbolic sizes were at least 2, and writes 2 as their lower bound, but
-        runs the program with 1 as well.
+        The value in the example inputs is its typical value. torch traces as if symbolic sizes were
+        at least 2, and writes 2 as their lower bound, but runs the program with 1 as well.
         """
         lower, upper = self._ranges.get(symbol, (None, None))
         lo = 1 if lower == 2 else max(lower or 0, 0)

@@ -1,4 +1,4 @@
-"""Element types of torch, and the type in which torch computes with several."""
+"""Element types of torch, and the type in which torch computes with operands of several types."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -30,8 +30,8 @@ def element_type(name: str, where: str) -> DType:
 def computed_type(operands: Sequence[Any], where: str) -> DType:
     """Returns the dtype in which torch computes with tensors and numbers together.
 
-    The kinds of numbers are ordered: booleans, integers, reals.  Tensors with axes decide before
-    scalars, and scalars before numbers, unless the later ones are of a higher kind.
+    The kinds of numbers are ordered: booleans, integers, reals. Tensors with axes decide first,
+    then scalars, then numbers. But an operand of a higher kind wins over those before it.
     """
     tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
     for operand in operands:

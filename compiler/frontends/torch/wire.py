@@ -112,7 +112,7 @@ def scalar_type(number: Any) -> str:
 
 
 def _union(value: Any) -> tuple[str, Any]:
-    """Returns kind and value of a tagged union."""
+    """Returns the kind and the value of a tagged union."""
     if not isinstance(value, dict) or len(value) != 1:
         raise ValueError("a value is not of one kind")
     ((kind, content),) = value.items()
@@ -158,7 +158,8 @@ def _constant_input(spec: Any) -> str | None:
 
 
 def _target(spec: Any) -> str:
-    """Returns the name of the input of which a result is the new value or the gradient."""
+    """Returns the name of an input: the input that a result updates, or of which it is the
+    gradient."""
     names = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
     if len(names) != 1 or not isinstance(names[0], str):
         raise ValueError("a result is the new value, or the gradient, of nothing")
@@ -190,7 +191,8 @@ def _output_names(module: Any, count: int) -> tuple[str, ...]:
 
 
 def _paths(module: Any, name: str) -> Sequence[tuple[Any, ...]] | None:
-    """Returns the path to each leaf of a tree specification; None without a specification."""
+    """Returns the path to each leaf of a tree specification; None if the program has no
+    specification."""
     calls = member(module, "module_call_graph", list)
     signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
     if signature is None:
@@ -215,8 +217,10 @@ def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any
 
 
 def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
-    """Returns the keys of a container's entries: field names or keys where it has some, else
-    numbers."""
+    """Returns the keys of a container's entries.
+
+    They are field names or dictionary keys if the container has them, else numbers.
+    """
     named = fields.get(kind) if isinstance(fields, dict) else None
     keys = named.get("field_names") if isinstance(named, dict) else None
     if keys is None and isinstance(context, str):
@@ -331,8 +335,10 @@ class _Reader:
     # ---- calls
 
     def _node(self, node: Any) -> tuple[Call, list[str | None]]:
-        """Returns a call, and the names of its results where it has several; `used_results` is
-        still empty."""
+        """Returns a call, and the names of its results if it has several.
+
+        The call's `used_results` is still empty.
+        """
         target = member(node, "target", str).removeprefix("torch.ops.")
         if not _TARGET.fullmatch(target):
             raise ValueError(f"{target[:80]!r} is no operator")
@@ -352,8 +358,10 @@ class _Reader:
         return call, [] if single else [n if n is None else self._define(n) for n in names]
 
     def _results(self, node: Any) -> tuple[list[str | None], bool]:
-        """Returns the names of a call's results, None for absent ones; True if it returns one value
-        alone."""
+        """Returns the names of a call's results, None for absent results.
+
+        The second result is True if the call returns one value that is not in a list.
+        """
         outputs = [_union(output) for output in member(node, "outputs", list)]
         if len(outputs) == 1 and outputs[0][0] == "as_tensors":
             tensors = member(dict(outputs), "as_tensors", list)
@@ -372,7 +380,8 @@ class _Reader:
         raise ValueError(f"results of kind {kind[:80]} are not supported")
 
     def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
-        """Returns a call, and calls that extract each of its results that something reads."""
+        """Returns a call, and a further call for each result that something reads, which extracts
+        it."""
         results_read = {n: name for n, name in enumerate(names) if name in self._read and name}
         items = [
             Call(name, "_operator.getitem", {"a": Ref(call.name), "b": n}, self._known_of(name))

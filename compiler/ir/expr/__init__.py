@@ -73,7 +73,7 @@ class Monoid:
 
 
 def _limits(dtype: DType) -> tuple[Scalar, Scalar]:
-    """Returns the smallest and the largest value."""
+    """Returns the smallest and the largest value of a type as literals; infinities for floats."""
     low, high = (-inf, inf) if dtype.is_float else integer_limits(dtype)
     return literal(low, dtype), literal(high, dtype)
 
@@ -87,7 +87,8 @@ def _highest(dtype: DType) -> Scalar:
 
 
 def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
-    """Combines monoids of one component; a part is the name, identity and function of a monoid."""
+    """Combines monoids of one component into one of several. Each of `parts` is the name, the
+    identity and the function of a monoid."""
     count = len(parts)
 
     def combine(d: tuple[DType, ...]) -> Scalars:
@@ -230,8 +231,8 @@ class ExprBuilder:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
     def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """Returns a data-dependent index in `[0, size)`: the variable to index with, and its
-        binding."""
+        """Returns a variable that stands for a data-dependent index in `[0, size)`, and its
+        binding: the pair of the variable and `scalar`, its value."""
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
         return index, (free_vars(index)[0], scalar)
@@ -319,10 +320,10 @@ def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
 
 
 def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
-    """Inserts `stages` before stage `at`.
+    """Inserts `stages` before stage `at`; later stages get higher numbers.
 
-    `stages` already number the stages as in the result.  If `at` is 0, reads of stage -1 read the
-    last of `stages`.
+    The references in `stages` already use the numbers of the result. If `at` is 0, the later stages
+    may read stage -1, which becomes the last of `stages`.
     """
 
     def later(ref: StageRef) -> StageRef:
@@ -355,7 +356,8 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
 
 
 def unconditional(stage: Stage) -> set[Scalar]:
-    """Returns the scalars that are evaluated whatever the conditions of selects are."""
+    """Returns the scalars of a stage that are evaluated whether or not the conditions of its
+    selects hold."""
     evaluated: set[Scalar] = set()
     stack = list(stage.body)
     while stack:

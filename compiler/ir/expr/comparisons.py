@@ -35,11 +35,11 @@ def index_of(scalar: Scalar) -> Index | None:
 
 
 def held_where(test: Scalar, holds: bool) -> tuple[Index, ...]:
-    """Returns indices that are 0 or more wherever a comparison of indices holds, or does not; empty
-    where nothing is known.
+    """Returns indices that are 0 or more wherever the comparison `test` of indices has the outcome
+    `holds`. Empty if nothing is known.
 
-    The index of `lt`, `le`, `gt` or `ge` is equivalent to the comparison; so are the two of `eq`
-    together.
+    `i < n` that holds gives `(n - i - 1,)`; `i < n` that does not hold gives `(i - n,)`. The
+    comparison has this outcome exactly where all the indices are 0 or more.
     """
     if not isinstance(test, Apply) or test.function not in _OPPOSITE:
         return ()

@@ -192,7 +192,7 @@ def _gathered(array: Any, at: Sequence[Any]) -> Any:
 
 
 def _poison(dtype: DType) -> float:
-    """Returns a value that no result may depend on."""
+    """Returns NaN or the largest integer: the value of reads that `select` must drop."""
     return float("nan") if dtype.is_float else integer_limits(dtype)[1]
 
 

@@ -123,9 +123,9 @@ class Apply(_Arithmetic):
 
 @entity
 class Cast(_Arithmetic):
-    """Value conversion.  Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
+    """Value conversion. Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
 
-    A cast bars algebra across it unless a rule says otherwise.
+    No rule moves an operation across a cast unless the rule says so.
     """
 
     arg: Scalar
@@ -347,7 +347,7 @@ def children(scalar: Scalar) -> Scalars:
 
 
 def indices_in(scalar: Scalar) -> Indices:
-    """Returns the indices in a scalar itself, without its operands."""
+    """Returns the indices that a scalar's own node holds, without those of its operands."""
     match scalar:
         case Read():
             return scalar.indices

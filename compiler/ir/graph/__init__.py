@@ -61,14 +61,18 @@ class Node:
 
 @frozen
 class Handle:
-    """The content hash of a constant: SHA-256 over dtype, shape, the last bytes, and the hashes of
-    the whole pieces before them."""
+    """The content hash of a constant.
+
+    It is the SHA-256 of the dtype, the shape, the hashes of all full pieces of the bytes, and the
+    bytes after the last full piece.
+    """
 
     digest: str
 
 
 def _content(data: Array) -> bytes | memoryview:
-    """Returns bytes that distinguish arrays of one type and shape."""
+    """Returns bytes that are the same for two arrays of one type and shape only if the arrays are
+    equal."""
     if data.dtype != object:
         return data.reshape(-1).view(np.uint8).data
     texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]

@@ -37,9 +37,11 @@ def rebuild(graph: Graph, visit: Visit) -> Graph:
     """Returns a copy of `graph` in which `visit` may replace the results of each node.
 
     `visit(builder, node, inputs)` returns the new values of the node's results, or None to keep the
-    node.  `node` has the old values but rebuilt bodies; `inputs` are the new values.  Nodes that
-    `visit` adds without a location get the node's.  Outputs keep their names.  So a node is kept in
-    spite of `visit` where an output of the graph would become an input or another output.
+    node. `node` has the old values but rebuilt bodies; `inputs` are the new values. Nodes that
+    `visit` adds without a location get the node's.
+
+    Outputs of the graph keep their names. A node is kept, whatever `visit` returns, if an output
+    would otherwise become an input or another output.
     """
     return _Rebuild(visit).graph(graph, None, {})
 
@@ -96,7 +98,7 @@ class _Rebuild:
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:
-    """True if every graph output among the results becomes a value that can be renamed."""
+    """True if every output of the graph among the results can be renamed after the replacement."""
     types = [(v.type.dtype, v.type.rank) for v in results]
     if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:
         raise InternalError(
@@ -113,8 +115,8 @@ def _keep(
 ) -> Values:
     """Appends the node with other inputs and returns its results.
 
-    `inferred`: the node's types were inferred from its own attributes, so inputs of equal types
-    need no new inference.
+    `inferred`: the node's types were inferred from its own attributes. Then no types are inferred
+    again if the new inputs have the types of the old ones.
     """
     new, old = ([None if v is None else v.type for v in values] for values in (inputs, node.inputs))
     types = tuple(v.type for v in node.outputs)
@@ -168,7 +170,7 @@ def _renamed(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
-    """Returns `graph` with its keys of `new` replaced by the values everywhere, also in bodies."""
+    """Returns `graph` with each key of `new` replaced by its value, also in bodies."""
 
     def put(value: Value) -> Value:
         return new.get(value, value)

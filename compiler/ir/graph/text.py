@@ -104,8 +104,10 @@ def _symbols(item: Any) -> Iterator[Var]:
 
 
 def variables(item: Any) -> Iterator[Var]:
-    """Yields the variables in a value, an attribute or a type, in order, with repetitions; for
-    bodies those of their inputs, for expressions the size symbols."""
+    """Yields the variables in a value, an attribute or a type, in order, with repetitions.
+
+    A body yields the variables of its inputs, and an expression its size symbols.
+    """
     match item:
         case Index():
             yield from free_vars(item)

@@ -26,7 +26,7 @@ from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 
 @entity
 class Var:
-    """A size symbol (`extent` None) or an iterator over `0 <= var < extent`."""
+    """A size symbol, or an iterator over `0 <= var < extent`; a symbol's `extent` is None."""
 
     name: str
     lo: int
@@ -268,7 +268,8 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
 
 
 def _divide(num: Index, den: Index) -> tuple[Index, Index]:
-    """Splits `num` into `den * quotient + remainder`, with all terms that `den` divides."""
+    """Returns (quotient, remainder) with `num == den * quotient + remainder`. Each term that `den`
+    divides goes to the quotient."""
     if den is const(1):
         return num, const(0)
     quotient: dict[Monomial, int] = {}
@@ -301,7 +302,7 @@ def within(index: Index, den: Index) -> bool:
 
 
 def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
-    """Returns the terms of `index` that `den` certainly divides, and the sum of the other terms."""
+    """Returns the terms of `index` that `den` certainly divides, and the sum of its other terms."""
     if den.terms:
         return (), index
     terms = tuple(_sorted((term,), 0) for term in index.terms)
@@ -310,13 +311,14 @@ def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """Returns `index // factor`; `factor` divides every coefficient, the constant rounds down."""
+    """Returns `index // factor`, where `factor` divides every coefficient. The constant is divided
+    and rounded down."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
 def _digits(index: Index, den: Index) -> tuple[Index, Index, int] | None:
-    """Splits `64*i + j` over 256 into (i, j, 64), where `0 <= j < 64`.  Then `// 256` is `i // 4`,
-    and `% 256` is `64*(i % 4) + j`."""
+    """Returns (i, j, 64) for an index such as `64*i + j` and `den` 256, if `0 <= j < 64`; else
+    None. Then `index // 256` is `i // 4`, and `index % 256` is `64*(i % 4) + j`."""
     if den.terms or len(index.terms) < 2:
         return None
     for size in sorted({abs(c) for _, c in index.terms if den.const % c == 0}, reverse=True):
@@ -382,7 +384,8 @@ def _atom_bounds(atom: Atom) -> _Bounds:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            # Either part bounds a maximum from below, both together from above; else in reverse.
+            # A lower bound of either operand is one of their maximum; an upper bound needs both
+            # operands. For a minimum it is the reverse.
             pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
             pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
             finite_ends = ([end for end in pair if end is not None] for pair in pairs)
@@ -408,11 +411,9 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns an expression of sizes alone that `index` never exceeds (`up`) or never falls below.
-
-    It holds wherever the iterators of `index` have a value; None where no expression is known.
-    `cancel` bounds `d * (x // d)` by x, which helps where the rest of the sum contains x.
-    """
+    """Returns an expression of sizes alone that bounds `index`; None if none is known. With `up` it
+    is an upper bound, else a lower bound. It holds wherever the iterators of `index` have a value.
+    `cancel` bounds `d * (x // d)` by x, which helps if the rest of the sum contains x."""
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]
     return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None
@@ -465,7 +466,8 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
 def divisor_of(
     index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
 ) -> int:
-    """Returns the largest known divisor of `index` (0 for zero); `of` returns that of an atom."""
+    """Returns the largest known divisor of `index` (0 for zero); `of` returns the divisor of an
+    atom."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
         result = math.gcd(result, coeff * math.prod(map(of, monomial)))

@@ -42,8 +42,10 @@ def is_unequal(a: Index, b: Index) -> bool | None:
 
 
 def exact_quotient(num: Index, den: Index) -> Index:
-    """Returns `num // den` where the division leaves no remainder; equal factors cancel even if
-    they may be 0."""
+    """Returns `num // den` for a division without remainder.
+
+    Equal factors cancel even if they may be 0.
+    """
     if den.const or len(den.terms) != 1:
         return floordiv(num, den)
     ((factors, by),) = den.terms

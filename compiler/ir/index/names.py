@@ -21,8 +21,10 @@ def is_long(index: Index) -> bool:
 
 
 def facts_of(index: Index, typical: int) -> tuple[int, int, int, int]:
-    """Returns facts of a symbol for `index`: smallest and largest value, a typical value near
-    `typical`, and a divisor."""
+    """Returns the facts of a symbol that stands for `index`.
+
+    They are the smallest and the largest value, a typical value near `typical`, and a divisor.
+    """
     lo, hi = bounds(index)
     lowest = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)
     highest = _MOST if hi is None else max(min(hi, _MOST), lowest + 1)

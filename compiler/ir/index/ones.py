@@ -34,8 +34,8 @@ def may_be_one(size: Index) -> bool:
 def one_apart(size: Index, other: Index) -> bool:
     """True if `size` may be 1 where `other` is not.
 
-    Small values of the symbols are tried; for larger ones the bounds of `size` must exclude 1.
-    `other` is no number if `size` is one.
+    Small values of the symbols are tried. For larger values the bounds of `size` must exclude 1. If
+    `size` is a number, `other` must contain a symbol.
     """
     if not may_be_one(size):
         return False

@@ -52,11 +52,11 @@ _Split = tuple[bool, tuple[tuple[Index, Index], ...]]
 
 
 def _split_side(a: Index, b: Index) -> _Split | None:
-    """Splits an inequality at an extremum on one side; returns True if all parts are needed, and
-    the parts.
+    """Splits `a <= b` at an extremum on one side; None if neither side is an extremum.
 
-    `max(x, y) <= b` needs both parts; `min(x, y) <= b` follows from either part, or from their
-    mean. An extremum on the right is treated in reverse.
+    Returns True if all parts are needed, or False if one is enough, and the parts. `max(x, y) <= b`
+    needs both parts. `min(x, y) <= b` follows from either part, or from their mean `x + y <= 2*b +
+    1`. For an extremum on the right, min and max change roles.
     """
     extremum_of_a, extremum_of_b = sole_atom(a), sole_atom(b)
     if isinstance(extremum_of_a, Extremum):
@@ -73,10 +73,10 @@ def _split_side(a: Index, b: Index) -> _Split | None:
 
 
 def _split_sum(index: Index) -> _Split | None:
-    """Splits `0 <= index` at an extremum in the sum.
+    """Splits `0 <= index` at an extremum in the sum; returns the same as `_split_side`.
 
-    `0 <= 3*min(x, y) + rest` needs both parts; `0 <= 3*max(x, y) + rest` follows from either part,
-    or from their mean.  A negative factor reverses it.
+    `0 <= 3*min(x, y) + rest` needs both parts. `0 <= 3*max(x, y) + rest` follows from either part,
+    or from their mean. For a negative factor, min and max change roles.
     """
     if len(index.terms) < 2 and all(c == 1 for _, c in index.terms):
         return None

@@ -31,8 +31,10 @@ def sum_text(index: Index) -> str:
 
 
 def atom_text(text: str) -> str:
-    """Returns the text of an atom; a long one, which only formulas of formulas have, becomes its
-    digest."""
+    """Returns the text of an atom.
+
+    A text that is too long becomes its digest; only formulas that contain formulas have such texts.
+    """
     if len(text) <= _LONGEST:
         return text
     return f"#{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"

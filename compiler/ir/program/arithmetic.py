@@ -39,8 +39,10 @@ def require_register(value: int) -> None:
 def let_value(
     let: Let, registers: Mapping[Register, int], dims: Mapping[tuple[int, int], int]
 ) -> int | None:
-    """Returns the value that an instruction writes, from known `registers` and `dims` of inputs by
-    port and axis; None where these do not determine it."""
+    """Returns the value that an instruction writes; None if it is unknown.
+
+    `registers` are the known registers, `dims` the known sizes of inputs by port and axis.
+    """
     if let.op is IntOp.CONST:
         return let.a
     if let.op is IntOp.DIM:
@@ -55,8 +57,10 @@ def let_value(
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
-    """Returns the known values of registers behind instructions that run one after the other;
-    `dims` are the inputs' sizes by port and axis."""
+    """Returns the known values of registers after instructions that run one after the other.
+
+    `dims` are the inputs' sizes by port and axis.
+    """
     registers: dict[Register, int] = {}
     for instr in body:
         if isinstance(instr, Let):

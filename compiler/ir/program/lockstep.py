@@ -50,8 +50,10 @@ def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
 
 @dataclass
 class _Differing:
-    """The registers and buffers that may differ between the ranks of one group, -1 for all ranks,
-    at one point of the program."""
+    """The registers and buffers that may differ between ranks at one point of the program.
+
+    The ranks are those of one group; group -1 has all ranks.
+    """
 
     program: Program
     results: Sequence[Sequence[int]]
@@ -82,8 +84,8 @@ class _Differing:
             self.values = previous | (self.values & states)
 
     def _run(self, body: Body, *, under: bool) -> None:
-        """Propagates differences through `body`; `under` a condition that may differ, all its
-        results do."""
+        """Propagates differences through `body`; with `under`, the body runs under a condition that
+        may differ, so all its results may differ."""
         for instr in body:
             match instr:
                 case Loop():
@@ -135,7 +137,8 @@ class _Differing:
             self.values |= before
 
     def _decided(self, instr: Branch | Loop, *, under: bool) -> bool:
-        """True if ranks may take different ways, on which no collective may stand."""
+        """True if ranks may take different paths through `instr`; raises UserError if a collective
+        stands on one of these paths."""
         operands_read, values_made = self._operands(instr)
         if not (under or not self.values.isdisjoint(operands_read)):
             return False

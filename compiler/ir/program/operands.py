@@ -26,8 +26,8 @@ STEPS = (Launch, CallOp, Collective, Wait)  # instructions that take time of the
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
-    """Yields every value of `node` in order of its fields, each item of lists, without absent
-    ones."""
+    """Yields the kind and the value of each field of `node`, in order. A list yields each of its
+    items; absent values are left out."""
     for field in row_of(node).fields:
         kind, value = field.kind, getattr(node, field.name)
         match field.form:
@@ -70,8 +70,11 @@ def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
 
 
 def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Returns launches (their kernel's number), calls (their function's name), collectives (their
-    kind's name) and waits ("wait") in order of the text."""
+    """Returns the instructions that take time of their own, in order of the text.
+
+    A launch is the number of its kernel, a call the name of its function, a collective the name of
+    its kind, and a wait "wait".
+    """
     return tuple(
         instr.kernel
         if isinstance(instr, Launch)
@@ -86,8 +89,10 @@ def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
 
 
 def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
-    """Returns for each buffer that shares memory all buffers in that memory, itself included: views
-    and their bases, and outputs that update inputs in place."""
+    """Returns for each buffer that shares memory all buffers in that memory, itself included.
+
+    Views share memory with their bases, and outputs with the inputs that they update in place.
+    """
     pairs = [(i.buffer, i.base) for i in walk_instructions(program.body) if isinstance(i, View)]
     ports = {b.place: n for n, b in enumerate(program.buffers) if isinstance(b.place, Input)}
     for number, buffer in enumerate(program.buffers):
@@ -112,8 +117,11 @@ def renumbered(
     moves: Mapping[str, Callable[[int], int]],
     body: Callable[[Body], Body] = tuple,
 ) -> Instr:
-    """Returns `instr` with other registers ("r"), buffers ("b") and kernels ("k"), and other
-    bodies."""
+    """Returns `instr` with other numbers and bodies.
+
+    `moves` has a function for the numbers of registers ("r"), buffers ("b") and kernels ("k");
+    `body` is applied to each body.
+    """
 
     def number(kind: Kind, value: Any) -> Any:
         if kind is Kind.BODY:

@@ -54,8 +54,11 @@ from tcc.ir.program import (
 
 
 class Kind(Enum):
-    """The kind of a field's values: the letter of their numbers in the text, and the absent
-    value."""
+    """The kind of a field's values.
+
+    A kind has the letter that precedes its numbers in the text, and the value that stands for an
+    absent one.
+    """
 
     def __init__(self, text: str, letter: str = "", absent: int | None = None) -> None:
         self.text, self.letter, self.absent = text, letter, absent
@@ -68,7 +71,7 @@ class Kind(Enum):
     ALLOCATED = "allocated", "b"
     AIMED = "aimed", "b"
     CONDITION = "condition", "b", -1  # its first byte is read
-    WHEN = "when", "r", -1  # used without a condition; its complement is in the condition's word
+    WHEN = "when", "r", -1  # a register, used if the field for a condition is absent
     KERNEL = "kernel", "k"
     TICKET = "ticket", "t"
     GROUP = "group", "g", -1

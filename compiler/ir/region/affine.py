@@ -360,8 +360,11 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 
 
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
-    """Returns `(of // div) % mod` without the part below a common scale of `of` and `div`. A form
-    `of` that is one digit is merged with the new digit."""
+    """Returns `(of // div) % mod` after dividing `of` and `div` by a common factor, and dropping
+    the remainder of that division.
+
+    A form `of` that is one digit is merged with the new digit.
+    """
     for size in _scales(of, div):
         high, low = _divided(of, size)
         if is_inside(low, size, extents):
@@ -378,7 +381,10 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
 
 
 def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
-    """Returns the digit of a loop of two trips, which is a linear form; None for other forms."""
+    """Returns the digit as a form without digits; None if that is not possible.
+
+    It is possible for a loop of two trips, because any function of two points is linear.
+    """
     terms = [(k, step) for k, step in enumerate(of.steps) if step != 0]
     if of.digits or len(terms) != 1 or extents[terms[0][0]] != 2:
         return None
@@ -391,7 +397,8 @@ def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
 
 
 def _scales(of: Affine, div: int) -> list[int]:
-    """Returns the numbers over 1 that may divide `div` and some terms, largest first."""
+    """Returns the numbers greater than 1 that divide `div` and possibly some terms, largest
+    first."""
     steps = [s for s in (*of.steps, *(d.step for d in of.digits)) if isinstance(s, int) and s]
     scales = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
     return sorted(scales - {1, div} if steps else (), reverse=True)

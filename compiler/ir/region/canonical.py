@@ -143,7 +143,7 @@ def _reordered(stage: RegionStage, form: _Form) -> RegionStage:
 
 
 def _size(size: Size) -> int:
-    """Returns an int for a size; a symbol's is a hash, far from all numbers."""
+    """Returns an int for a size; for a symbol it is a hash, larger than any size."""
     return size if isinstance(size, int) else _symbol(size.key)
 
 
@@ -194,8 +194,12 @@ def _factor_order(body: Scalars) -> tuple[int, ...]:
 
 
 class _Columns(NamedTuple):
-    """An access as codes: the part that depends on no loop, a column for each loop, and the forms
-    if any has digits, which columns do not describe completely."""
+    """An access, encoded so that codes can be compared.
+
+    `fixed` encodes the parts that depend on no loop, and `loops` has a column of numbers for each
+    loop. `forms` are the access's forms if any of them has digits, because columns do not describe
+    digits completely; else it is empty.
+    """
 
     fixed: _Code
     loops: tuple[_Code, ...]
@@ -227,8 +231,10 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
 
 
 def _column(form: Affine, loop: int) -> _Code:
-    """Returns a loop's occurrences in the digits of a form, independent of the order of loops and
-    digits."""
+    """Returns a code for the places of a loop in the digits of a form.
+
+    The code does not depend on the order of loops and digits.
+    """
     return (
         len(form.digits),
         *sorted(
@@ -254,7 +260,10 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 
 
 def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
-    """Returns the orders of the sum loops among which the least code decides: mostly one."""
+    """Returns candidates for the order of the sum loops, usually one.
+
+    The canonical order is the candidate with the smallest code.
+    """
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))
     if len(numbers) < 2:
@@ -284,7 +293,7 @@ def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, 
 def _occurrences(
     marks: Sequence[int], columns: Sequence[_Columns], loop: int
 ) -> list[tuple[int, _Code]]:
-    """Returns the occurrences of a loop: the marks of accesses, with its columns in them."""
+    """Returns for each access its mark and its column of `loop`, sorted."""
     return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
 
 

@@ -163,8 +163,8 @@ def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -
 
 
 def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
-    """Returns the distances from an end where values may change: divisors, offsets, small
-    extents."""
+    """Returns the distances from either end of an axis at which values may change: divisors,
+    offsets and small extents."""
     edges = {1}
     for stage in region.stages:
         edges.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)

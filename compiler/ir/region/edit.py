@@ -40,11 +40,11 @@ def mapped(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
 def with_loops(
     stage: RegionStage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]
 ) -> RegionStage:
-    """Returns the stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from the
-    new loops.
+    """Returns the stage with loops over `iters` and `sums`.
 
-    It computes the same where the maps take the new points to the old points, and the points of a
-    sum one to one.  A new result loop changes the shape, so its readers must change too.
+    `maps[k]` is the old loop k as a form of the new loops. The values stay the same if the maps
+    reach every old point, and reach each point of a sum exactly once. A new result loop changes the
+    shape of the stage, so its readers must change too.
     """
     if isinstance(stage.body, expr.Stage):
         raise ValueError("a leaf keeps its loops")
@@ -53,11 +53,11 @@ def with_loops(
 
 
 def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int]) -> RegionStage:
-    """Returns the stage whose result loops are those numbered `iters`, its sum loops those numbered
-    `sums`.
+    """Returns the stage with its loops in another order.
 
-    It permutes loops, moves them between result and sum, and drops the loops that it does not name:
-    a dropped loop stays at 0.
+    Its result loops are the old loops numbered `iters`, its sum loops those numbered `sums`. So
+    loops may also move between result and sum. A loop that is named in neither is dropped, and
+    stays at 0.
     """
     loops = stage.loops
     maps = loop_maps((*iters, *sums), len(loops))
@@ -65,8 +65,10 @@ def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int
 
 
 def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
-    """Returns the maps of `count` old loops to new loops, which are the old loops numbered
-    `numbers`; the remaining old loops stay at 0."""
+    """Returns the maps of `count` old loops to new loops.
+
+    The new loops are the old loops numbered `numbers`; the other old loops stay at 0.
+    """
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
@@ -90,12 +92,16 @@ def with_extra_loop(stage: RegionStage, loop: int, size: Size, is_sum: bool = Fa
 
 
 def inlined(region: Region, number: int, place: int) -> RegionStage | None:
-    """Returns stage `number` with the body of the producer that its factor `place` reads in that
-    factor's place; None where the result would differ.
+    """Returns stage `number` with a producer's body in place of its factor `place`, which reads the
+    producer. None if the result would differ.
 
-    A producer without a monoid may be inlined anywhere.  A producer with a monoid brings its sum
-    loops along: a sum goes into a product of the same type, and any producer into a stage that is
-    only the factor. The reader combines by the same monoid or by none.
+    The producer's sum loops become loops of the stage. A producer may be inlined in three cases:
+
+    - It has no monoid.
+    - It is a sum, and the stage is a product of the same type.
+    - It has any monoid, and each component of the stage is only a factor.
+
+    In the last two cases the stage combines by the same monoid or by none.
     """
     stage = region.stages[number]
     factor = stage.factors[place]
@@ -186,10 +192,10 @@ def readers(region: Region, number: int) -> tuple[int, ...]:
 
 
 def spliced(region: Region, number: int, stages: Sequence[RegionStage]) -> Region:
-    """Returns the region with `stages` in the place of stage `number`, the last of which readers
-    read.
+    """Returns the region with `stages` in place of stage `number`; its readers then read the last
+    of `stages`.
 
-    The new stages are numbered from `number` on; stages after `number` move behind them.
+    The new stages have numbers from `number` on; stages after `number` get higher numbers.
     """
     more = len(stages) - 1
 

@@ -1,4 +1,5 @@
-"""The value of a stage where a factor is at its fill, which every change of bounds relies on."""
+"""The value of a stage at points where a factor has its fill value; changes of bounds rely on
+it."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ from tcc.ir.types import BOOL
 def folded(
     body: Scalars, values: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
 ) -> Scalars:
-    """Returns the body with constants for `values`, and with the conditions that they decide.
+    """Returns the body with the constants `values` in place of scalars, and without the conditions
+    that they decide.
 
-    `absorbs`: a factor 0 makes a product 0 for all values of the other factors, infinities and NaNs
-    too. `computes`: functions of numbers are computed too.
+    `absorbs`: a factor 0 makes a product 0, even if other factors are infinite or NaN. `computes`:
+    functions of numbers are computed too.
     """
 
     def leaf(node: Scalar) -> Scalar:
@@ -75,8 +77,11 @@ def _computed(scalar: Scalar) -> Const:
 def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """Returns the value of a stage of this body all of whose terms have the constants `values` in
-    them; None where it is no constant, or where the terms are not neutral to the monoid."""
+    """Returns the value of a stage with this body if each of its terms has the constants `values`
+    in it.
+
+    Returns None if the value is not constant, or if the terms would change the monoid's result.
+    """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
     value = folded(body, values, absorbs=True)[0]
@@ -103,8 +108,10 @@ def _filled(
 def inner_range(
     form: Affine, size: object, stage: RegionStage, loop: int
 ) -> tuple[int, int] | None:
-    """Returns the first and the last value of a loop for which `form` may lie within 0..size; None
-    where they are not known."""
+    """Returns the first and the last value of a loop for which `form` may lie within 0..size.
+
+    Returns None if they are unknown.
+    """
     step = form.steps[loop]
     if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
         return None
@@ -119,8 +126,11 @@ def inner_range(
 
 
 def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
-    """Returns the range of a loop, first to behind last, outside of which the stage or its terms
-    have a known value, and that value; None where no factor determines a range."""
+    """Returns (first, end, value): outside of `first` to `end` - 1 of a loop, the stage or its
+    terms have the constant `value`.
+
+    Returns None if no factor determines such a range.
+    """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):
         if factor.fill is None or factor.source is None:

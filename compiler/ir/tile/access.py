@@ -78,8 +78,11 @@ class IndexFacts:
         return replace(self, conditions=(*self.conditions, Guard(node.lhs, node.rhs)))
 
     def loop_claims(self, loop: TileLoop) -> list[str]:
-        """Returns a loop's unproved claims: whole steps, and values within the variable's
-        extent."""
+        """Returns the claims about a loop that are not proved.
+
+        A loop claims that it runs whole steps, and that its values lie within its variable's
+        extent.
+        """
         claims = []
         if (
             divisor_of(
@@ -122,7 +125,7 @@ class IndexFacts:
     def _forms(
         self, index: Index, guards: Sequence[Guard], loose: Collection[Var]
     ) -> Iterator[Index]:
-        """Yields expressions equal to `index` here, free of `loose` variables."""
+        """Yields expressions without `loose` variables that equal `index` where `guards` hold."""
         mapping = self._mapping()
         for start in (index, substitute(index, mapping)):
             plain = {} if start is index else mapping
@@ -133,8 +136,11 @@ class IndexFacts:
 
 
 def _applied(index: Index, facts: Sequence[Guard]) -> Index:
-    """Rewrites `index`: the expression that a fact bounds becomes a new iterator over the fact's
-    extent."""
+    """Returns `index` in terms of new iterators.
+
+    Each fact bounds an expression; a new iterator over the fact's extent takes the place of that
+    expression.
+    """
     for number, fact in enumerate(facts):
         bounded = iterator(f"within.{number}", fact.extent)
         for monomial, coeff in fact.index.terms:
@@ -178,8 +184,8 @@ def _without_remainders_of_sizes(index: Index) -> Index:
 def _nonnegative(index: Index) -> bool:
     """True if `index >= 0` is certain.
 
-    Each iterator is set to the end that makes the index smallest; then sizes that are divided are
-    split in quotient and remainder.
+    First each iterator is set to the end of its range that makes the index smallest. Then each size
+    that is divided is written as quotient and remainder.
     """
     for _ in range(3):
         if at_most(const(0), index) or at_most(const(0), _with_upper_bounds_of_remainders(index)):
@@ -217,8 +223,8 @@ def _upper_bound(remainder: Remainder) -> Index:
 def _with_upper_bounds_of_remainders(index: Index) -> Index:
     """Returns a lower bound of `index`.
 
-    A subtracted `x % d` or `d * (x // d)` is replaced by x, which is at least as large; also as a
-    factor of terms that are not negative.
+    Where `-(x % d)` occurs, also multiplied by a factor that is at least 0, minus an upper bound of
+    `x % d` takes its place. Likewise `-x` takes the place of `-(d * (x // d))`.
     """
     for monomial, coeff in index.terms:
         for n, atom in enumerate(monomial):
@@ -240,8 +246,10 @@ def _with_upper_bounds_of_remainders(index: Index) -> Index:
 
 
 def _in_radix(index: Index) -> Index:
-    """Returns `index` with `q` and `4*q + r` in place of `n // 4` and `n`, for each size that
-    constants divide."""
+    """Returns `index` with `4*q + r` in place of n, and `q` in place of `n // 4`.
+
+    Every size n that `index` divides by a constant, here 4, is replaced like this.
+    """
     divisors: dict[Var, tuple[int, int]] = {}
     for atom in atoms(index):
         if not isinstance(atom, Quotient | Remainder):

@@ -32,8 +32,9 @@ from tcc.ir.types import DType
 class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
-    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.  A
-    local buffer of symbolic size lies in the buffer `place`, a result, element by element.
+    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.
+    `place` is the result buffer whose memory a local buffer of symbolic size shares, element by
+    element.
     """
 
     dtype: DType
@@ -47,8 +48,9 @@ class GroupBuffer:
 class Access:
     """The place of a read or a store in a buffer: an offset in elements, and its guards.
 
-    Local memory belongs to one tile; `along` are the common loops that select the tile.  `beyond`:
-    borders of symbolic size outside of which memory holds zeros, which are the read's fill.
+    Local memory belongs to one tile; `along` are the common loops that select the tile. `beyond`
+    are the guards of a padding of symbolic size; outside of them memory holds zeros, which are the
+    read's fill.
     """
 
     buffer: int
@@ -63,10 +65,12 @@ class Strip:
     """The rows of a stage that a tile computes for its rows of the common loop `loop`.
 
     For rows `b .. b + n - 1` of `loop`, later stages read the rows `scale*b + low` to `scale*(b + n
-    - 1) + high` of the stage's loop `rows`.  Local memory holds these rows one after the other; a
-    row has for each other loop, outermost first, the elements `(before, extent, after)`.  Elements
-    before and after, and rows outside `rows`, are the `fills` of the stage's components (None:
-    nothing reads them).
+    - 1) + high` of the stage's loop `rows`.
+
+    Local memory holds these rows one after the other. `row` has a triple `(before, extent, after)`
+    for each other loop, outermost first: the numbers of elements before the loop's elements, of the
+    loop, and after them. Elements before and after, and rows outside `rows`, have the value `fills`
+    of their component. None there means that nothing reads them.
     """
 
     loop: Var
@@ -79,7 +83,7 @@ class Strip:
 
     @property
     def width(self) -> int:
-        """Elements of a row with its borders."""
+        """The number of elements of a row, with those before and after."""
         return prod(sum(axis) for axis in self.row)
 
     def count(self, size: int) -> int:
@@ -116,10 +120,12 @@ class GroupStage:
 
 @frozen
 class Rescale:
-    """Correction of a stage's running sums when the accumulator `state` changes.
+    """Multiplies a stage's running sums when an accumulator changes, as online softmax does when
+    its maximum grows.
 
-    The sums are multiplied by `factor`, over `Arg(0)`, the state before, and `Arg(1)`, the state
-    after. `state` is read at iterators of the stage.
+    `state` is the read of the accumulator; its indices are iterators of the stage. The sums are
+    multiplied by `factor`, in which `Arg(0)` is the accumulator before the change and `Arg(1)` the
+    accumulator after it.
     """
 
     stage: int
@@ -135,10 +141,11 @@ class Rescale:
 
 @frozen
 class StreamLoop:
-    """Stages that share the streaming loop `loop`, a block at a time.
+    """Stages that run together through the streaming loop `loop`, a block at a time.
 
-    Each of `stages` has the loop as an iterator or reduces over it.  `before` are the stages that
-    they need and that do not have the loop; all other stages come after.
+    Each of `stages` has the loop as an iterator or reduces over it. `before` are stages that these
+    read and that do not have the loop; all other stages come after. `rescales` are the corrections
+    of running sums.
     """
 
     loop: Var

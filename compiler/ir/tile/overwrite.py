@@ -20,7 +20,8 @@ from tcc.known import all_known
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
-    """True if buffer `operand` is only read where the same body then stores to buffer `result`.
+    """True if each load of buffer `operand` is followed, in the same body, by a store of the same
+    elements to buffer `result`.
 
     `stored_once` tells separately that each element is stored once.
     """
@@ -106,8 +107,11 @@ def _stores(
 def _branch_stores(
     node: If, buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """Yields the stores in both branches.  Branches on `axis < size` divide the tiles; for other
-    conditions the number of runs is unknown."""
+    """Yields the lanes of each store in both branches.
+
+    Branches on `axis < size` divide the tiles between them. For other conditions the number of runs
+    is unknown, and the lanes are None.
+    """
     var, limit = var_of(node.lhs), as_index(node.rhs)
     if var is None or var not in axes or not _of_sizes(limit):
         yield from _stores((*node.then, *node.otherwise), buffer, axes, None)

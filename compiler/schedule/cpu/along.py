@@ -74,8 +74,8 @@ def paired_loops(
 
 
 def nest_along(nest: Nest, loops: Mapping[Var, Var]) -> Nest:
-    """Returns `nest` as the stages along its reduction see it: `loops` maps their loops to the
-    reduction's."""
+    """Returns `nest` with its loops renamed by `loops`, which maps the loops of pointwise stages to
+    those of the reduction that reads them."""
     names = {new.name: old.name for old, new in loops.items()}
     return replace(
         nest,

@@ -28,9 +28,9 @@ class LoopOver:
 class NestLoops:
     """The loops of one nest, outermost first; the first `shared` ones are around all nests.
 
-    `spans[d][n]` are the bytes that touch n covers inside the loops from d on. `scratch` are the
-    sources that lie at the same place in all steps of the `shared` loops. `ahead`: constants are
-    fetched before they are needed, and occupy the cache beside those in use.
+    `spans[d][n]` are the bytes that `touches[n]` covers inside the loops from number d on.
+    `scratch` are the sources whose bytes lie at the same place in all steps of the `shared` loops.
+    `ahead`: constants are fetched before they are needed, and occupy the cache beside those in use.
     """
 
     loops: tuple[LoopOver, ...]
@@ -50,7 +50,7 @@ def nest_loops(
     *,
     ahead: bool,
 ) -> NestLoops:
-    """Returns the loops of one nest; `extents` has the elements along each variable in all."""
+    """Returns the loops of one nest; `extents` has the number of elements along each variable."""
     inside = [dict(extents)]
     for loop in loops:
         inside.append({**inside[-1], **loop.steps})
@@ -83,7 +83,7 @@ class CacheTraffic:
         constant_share: float,
         constants: Collection[int],
     ) -> None:
-        """Keeps only the bytes that the cache has lost since the kernel before.
+        """Reduces the traffic to the bytes that the cache has lost since the kernel before.
 
         The fractions lost are `read_share` of computed operands, `store_share` of results and
         `constant_share` of `constants`.
@@ -124,7 +124,10 @@ def _resident(nests: Sequence[NestLoops], depth: int) -> float:
 
 
 def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
-    """Returns the bytes fetched for each (source, is a store), the most of any nest."""
+    """Returns the bytes fetched by key; a key is (source, True for a store).
+
+    A source that several nests touch counts with the most bytes that one of them fetches.
+    """
     by_key: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
         for number, touch in enumerate(nest.touches):
@@ -134,7 +137,8 @@ def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRe
 
 
 def _fetched(nest: NestLoops, number: int, depth: int) -> float:
-    """Returns the bytes of one touch that come in, if the cache holds everything inside `depth`."""
+    """Returns the bytes that the cache fetches for touch `number`, if it holds all that the loops
+    from `depth` on touch."""
     bytes_, touch = nest.spans[depth][number], nest.touches[number]
     forgotten = False
     for level in range(depth - 1, -1, -1):

@@ -39,7 +39,7 @@ from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
-# A launch of fixed sizes that takes fewer seconds is not varied: no choice can matter.
+# A launch of fixed sizes that takes fewer seconds is not varied, because no choice can matter.
 LEAST = Seconds(3e-6)
 
 
@@ -62,8 +62,11 @@ class Knob:
 
 @frozen
 class KnobChoice:
-    """The chosen knobs, the price in seconds of their schedule and of the analytic one, and the
-    number of different schedules that were priced."""
+    """The chosen knobs and their price.
+
+    `seconds` is the price of their schedule, `analytic` that of the analytic schedule, and `priced`
+    the number of different schedules that were priced.
+    """
 
     knobs: Knobs
     seconds: Seconds
@@ -79,7 +82,8 @@ _CONTRACTION = (
     Knob("panel", PANELS),
     Knob("k_block", (128, 192, 384, 512, 1024)),
 )
-# Small tiles of symbolic rows keep all cores busy at any size; large tiles use a panel longer.
+# Small tiles of symbolic rows keep all cores busy at any size; large tiles use a panel for more
+# rows.
 _OPEN_ROWS = (Knob("tall", (2, 4)),)
 _PLAIN = (
     Knob("wide", (1, 2, 4, 16)),
@@ -136,10 +140,11 @@ def cheapest(
     """Returns the cheapest knobs, or those that `ledger` forces at `site`.
 
     `scheduled` returns the group and schedule that knobs make of a kernel; `resized` returns that
-    group at other sizes. Equal arguments give equal results, and the price is never above the
-    analytic schedule's. At several sizes a schedule's price is its mean share of the analytic
-    schedule's price. A launch of fixed sizes that takes less than `LEAST` keeps the analytic
-    schedule.
+    group at other sizes. At several sizes, the price of a schedule is the mean of its ratios to the
+    analytic schedule's prices.
+
+    Equal arguments give equal results, and the price is never above the analytic schedule's. A
+    launch of fixed sizes that takes less than `LEAST` keeps the analytic schedule.
     """
     prices: dict[Schedule, Seconds] = {}
     priced_knobs: dict[Schedule, Alternative[Knobs]] = {}

@@ -42,7 +42,7 @@ from tcc.schedule.cpu.vectors import (
 )
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-# Work (body operations) below which a tile is not cut further: the cut costs more than it balances.
+# Operations of a tile below which it is not cut further: the cut costs more than it balances.
 TILE_WORK = 1 << 14
 
 
@@ -159,8 +159,10 @@ def _nest(
     inside: frozenset[Var],
     core: CoreModel,
 ) -> Nest:
-    """Returns the nest of `stages`, whose loops `stage` decides; a tile covers more than a block of
-    the loops `inside`."""
+    """Returns the nest of `stages`; the loops of `stage` decide its order.
+
+    `inside` are the loops of which a tile covers more than one register block.
+    """
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         beyond_l2 = _is_beyond_l2(group, contraction, core)
@@ -186,8 +188,11 @@ def _nest(
 
 
 def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreModel) -> bool:
-    """Returns True if the vector operand comes from beyond the second-level cache: it does not fit
-    there, or it is a weight, which the data of other kernels displaced since the last run."""
+    """Returns True if the vector operand is read from beyond the second-level cache.
+
+    That is so if the operand does not fit there. It is also so for a weight, because the data of
+    other kernels have displaced it since the last run.
+    """
     size = (
         footprint(group, contraction.stage, contraction.vector_factor)
         * contraction.stage.body[0].dtype.bytes
@@ -209,8 +214,9 @@ def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
 def _parts(group: TileGroup, main: GroupStage, pending: bool) -> tuple[tuple[int, ...], ...]:
     """Returns the stages of each nest.
 
-    A stage without a reduction shares the nest of the stage before it if their loops are the same,
-    and no sums of that nest wait from K-block to K-block; with `pending` those of `main` wait.
+    A stage without a reduction shares the nest of the stage before it if their loops are the same.
+    This does not hold if sums of that nest stay in scratch from K-block to K-block. With
+    `pending`, the sums of `main` do.
     """
     nests: list[list[int]] = []
     for number, stage in enumerate(group.stages):
@@ -231,8 +237,11 @@ def _computed_along(
     vectors: Mapping[GroupStage, Var],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
 ) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Returns the pointwise stages that are computed along a reduction: for each such nest the
-    stages in front of it. Vectors must run along the same loop in both."""
+    """Returns the nests that are computed along a reduction: the stages of the reduction's nest,
+    mapped to the pointwise stages in front of it.
+
+    Vectors must run along the same loop in both.
+    """
     pairs: dict[tuple[int, ...], tuple[int, ...]] = {}
     for pointwise, part in pairwise(parts):
         reduction = group.stages[part[0]]
@@ -253,7 +262,7 @@ def _computed_along(
 
 
 def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: CoreModel) -> bool:
-    """Returns True if the sums of the contraction wait from K-block to K-block."""
+    """Returns True if the sums of the contraction stay in scratch from K-block to K-block."""
     return contraction is not None and bool(
         k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
     )
@@ -329,12 +338,12 @@ def _parallel(
     resident: bool,
     core: CoreModel,
 ) -> tuple[str, ...]:
-    """Returns the loops of the launch grid, outermost first: in storage order, except that the
-    outer loops run over a contraction's larger operand once.
+    """Returns the loops of the launch grid, outermost first.
 
-    Loops inside which a tile would have little work are not cut. Loops of symbolic size are cut all
-    the same if values are `resident` in scratch from nest to nest, because scratch has a fixed
-    size.
+    They are in storage order, except that the outer loops run over a contraction's larger operand
+    once. Loops inside which a tile would have little work are not cut. But loops of symbolic size
+    are always cut if values are `resident` in scratch from nest to nest, because scratch has a
+    fixed size.
     """
     order = [v for v in group.common if v is not vector]
     core.because("parallel: storage order")

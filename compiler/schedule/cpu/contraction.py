@@ -25,43 +25,42 @@ from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
-# The steps of a reduction that one K-block may hold: sums that wait cost more than a panel that
-# comes from the second-level cache again for every block of rows.
+# The largest number of steps of a sum that one K-block holds. Storing sums between K-blocks costs
+# more than reading a panel from the second-level cache again for every block of rows.
 WHOLE = 320
-# The same limit where register blocks leave the second-level cache the time, and the steps of one
-# K-block of longer sums. Measured with blocks of five and six rows: 3 to 5 % less time than
-# K-blocks that fit the first-level cache, because sums wait less often, and sums of up to DEEP
-# steps never wait; 512 steps gain no more.
+# The same limit if the second-level cache is fast enough for the register blocks; also the steps of
+# one K-block of longer sums. Measured with blocks of five and six rows: 3 to 5 % less time than
+# with K-blocks that fit the first-level cache. The reason is that sums are stored less often, and
+# sums of up to DEEP steps never; 512 steps gain no more.
 DEEP = 960
 LONG = 384
 # Bytes a cycle of a panel that the second-level cache can deliver beside everything else. Measured:
 # blocks of 5 rows x 4 vectors gain by longer K-blocks, blocks of 14 / 3 rows lose.
 FED = 26.0
-# Fewest rows of a tile for which long K-blocks pay: with fewer rows the next K-block comes too
-# late. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
+# Fewest rows of a tile for which long K-blocks pay: with fewer rows the next K-block is not there
+# in time. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
 MANY = 96
-# Fewest K-blocks of a core for which long ones pay: the first K-block is not prefetched. Measured
-# with sums of 768: a core with six panels loses up to 5 %.
+# Fewest K-blocks of a core for which long ones pay, because the first K-block is not prefetched.
+# Measured with sums of 768: a core with six panels loses up to 5 %.
 FOLLOWED = 12
-# A shorter K-block is not worth its loop.
+# The fewest steps of a K-block that are worth its loop.
 MIN_RUN = 64
-# Bytes of a K-block if one block covers all rows of a tile, so that no sum waits and no panel is
-# used twice: sixteen pages, each of which is prefetched at once (tile/cpu/prefetch.py). Measured:
-# 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
+# Bytes of a K-block if one block covers all rows of a tile, so that no sum is stored and no panel
+# is used twice. They are sixteen pages, each of which is prefetched at once (tile/cpu/prefetch.py).
+# Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
 ONE_PASS = 1 << 16
 # Rows of a tile: enough to use a panel some forty times.
 ROWS = 256
-# Steps of a reduction in one block: enough to hide the loop's overhead, few enough for the
-# registers.
+# Steps of a sum in one block: enough to hide the loop's overhead, few enough for the registers.
 STEPS = 2
-# Columns of a window that are multiplied at once, where the window slides in each lane by itself:
+# Columns of a window that are multiplied at once, if the window slides over each lane by itself:
 # what neighbouring results share is loaded once.
 WINDOW = 4
-# Columns of a wider window of that kind that are multiplied at once, by one vector of lanes and
-# many results: each column is loaded once for all its results, and all results fit the registers.
-# With more lanes and fewer results, loads take as long as the arithmetic or longer.
+# The same for a wider window, which is multiplied by one vector of lanes and many results. Each
+# column is loaded once for all its results, and all results fit the registers. With more lanes and
+# fewer results, loads take as long as the arithmetic or longer.
 WIDE_WINDOW = 8
-# With this many tiles for each core, an odd one matters little.
+# With this many tiles for each core, one tile more on some cores matters little.
 FEW = 8
 # A narrower panel reads the other operand more often, so it has to save this fraction of the
 # cycles.
@@ -70,8 +69,11 @@ WORTH = 1 - MARGINS["cycles of a panel"].saves
 
 @frozen
 class ContractionLoops:
-    """A contraction and the loops that its factors vary with: those of the factor along the vector
-    loop, and those of the other factor, which varies with the rows."""
+    """A contraction and the loops that its factors vary with.
+
+    `vector_factor` are the loops of the factor along the vector loop, `row_factor` those of the
+    other factor, which varies with the rows.
+    """
 
     stage: GroupStage
     vector: Var
@@ -129,10 +131,10 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
 def with_phases(
     contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None, core: CoreModel
 ) -> dict[Var, int]:
-    """Returns `blocks` with the whole loop `phases`, whose results lie between the lanes of the
-    vector loop, and with fewer rows in proportion.
+    """Returns `blocks` with all of the loop `phases`, and with fewer rows in proportion.
 
-    Vectors of all phases are interleaved in registers and stored whole.
+    The results of `phases` lie between the lanes of the vector loop. Vectors of all phases are
+    interleaved in registers and stored whole.
     """
     count = 1 if phases is None else trips(phases)
     row = next((v for v in contraction.rows if v in blocks), None)
@@ -143,7 +145,10 @@ def with_phases(
 
 
 def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
-    """Returns the blocks of a window too wide for many lanes at once; empty for other stages."""
+    """Returns the register blocks for a window of more than `WINDOW` columns, up to `WIDE_WINDOW`.
+
+    One block multiplies all its columns by one vector of lanes. Empty for other stages.
+    """
     stage = contraction.stage
     if not stage.reduce:
         return {}
@@ -164,8 +169,8 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
 def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
     """Returns the columns of a panel, at most four vectors.
 
-    It is the widest panel whose cycles are close to the fewest, counting remainders at the ends and
-    the busiest core's share of the panels.
+    It is the widest panel whose cycles are close to the fewest. The cycles count remainders at the
+    ends, and the busiest core's share of the panels.
     """
     stage = contraction.stage
     widest = vector_block(contraction.vector, stage, core)
@@ -201,7 +206,7 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
 
 
 def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: CoreModel) -> float:
-    """Returns the cycles of one step of the sum over all columns and a loop of rows."""
+    """Returns the cycles of one step of the sum over all `size` columns and a block of `rows`."""
     cycles = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
         vectors = -(-width // lanes)
@@ -215,15 +220,19 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: 
 
 
 def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
-    """Returns the cycles of rows x vectors multiply-adds: arithmetic, its latency, or the loads of
-    both operands."""
+    """Returns the cycles of rows x vectors multiply-adds.
+
+    They are the largest of three: arithmetic, its latency, and the loads of both operands.
+    """
     sums = (rows + unpacking) * vectors / core.fmas
     return max(sums, core.latency, (rows + vectors) / core.loads)
 
 
 def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreModel) -> float:
-    """Returns the busiest core's share over an even one, where each core takes as many neighbouring
-    tiles."""
+    """Returns the busiest core's share of the tiles, divided by an even share.
+
+    Each core takes about the same number of neighbouring tiles.
+    """
     size = trips(contraction.vector)
     panel_loops = contraction.vector_factor - {contraction.vector}
     repeats = points(v for v in contraction.stage.iters if v in panel_loops)
@@ -262,10 +271,10 @@ def _longest(variables: Vars) -> Var:
 
 
 def _blocked(rows: Vars, row_limit: int) -> Var:
-    """Returns the loop of rows that blocks run along.
+    """Returns the loop of rows along which register blocks run.
 
-    A loop of symbolic size may have few trips, so a loop that is known to fill half a block comes
-    first.
+    A loop of symbolic size may have few trips, so a loop that certainly fills half a block is
+    preferred.
     """
     long_rows = tuple(v for v in rows if 2 * (known_extent(v) or 0) >= row_limit)
     return _longest(long_rows or rows)
@@ -325,8 +334,8 @@ def _steps_at_once(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> tuple[int, int]:
-    """Returns the steps of a K-block, and those of the longest sum that is not cut into
-    K-blocks."""
+    """Returns the steps of a K-block, and the steps of the longest sum that stays in one
+    K-block."""
     steps = core.knobs.k_block
     stage = contraction.stage
     if steps is not None:
@@ -341,7 +350,7 @@ def _steps_at_once(
     if followed and _fed(contraction, blocks, panel * word, core):
         core.because("k_blocks: long ones from L2", stage)
         return LONG * word, DEEP * word
-    # If sums wait anyway, their K-blocks stay in the first-level cache for all rows.
+    # If sums are stored anyway, their K-blocks stay in the first-level cache for all rows.
     core.because("k_blocks: fit L1", stage)
     return max(MIN_RUN, int(core.l1 * 2 / 3 / panel)), WHOLE * word
 
@@ -375,8 +384,11 @@ def _fed(
     panel: float,
     core: CoreModel,
 ) -> bool:
-    """Returns True if blocks of rows compute so long with each step of a panel, of `panel` bytes,
-    that the panel may come from the second-level cache each time."""
+    """Returns True if the panel may come from the second-level cache each time.
+
+    That is so if blocks of rows compute for long enough with each step of a panel. `panel` are the
+    bytes of a step.
+    """
     rows = contraction.rows
     size, block = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
     vectors = -(-blocks.get(contraction.vector, 1) // lanes_of(contraction.stage, core))
@@ -404,11 +416,11 @@ def _element(contraction: ContractionLoops) -> float:
 
 
 def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
-    """Returns the innermost summed loop that moves along the vector operand, and what it reads
-    there.
+    """Returns the innermost summed loop that moves along the vector operand, and the reads that
+    move with it.
 
-    A scale that many steps share is not read there. Levels, one element of which holds several
-    steps, do not move with these steps.
+    A scale that many steps share is not among these reads. Levels of which one element holds
+    several steps do not move with these steps.
     """
     stage = contraction.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
@@ -420,8 +432,10 @@ def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Re
 
 
 def _has_open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
-    """Returns True if a tile's number of rows is unknown: then sums cannot wait, and no part of a
-    panel can be fetched in time."""
+    """Returns True if a tile's number of rows is unknown.
+
+    Sums then cannot be stored between K-blocks, and no part of a panel can be fetched in time.
+    """
     return any(known_extent(v) is None and v not in common for v in contraction.rows)
 
 
@@ -460,7 +474,8 @@ def contraction_nest(
     panels.sort(key=lambda v: v is contraction.vector)
     row_order = [v for v in rows if v in inner]
     order = (*panels, *k_blocks, *row_order)
-    # Packing a K-block takes place between reading and multiplying it, and hides the wait.
+    # Packing a K-block takes place between reading and multiplying it, and hides the latency of
+    # reading.
     hides = packed or _has_open_rows(common, contraction) or not _streams(contraction, blocks)
     hides |= not core.hinted and _one_pass(contraction, blocks)
     return Nest(
@@ -482,7 +497,7 @@ def _level(
 ) -> int:
     """Returns the cache level to which a K-block is prefetched while the one before it is used.
 
-    It is 2 if the first cache does not hold both K-blocks and few rows leave no time to fetch lines
+    It is 2 if the first cache does not hold both K-blocks, and the rows are too few to fetch lines
     twice. Data that several blocks of rows use come to the first cache anyway, a part at a time.
     """
     rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
@@ -495,8 +510,8 @@ def _level(
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Returns True if the vector operand lies in panels as wide as the block, one after the
-    other."""
+    """Returns True if the vector operand lies in memory as panels of the block's width, one after
+    the other."""
     stage = contraction.stage
     step, reads = _streamed_reads(contraction)
     if step is None or len(reads) != 1:
@@ -506,7 +521,7 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    # Data may choose the matrix.
+    # The matrix may be selected by data.
     data_loops = {v for v, _ in reads[0].indirect}
     if any(not data_loops.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False

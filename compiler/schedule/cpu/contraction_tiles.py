@@ -14,7 +14,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import depends, points, trips
 
-# With fewer rows a tile's use of a panel is shorter than the time to fetch the panel.
+# A tile with fewer rows uses a panel for a shorter time than it takes to fetch the next panel.
 ENOUGH = 32
 
 
@@ -31,10 +31,10 @@ def row_tiles(
     """Returns the elements of each row loop that a tile covers: about `row_limit` rows in all (no
     more if `bounded`).
 
-    A few tiles are cut so that every core gets the same number. `other_tiles` are the elements that
-    a tile covers of other loops. A symbolic loop outside enough other rows may have a single trip,
-    so a tile covers one of its elements. Otherwise tiles of symbolic loops are whole register
-    `blocks`.
+    If there are only a few tiles, their size is chosen so that every core gets the same number.
+    `other_tiles` are the elements that a tile covers of other loops. Tiles of symbolic loops are
+    whole register `blocks`. But of a symbolic loop around enough other rows, a tile covers one
+    element, because the loop may have a single trip.
     """
     rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
@@ -69,10 +69,11 @@ def _tall(contraction: ContractionLoops, core: CoreModel) -> int | None:
 
 
 def _in_blocks(rows: int, block: int, row_limit: int) -> int:
-    """Returns about `rows`, at most `row_limit`, rounded to whole blocks if equal blocks would lose
-    a tenth of their rows: every tile of a symbolic size is cut alike.
+    """Returns about `rows`, at most `row_limit`.
 
-    Measured on Zen 5: a block of four rows out of six takes 0.7 of the time of a whole one.
+    The rows are rounded to whole blocks if equal blocks would lose a tenth of their rows, because
+    every tile of a symbolic size is cut into the same blocks. Measured on Zen 5: a block of four
+    rows out of six takes 0.7 of the time of a whole one.
     """
     above = -(-rows // block) * block
     if rows == 1 or 10 * rows >= 9 * above:
@@ -81,21 +82,21 @@ def _in_blocks(rows: int, block: int, row_limit: int) -> int:
 
 
 def _counts(rows: Sequence[Var]) -> dict[Var, int]:
-    """Returns the trips of each loop of rows that a tile can rely on."""
+    """Returns the trips of each row loop on which the choice of a tile can rely."""
     counts: dict[Var, int] = {}
     for var in reversed(rows):
         few = prod(counts.values()) < ENOUGH
         certain = divisor_of(extent(var))
         if known_extent(var) is None and certain >= ENOUGH:
-            counts[var] = certain  # whole images, of which there may be one
+            counts[var] = certain  # the known divisor of the size: the run may have no more
         else:
             counts[var] = trips(var) if few or known_extent(var) is not None else 1
     return counts
 
 
 def _even(size: int, rows: int, row_limit: int) -> int:
-    """Returns about `rows`, changed so that tiles divide `size` and each multiple of it, if such a
-    number is near."""
+    """Returns a number near `rows` that divides `size`, so that tiles also divide each multiple of
+    it; `rows` if no divisor is near."""
     above = next(n for n in range(rows, size + 1) if size % n == 0)
     below = next(n for n in range(rows, 0, -1) if size % n == 0)
     return next(
@@ -109,8 +110,11 @@ def panels_outer(
     tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if running over all rows with one panel of the vector operand moves fewer bytes
-    from beyond the second-level cache than running over all panels for each tile of rows."""
+    """Returns True if tiles should run over all rows with one panel before the next panel.
+
+    That is so if it moves fewer bytes from beyond the second-level cache than running over all
+    panels for each tile of rows.
+    """
     stage = contraction.stage
     size = stage.body[0].dtype.bytes
     vector_bytes = footprint(group, stage, contraction.vector_factor) * size
@@ -126,8 +130,8 @@ def panels_outer(
     inner = row_bytes + vector_bytes * (1 if vector_bytes <= core.l2 else parts)
     if outer != inner:
         return outer < inner
-    # Cores that share rows each read the whole vector operand. Cores that share panels read the
-    # whole row operand, and their results lie away from where the next kernel reads its rows.
+    # Cores that share the rows each read the whole vector operand. Cores that share the panels read
+    # the whole row operand; their results are far from the core that reads these rows next.
     return vector_bytes > row_bytes + points(stage.iters) * size
 
 

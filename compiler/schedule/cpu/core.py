@@ -7,15 +7,17 @@ from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 @frozen
 class Knobs:
-    """Settings that differ from the analytic choice; by default none does.
+    """Settings that replace the analytic choice; by default none does.
 
-    Contractions: `panel` vectors of columns, about `k_block` steps of a sum at once, `copy` (1: a
-    K-block of the vector operand is copied to scratch), and at most `tall` register blocks of a
-    symbolic loop of rows in a tile.
-    Other stages: `wide` vectors in a block, `grain` times the elements that a tile has, and `along`
-    (1: pointwise stages are computed along the reductions that read them).
-    Streaming loops: about `stream_block` steps at a time.
-    Symbolic dims: `known` (1: vectors run along a loop of known size).
+    Contractions: `panel` is the number of vectors of columns in a panel, `k_block` about the number
+    of steps in a K-block. `copy` 1 copies K-blocks of the vector operand to scratch. A tile has at
+    most `tall` register blocks of a symbolic loop of rows.
+
+    Other stages: a block has `wide` vectors, and a tile has `grain` times its elements. `along` 1
+    computes pointwise stages along the reductions that read them.
+
+    Streaming loops: a block has about `stream_block` steps. Symbolic dims: `known` 1 has vectors
+    run along a loop of known size.
     """
 
     panel: int | None = None

@@ -3,8 +3,8 @@
 A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, and the
 traffic across the borders of the three caches and of memory. The part of the traffic from the third
 cache and from memory that the machine does not hide adds to the arithmetic. Threads share the
-tiles; the thread with most of them ends last. A cold panel that is not prefetched keeps its first
-user waiting, so its time and the rest of the work add up.
+tiles; the thread with most of them ends last. If a panel comes from memory and is not prefetched,
+its first user waits for it, so this time adds to the remaining work.
 """
 
 from collections.abc import Mapping
@@ -54,28 +54,28 @@ from tcc.schedule.nest import (
 )
 from tcc.schedule.zero_terms import terms_along, terms_share
 
-# The fraction of a summed loop's time that it takes to enter its innermost loop once more.
+# The fraction of a summed loop's time that entering its innermost loop once more takes.
 _ENTRY = 0.147
-# Up to this many steps of sums, the next sums start before these end.
+# Up to this many steps of a sum, the next sums start before this one ends.
 _AHEAD = 32
 # A store of one lane to a line of its own takes the time of this many stores.
 _LANE = 2
 # Grids of at most this many tiles are distributed one by one; in larger ones sizes matter little.
 _FEW = 256
-# One part in this many of the third cache keeps results for the next kernel (two of a Zen 5's
+# One in this many parts of the third cache keeps results for the next kernel (two of a Zen 5's
 # cores).
 _RESULT_PARTS = 4
-# Parts of a thread's range: a call takes half of the remainder (runtime/src/threads.c).
+# A thread's range is taken in parts: a call takes half of the remainder (runtime/src/threads.c).
 _PIECES = 16
 
 
 @frozen
 class Price:
-    """`seconds` of a launch, and the seconds that each resource alone would take: `compute`
-    (arithmetic), `ports` (loads and stores), `l2`, `l3` and `dram` (traffic from there).
+    """`seconds` of a launch, and the seconds that each resource alone would take.
 
-    `imbalance` is the busiest thread's share of the tiles over an even share; `compute` and `ports`
-    contain it. `launch` is the time to start the threads.
+    The resources are `compute` (arithmetic), `ports` (loads and stores), and `l2`, `l3` and `dram`
+    (traffic from there). `imbalance` is the busiest thread's share of the tiles, divided by an even
+    share; `compute` and `ports` contain it. `launch` is the time to start the threads.
     """
 
     seconds: Seconds
@@ -92,9 +92,9 @@ class Pricer:
     """Prices groups for one machine, and caches the work that it counted in them.
 
     `constants` are the bytes of all the model's weights; None: they come from memory in every run.
-    Bytes of them that a cache does not keep come from behind it. Computed operands lie in the
-    caches, as much of them as the caches keep of all that a group touches. `pairs`: one instruction
-    multiplies two bf16 in the time of one f32.
+    The bytes of them that a cache does not keep come from the next level. Caches hold as much of
+    computed operands as they keep of all that a group touches. `pairs`: one instruction multiplies
+    two bf16 in the time of one f32.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class _Pricing:
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Returns, for each loop that follows a common one, the rows that one tile computes and
-        those of all tiles: neighbours both compute the rows at their border, and no rows lie
-        outside."""
+        """Returns the rows of each loop that follows a common one: those that one tile computes,
+        and those that all tiles compute together. Neighbouring tiles both compute the rows at their
+        border. Rows outside the loop are not computed."""
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -175,7 +175,8 @@ class _Pricing:
         return strips
 
     def _shared(self) -> frozenset[int]:
-        """Returns the first stages that are the same in every tile: each call computes them."""
+        """Returns the leading stages that are the same in every tile: each call computes them
+        once."""
         if self.group.stream is not None:
             return frozenset()
         cut_loops = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -186,7 +187,8 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _times_computed(self, number: int) -> int:
-        """Returns how often a stage is computed: by calls, or by tiles along other loops."""
+        """Returns how often a stage is computed: once a call for shared stages, or by each tile
+        along other loops."""
         if number in self.shared:
             pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
@@ -211,7 +213,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's share over an even one: free threads take the next tile."""
+        """Returns the busiest thread's share of the work, divided by an even share. A thread that
+        is free takes the next tile."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -221,7 +224,8 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _full_tiles(self, var: Var) -> bool:
-        """Returns True for a vector loop or one of symbolic size: only its last tile may be cut."""
+        """Returns True for a loop of which only the last tile may be smaller: a vector loop, or one
+        of symbolic size."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
@@ -237,7 +241,8 @@ class _Pricing:
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map from the loops of the stages along a reduction to the reduction's."""
+        """Returns a map of loops: from those of stages that are computed along a reduction to the
+        reduction's."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
@@ -265,7 +270,8 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage: blocks of the same nest stay in registers."""
+        """Returns the loads and stores of a stage. Blocks of stages in the same nest stay in
+        registers, so they are left out."""
         return [
             t
             for t in work.touches
@@ -274,7 +280,8 @@ class _Pricing:
         ]
 
     def _exchanged(self) -> frozenset[StageRef]:
-        """Returns the results of one nest that another reads: they wait in the tile's scratch."""
+        """Returns the results of one nest that another nest reads; they lie in the tile's
+        scratch."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -286,7 +293,7 @@ class _Pricing:
         )
 
     def _cuts(self, var: Var, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
-        """Returns the (size, count) of the blocks along a loop, over all tiles of the grid."""
+        """Returns pairs (size, count) of the blocks along a loop, over all tiles of the grid."""
         size = trips(var)
         if var in self.strips:  # row by row
             return ((1, self.strips[var][1]),)
@@ -327,7 +334,7 @@ class _Pricing:
             count = touch.times * rows_of * instructions
             if touch.store:
                 stores += count
-                # Neighbouring rows are exchanged with lanes in registers.
+                # Neighbouring rows are transposed with lanes in registers.
                 if near_rows > 1 and self._step(touch, vector) not in (0, 1):
                     compute += touch.times * rows_of * wide * log2(min(near_rows, lanes))
                 continue
@@ -341,7 +348,8 @@ class _Pricing:
             elements = wide * lanes
             if not contracts and (gap := touch.gap(stage.reduce, elements)):
                 self.gaps[touch.source] = gap
-            # Only if nests exchange nothing: BERT's attention takes as long with either order of v.
+            # Only if nests exchange no values through scratch: with both orders of v, BERT's
+            # attention was measured to take as long.
             if contracts and not (packed or self.exchanged):
                 evicted = touch.crowded(stage.reduce, elements * touch.size, machine.l1)
                 compute += count * (1 - rows / covered) * evicted * LINE / machine.l2.read
@@ -349,8 +357,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns the number of neighbours along a sum that one instruction multiplies: two bf16
-        only if exactly one factor varies along the lanes."""
+        """Returns the number of neighbours along a sum that one instruction multiplies. For bf16 it
+        is two only if exactly one factor varies along the lanes."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -382,16 +390,16 @@ class _Pricing:
         few = steps * sums <= _AHEAD
         if hidden or (few and vector not in stage.iters and k_blocks == 0):
             return steps * (compute + heavy) + folds + entered
-        # Each sum waits for its last value, unless the next ones start meanwhile.
+        # Each addition to a sum waits for the one before, unless the next sums start meanwhile.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
-        # `loop` is measured without folds; a longer fold ends the loop.
+        # `loop` was measured without folds; a fold that takes longer determines the end.
         end = max(machine.loop, folds)
         return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
-        """Returns the elements between lanes: scratch places those along a loop that tiles cut side
-        by side."""
+        """Returns the elements between neighbouring lanes. In scratch, lanes along a loop that
+        tiles cut lie side by side."""
         step = touch.step(vector)
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
@@ -428,13 +436,14 @@ class _Pricing:
             return cycles if step is None else cycles * self.machine.loads
         if near_rows == 1:
             return wide * lanes * _LANE
-        # Rows are exchanged with lanes; stores are whole vectors if nothing lies between rows.
+        # Rows are transposed with lanes; stores are whole vectors if nothing lies between rows.
         return wide if step == near_rows else wide * lanes * ceil(near_rows / lanes) / near_rows
 
     def _k_block_trips(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
-        """Returns how often the sums of a block go to scratch and come back."""
+        """Returns how often the sums of a block are stored in scratch and loaded again."""
         k_blocks = dict(nest.k_blocks)
-        # The sizes of a streaming loop's blocks compete if a mask leaves some blocks out.
+        # The sizes of a streaming loop's blocks are compared by price only if a mask leaves some
+        # blocks out.
         if self.covered is not None and (loop := self.stream_loop) in reduce:
             k_blocks[loop.name] = self.schedule.stream_block
         if not k_blocks:
@@ -444,9 +453,10 @@ class _Pricing:
     # ---- traffic ------------------------------------------------------------------------------
 
     def _traffic(self) -> tuple[float, ...]:
-        """Returns the seconds of traffic from the second cache, the third and memory; of one core's
-        share of memory for it alone; of the largest constant from memory; and how often each byte
-        of that constant is loaded."""
+        """Returns seconds of traffic. They are, in order: from the second cache, from the third
+        cache, from memory; one core's share of the memory traffic, if that core runs alone; and the
+        largest constant from memory. The last number tells how often each byte of that constant is
+        loaded."""
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
@@ -463,8 +473,7 @@ class _Pricing:
         lost = 1 - exp(-computed_bytes / machine.l2.size)
         second.lose(lost, lost, self.lost[0], constants)
         l3 = second.seconds(machine.l3.read * hertz, machine.l3.write * hertz)
-        # The last cache keeps what fits of a stream that is used again, and passes on the
-        # remainder.
+        # The last cache keeps the part of a reused stream that fits; memory serves the remainder.
         lost = 1 - min(1, machine.l3.size / max(1, computed_bytes * self.threads))
         handed = self.gone * (
             1 - exp(-_RESULT_PARTS * computed_bytes * self.threads / machine.l3.size)
@@ -482,7 +491,7 @@ class _Pricing:
         ahead = self._fetched_ahead()
         store_bytes = border.total(store=True)
         seconds = store_bytes / (memory.write_all if together else memory.write)
-        # Lines that are written are read first.
+        # A line is read before it is written.
         seconds += self.gone * store_bytes / memory.reading(together=together)
         for (source, store), bytes_ in border.by_source.items():
             if not store:
@@ -490,11 +499,9 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
-        """Returns the constants that a tile prefetches without a break: it uses them with one block
-        of rows.
-
-        If more rows use a panel, the stream waits for them and is no faster than one in order.
-        """
+        """Returns the constants that a tile prefetches without a break, because one block of rows
+        uses them. If more rows use a panel, the stream waits for them, and is no faster than a
+        stream in order."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -505,7 +512,7 @@ class _Pricing:
         )
 
     def _is_used_once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
-        """Returns True if a tile has one block of rows for the touch."""
+        """Returns True if a tile uses the touch with one block of rows only."""
         blocks = dict(nest.blocks)
         return all(
             min(trips(v), self.tile.get(v, trips(v))) <= blocks.get(v.name, 1)
@@ -527,8 +534,8 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Returns the loops over the rows of strips along a common loop, each with the rows of a
-        tile."""
+        """Returns the loops over the rows of strips that follow a common loop, each with the rows
+        of a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
@@ -566,13 +573,13 @@ class _Pricing:
         return nest_loops(loops, len(grid_loops), touches, outer, scratch, ahead=bool(nest.ahead))
 
     def _in_scratch(self, source: int | StageRef) -> bool:
-        """Returns True if the tiles of a thread have the source at the same place, one after the
-        other."""
+        """Returns True if one place in memory serves the source in all tiles of a thread, one after
+        the other."""
         return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
-        """Returns the bytes from memory of the largest cold constant, and its loads over these
-        bytes."""
+        """Returns the bytes from memory of the largest constant that no cache holds, and how often
+        they are loaded."""
         largest, reuse = 0.0, 1.0
         for work in self.stages:
             for touch in work.touches:
@@ -583,7 +590,7 @@ class _Pricing:
         return largest, max(1.0, reuse / self._rows_of_block())
 
     def _rows_of_block(self) -> int:
-        """Returns the rows that one load of the vector operand serves."""
+        """Returns the number of rows for which one load of the vector operand serves."""
         largest = 1
         for nest in self.schedule.nests:
             iters = {v.name for n in nest.stages for v in self.stages[n].stage.iters}

@@ -22,8 +22,8 @@ from tcc.schedule.nest import stride, trips, typical
 NEAR = 24 << 10
 # Tiles for each core: enough to share them evenly.
 FEW = 8
-# Rows of a tile, and the fewest blocks of its columns, if either size is symbolic: neighbouring
-# tiles read the rows and columns at their border again.
+# Rows of a tile, and the fewest blocks of its columns, if either size is symbolic. Neighbouring
+# tiles read the rows and columns between them twice.
 STRIP, WIDE = 4, 2
 
 
@@ -64,8 +64,8 @@ def window_tiles(
 
 
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
-    """Returns the number of blocks of lanes in a tile, at most about `limit` and equal for all
-    tiles: the lines of all lanes follow each other in memory."""
+    """Returns the number of blocks of lanes in a tile, equal for all tiles: at most about `limit`,
+    because the cache lines of all lanes are neighbours in memory."""
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))
 
@@ -76,8 +76,8 @@ def _slides(
     """Returns the loops along which neighbouring results share elements of an operand that varies
     with the lanes.
 
-    Each comes with the number of the window's steps along it and the number of steps between
-    neighbouring results; the loop of the longest stride comes first.
+    Each loop comes with two numbers: the steps of the window along it, and the steps between the
+    windows of neighbouring results. The loop whose neighbours lie furthest apart comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []

@@ -1,4 +1,4 @@
-"""The grain of a kernel: the number of its tiles that are worth a thread of their own.
+"""The grain of a kernel: the number of tiles whose work is worth a thread of their own.
 
     softmax, a tile is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
 
@@ -37,9 +37,10 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
 
 
 def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
-    """Returns the work of a tile on a stage in shares, at most about `_WORTH`.
+    """Returns the work of a tile on a stage, in shares of which `_WORTH` are worth a thread; at
+    most about `_WORTH`.
 
-    `sizes` are factors of the work of all `tiles`.
+    `sizes` are factors whose product is the work of all `tiles`.
     """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate

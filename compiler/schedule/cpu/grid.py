@@ -8,8 +8,10 @@ from tcc.schedule.cpu.schedule import even
 
 
 def shares_of(counts: list[int], threads: int) -> list[int]:
-    """Returns the trips of each parallel loop that one of `threads` threads runs; outer loops are
-    split first."""
+    """Returns the trips of each parallel loop that one of `threads` threads runs.
+
+    The threads are divided over the outermost loop first.
+    """
     unassigned, shares = threads, []
     for count in counts:
         split = max(1, min(count, unassigned))
@@ -22,7 +24,8 @@ def shares_of(counts: list[int], threads: int) -> list[int]:
 def cuts_of(
     size: int, tile: int, block: int, full_tiles: bool, full_blocks: bool
 ) -> tuple[tuple[int, int], ...]:
-    """Returns the (size, count) of blocks of at most `block` elements in tiles of `tile` elements.
+    """Returns pairs (size, count) of the blocks along a loop, of at most `block` elements in tiles
+    of `tile` elements.
 
     `full_blocks`: blocks have full size, and a remainder follows. Else their sizes differ by at
     most one. `full_tiles` says the same of tiles.
@@ -38,10 +41,10 @@ def cuts_of(
 def uneven(
     parts: tuple[tuple[tuple[int, int], ...], ...], shares: tuple[float, ...] | None, threads: int
 ) -> float:
-    """Returns the busiest thread's work over the mean of all `threads`.
+    """Returns the busiest thread's work divided by the mean work of all `threads`.
 
-    The grid has tiles of the sizes `parts` along its axes; each tile does its fraction `shares` of
-    its work (None: all of it).
+    The grid has along each axis the tiles that `parts` gives as pairs (size, count). Tile n does
+    the fraction `shares[n]` of its work; with None, each tile does all of it.
     """
     axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
     busy = [0.0] * threads

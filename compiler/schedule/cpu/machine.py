@@ -24,12 +24,14 @@ class Cache:
 
     def lost(self, bytes_: int | None) -> float:
         """Returns the fraction of `bytes_` that the cache does not keep from one pass over them to
-        the next, in eighths, so that similar models have equal prices. None: far more than its
-        size.
+        the next.
 
-        A new line replaces any other with equal chance: of x times the room, the fraction h is kept
-        with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times
-        the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
+        The fraction is rounded to eighths, so that similar models have equal prices. None stands
+        for far more bytes than the cache holds.
+
+        A new line replaces any other with equal chance. So of x times the bytes that it serves, the
+        fraction h is kept with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8,
+        1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
         """
         if bytes_ is None:
             return 1.0
@@ -41,11 +43,12 @@ class Cache:
 
 @frozen
 class Memory:
-    """Streaming rates in bytes a second, of one core alone and of all `cores` together.
+    """Streaming rates in bytes a second: `read` and `write` of one core alone, `read_all` and
+    `write_all` of all cores together.
 
-    `read` and `read_all` are the fastest rates. A prefetched stream reaches the share `ahead` of
-    them, and a stream that leaves this to the cache's own prefetcher the share `in_order`.
-    `latency` is the seconds until the first byte of an unexpected access arrives.
+    The rates of reading are the fastest ones. A prefetched stream reaches the share `ahead` of
+    them. A stream that relies on the cache's own prefetcher reaches the share `in_order`. `latency`
+    is the seconds until the first byte of an unexpected access arrives.
     """
 
     read: float
@@ -70,25 +73,30 @@ class Memory:
 
 @frozen
 class Machine:
-    """`cores` equal cores, the threads that a price counts on. Rates are per core and cycle.
+    """The rates of a processor.
 
-    `ghz` is the clock while vector units are busy, `lanes` the f32 elements of a vector and
-    `registers` their number. `fmas`, `loads` and `stores` count vector instructions; a load may
-    broadcast. In cycles are `fma_latency`; `loop`, to enter and leave a loop of sums; `wait`, for a
-    vector of sums to go to scratch and come back; and `fold`, to add up the lanes of a vector of
-    sums.
+    It has `cores` equal cores; prices count on as many threads. Rates are per core and cycle. `ghz`
+    is the clock while vector units are busy. A vector has `lanes` f32 elements, and there are
+    `registers` vectors.
+
+    `fmas`, `loads` and `stores` are the vector instructions that a core executes in a cycle; a load
+    may broadcast.
+
+    These fields are in cycles. `fma_latency` is the time until a sum can be added to again. `loop`
+    is the time to enter and leave a loop of sums. `wait` is the time to store a vector of sums in
+    scratch and load it again. `fold` is the time to add up the lanes of a vector of sums.
 
     The time of resources that are busy at once is the `rivals`-th root of the sum of their times to
-    the power of `rivals`: a higher number means that the core overlaps more. Arithmetic does not
-    hide the share `l3_exposed` of the traffic from the third cache, and `memory_exposed` of the
-    traffic from memory at the pace of one core.
+    the power of `rivals`; a higher number means that the core overlaps more. Arithmetic does not
+    hide the share `l3_exposed` of the traffic from the third cache. It does not hide the share
+    `memory_exposed` of the traffic from memory at the pace of one core.
 
     Vectors that lie in two lines take `crossing` times as long from the second cache as others.
 
-    `functions` are the cycles of one vector of f32 for functions that are no single fast
-    instruction; `call` is that of a function that is not listed. `l1` is in bytes; all cores share
-    `l3`. `fork` is the seconds of handing a kernel to all threads, `launch` of running one on the
-    calling thread.
+    `functions` are the cycles for one vector of f32, by function, of functions that are no single
+    fast instruction. `call` is the same number for a function that is not listed. `l1` is in bytes;
+    all cores share `l3`. `fork` is the seconds to hand a kernel to all threads, `launch` the
+    seconds to run one on the calling thread.
     """
 
     name: str
@@ -142,8 +150,10 @@ class Machine:
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
-        """Returns the bytes of constants a second that the third cache and `memory` deliver, if
-        there are `bytes_` in all."""
+        """Returns the bytes of constants a second that the third cache and memory deliver together.
+
+        The model has `bytes_` bytes of constants, and memory delivers `memory` bytes a second.
+        """
         lost = self.l3.lost(bytes_)
         return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
@@ -151,13 +161,15 @@ class Machine:
         """Returns True if stores past the caches save time in a kernel that touches `bytes_` of
         operands and results.
 
-        They save reading the lines of a result that the last cache does not hold. But the part that
-        it would hold goes to memory, and its reader fetches it from there.
+        These stores save reading the lines of a result that the last cache does not hold. But they
+        also send the part that the cache would hold to memory, from where its reader fetches it.
         """
         memory = self.memory
         return bytes_ > self.l3.size * (2 + memory.reading(together=True) / memory.write_all)
 
     def width(self, bytes_: int) -> int:
-        """Returns the elements of `bytes_` each in one vector of arithmetic; smaller ones than four
-        bytes are widened to f32."""
+        """Returns the elements in one vector of arithmetic, for elements of `bytes_` bytes.
+
+        Elements of fewer than four bytes are widened to f32.
+        """
         return max(1, self.lanes * 4 // max(4, bytes_))

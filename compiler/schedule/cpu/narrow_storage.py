@@ -5,19 +5,19 @@ from math import inf, sqrt
 from tcc.ir.types import BF16, F16, DType
 from tcc.schedule.cpu.machine import Machine
 
-# Vector instructions that widen one vector of a weight: a shift, or a conversion of two halves.
+# Vector instructions that widen one vector of a weight: a shift for bf16, two conversions for f16.
 _WIDENING = {BF16: 1, F16: 2}
 # Rows of results that use a widened vector before it is loaded again.
 _ROWS = 6
 
 
 def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
-    """Returns the most results of a run that may use each element of a weight, if its matmuls in
-    f32 are to be faster with the weight stored as `dtype`; infinite for f32.
+    """Returns the most results of a run that may use each element of a weight, if storing the
+    weight as `dtype` is to make its matmuls in f32 faster.
 
-    `constants` are the bytes of all the model's weights in f32. Those that the last cache does
-    not keep come from memory in every run. Reading a weight and multiplying it overlap in part:
-    together they take about the root of the sum of their squares.
+    The result is infinite for f32. `constants` are the bytes of all the model's weights in f32. The
+    weights that the last cache does not keep come from memory in every run. Reading a weight and
+    multiplying it overlap in part: together they take about the root of the sum of their squares.
     """
     if dtype not in _WIDENING:
         return inf

@@ -15,16 +15,20 @@ from tcc.ir.tile.group import GroupStage
 from tcc.schedule.nest import contraction_factors, depends, points
 
 # Fewest rows for which packing a K-block once is faster, its store and loads included. Measured
-# with levels of four bits, 2048 x 2048: 32 rows lose 5 %, 40 and 64 gain a tenth, 48 (whole blocks
-# of 12, as they are unpacked for each block) nothing, 128 a sixth. Prices do not decide this: they
-# count unpacking as done once for as many rows as a vector has lanes, whatever the block is; and
-# the number of rows of a symbolic loop is known only at run time.
+# with levels of four bits, 2048 x 2048: 32 rows lose 5 %; 40 and 64 gain a tenth; 48 (whole blocks
+# of 12, as levels are unpacked for each block) gain nothing; 128 gain a sixth. Prices do not decide
+# this. They count unpacking as done once for as many rows as a vector has lanes, whatever the block
+# is. And the number of rows of a symbolic loop is known only at run time.
 FEW_ROWS = 40
 
 
 def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = False) -> bool:
-    """Returns True if a K-block of the operand along `vector` has a known size and lies in scratch:
-    packing it once for all of `rows` pays, or it is to be `copied` from memory."""
+    """Returns True if a K-block of the operand along `vector` is stored in scratch before it is
+    multiplied.
+
+    The sum must have a known size. A computed operand is packed if packing it once for all of
+    `rows` pays. An operand in memory is packed if it is to be `copied`.
+    """
     if any(known_extent(v) is None for v in stage.reduce):
         return False
     operand = _operand(stage, vector)

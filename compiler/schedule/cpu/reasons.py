@@ -13,8 +13,9 @@ from tcc.ir.expr.scalar import Scalars
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 
-# Takes the name of a rule, the stage that decides the loops of a nest if the field is one of a
-# nest, and the loops whose entries it sets if the field has an entry for each loop.
+# The arguments are the name of a rule, a stage and loops. The stage decides the loops of a nest,
+# for a field of a nest. The loops are those whose entries the rule sets, for a field with an entry
+# for each loop.
 Because: TypeAlias = Callable[..., None]
 
 
@@ -23,10 +24,11 @@ def unrecorded(rule: str, stage: GroupStage | None = None, *loops: Var) -> None:
 
 
 class Reasons:
-    """The rule that set each field last; `rules` has them by the body of the stage (None: a field
-    of the schedule), the field, and the loop's name (empty: the whole field).
+    """The rule that set each field last.
 
-    No cache of a rule's results serves two objects: they are compared by identity.
+    The keys of `rules` are the body of the stage (None: a field of the schedule), the field, and
+    the loop's name (empty: the whole field). Objects are compared by identity, so no cache of a
+    rule's results serves two of them.
     """
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
 
-# Bytes of a row. Shorter rows than the first number are not worth a hint; from a page on the most
-# expensive pass has time for hints; of longer rows than the last number the next row waits in the
-# second cache.
+# Bytes of a row. Rows shorter than the first number are not worth a prefetch. From a page on, the
+# most expensive pass has time for prefetches. If a row is longer than the last number, the next row
+# is prefetched to the second cache.
 _LEAST, _PAGE, _NEAR = 512, 1 << 12, 1 << 14
 
 
@@ -44,11 +44,10 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access,
 def asking(
     group: TileGroup, nests: Sequence[Nest], vectors: Mapping[GroupStage, Var], core: CoreModel
 ) -> Sequence[Nest]:
-    """Returns `nests`, one of which prefetches the next rows if several nests read them; unchanged
-    for groups with contractions.
+    """Returns `nests`, one of which prefetches the next rows if several nests read them.
 
-    Results need memory of the second cache just as rows do, so a nest prefetches no more than fits
-    beside its own rows.
+    Groups with contractions are unchanged. Results need room in the second cache just as rows do,
+    so a nest prefetches no more than fits beside its own rows.
     """
     candidates = []
     for nest in nests:

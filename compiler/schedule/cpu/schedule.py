@@ -7,10 +7,11 @@ from tcc.frozen import frozen
 
 @frozen
 class TailVectors:
-    """How the last blocks along a loop of symbolic size are cut.
+    """How the last blocks along a loop of symbolic size are cut into vectors.
 
-    A vector has `lanes` elements; if `masked`, it may reach beyond the end. Blocks of one vector
-    have as many more rows along the loop `rows`, which runs inside, as a whole block has vectors.
+    A vector has `lanes` elements. If `masked`, it may reach beyond the end of the loop. `rows` is a
+    loop inside. A block of one vector has more elements along it: as many times more as a whole
+    block has vectors.
     """
 
     lanes: int
@@ -22,19 +23,23 @@ class TailVectors:
 class Nest:
     """The loops of consecutive stages inside a tile; values between these stages stay in registers.
 
-    Iterators are given by name.
-    `order`: the loops over register blocks, outermost first. The other loops follow in the order of
-    the stages, reductions last.
-    `blocks`: elements of a register block along an iterator; 1 for iterators without an entry.
-    `vector`: the iterator along the lanes of vector registers, the last axis of every block.
-    `k_blocks`: elements of a K-block along a reduction of `order`. Partial sums wait in the tile's
+    `stages` are the numbers of the stages. Iterators are given by name. `order`: the loops over
+    register blocks, outermost first. The other loops follow in the order of the stages, reductions
+    last. `blocks`: elements of a register block along an iterator; 1 for iterators without an
+    entry. `vector`: the iterator along the lanes of vector registers, the last axis of every block.
+
+    `k_blocks`: elements of a K-block along a reduction of `order`. Partial sums stay in the tile's
     scratch from one K-block to the next.
-    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched to
-    the cache of this level; 0: nothing is prefetched.
+
+    `ahead`: the level of the cache to which operands are prefetched; 0: none are. They are the next
+    panel of the vector operand, or the row that the next tile reads first.
+
     `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
     time, and all rows of the tile read it there.
-    `along`: pointwise stages that are computed point by point along the reduction that is the first
-    of `stages`; no other loop runs over them.
+
+    `along`: pointwise stages that are computed inside the loops of the first of `stages`, a
+    reduction that reads them. No other loop runs over them.
+
     `vectors`: how the remainder of a `vector` loop of symbolic size is cut; None for a known size.
     """
 
@@ -58,7 +63,8 @@ class Nest:
         return dict(self.blocks).get(name, 1)
 
     def block_beside(self, name: str, lanes: int) -> int:
-        """Returns the block along a loop where the block of the vector loop has `lanes` lanes."""
+        """Returns the block along the loop `name` in a block whose vector loop has `lanes`
+        lanes."""
         vectors, block = self.vectors, self.block(name)
         if vectors is None or name != vectors.rows or lanes > vectors.lanes:
             return block
@@ -74,14 +80,12 @@ class Nest:
 class Schedule:
     """How a group's loops are cut.
 
-    `parallel`: the common loops that make up the launch grid, outermost first.
-    `units`: elements of a tile along these loops; 1 for loops without an entry. A tile covers the
-    whole range of every other common loop.
-    `nests` run one after the other, each over the whole tile. Values between different nests lie in
-    the tile's scratch.
-    `stream_block`: elements of the group's streaming loop that the nests process at a time.
-    `skips`: the nests leave out the blocks of the streaming loop whose terms change no accumulator
-    of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
+    `parallel`: the common loops that make up the launch grid, outermost first. `units`: elements of
+    a tile along these loops; 1 for loops without an entry. A tile covers the whole range of every
+    other common loop. `nests` run one after the other, each over the whole tile. Values between
+    different nests lie in the tile's scratch. `stream_block`: elements in a block of the group's
+    streaming loop. `skips`: the nests leave out the blocks of the streaming loop whose terms change
+    no accumulator of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
     """
 
     units: tuple[tuple[str, int], ...]
@@ -101,11 +105,12 @@ class Schedule:
 
 @lru_cache(1 << 14)
 def even(size: int, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
-    """Returns how `size` is cut into blocks: (elements, count) of at most two kinds, the larger
-    first.
+    """Returns how `size` is cut into blocks: pairs (elements, count) of at most two kinds, the
+    larger kind first.
 
-    `full_blocks`: full blocks, then the remainder (lanes of vectors). Else sizes that differ by at
-    most one: 49 by 6 gives (6, 4), (5, 5). A size of 0 has no blocks, whatever `block` is.
+    `full_blocks`: full blocks, then the remainder, as vectors need it. Else the sizes differ by at
+    most one: 49 in blocks of 6 gives (6, 4), (5, 5). A size of 0 has no blocks, whatever `block`
+    is.
     """
     if size == 0:
         return ()

@@ -2,8 +2,8 @@
 
     y[c, 2*h + p, 2*w + q]   7 x 7 points h, w: 14 columns, 56 bytes a row    ->   q: 2    p: 2
 
-Cores that store to one line in turns take it from each other, and wait each time for the other's
-cache: many times as long as the stores themselves.
+Two cores that store to one line in turns take it from each other. Each time they wait for the
+other's cache, many times as long as for the stores themselves.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,11 @@ from tcc.schedule.nest import stride
 
 
 def whole_lines(group: TileGroup, loops: Iterable[Var]) -> dict[Var, int]:
-    """Returns the elements of each of `loops`, of known size, that fill a line of a result, or the
-    whole loop if it is shorter; loops whose neighbours lie in different lines are left out."""
+    """Returns how many elements of each of `loops` fill a cache line of a result, or the whole loop
+    if it is shorter.
+
+    Loops of symbolic size are left out, and so are loops whose neighbours lie in different lines.
+    """
     elements: dict[Var, int] = {}
     for var in loops:
         size = known_extent(var)

@@ -15,7 +15,7 @@ from tcc.target import Profile
 
 MACHINES = Path(__file__).with_name("machines")  # a file for each machine, by its name
 
-# LLVM's names of processors that use the machine of another name.
+# LLVM's names of processors, with the name of the machine that describes them.
 _ALIKE = MappingProxyType(
     {
         "cascadelake": "skylake-avx512",

@@ -1,6 +1,6 @@
 """The number of rows that a tile computes where stages read each other through windows.
 
-Neighbouring tiles both compute the rows at their border, so high strips are best; but the values
+Neighbouring tiles both compute the rows at their border, so high strips are best. But the values
 that stages exchange have to stay in a core's second-level cache, and all cores should end at the
 same time.
 """
@@ -27,22 +27,24 @@ from tcc.schedule.nest import (
     work,
 )
 
-# A core's cycles to write a byte for a later kernel and to read it there: through memory or a
-# shared cache, and through second-level caches, possibly another core's.
+# Cycles in which a core writes a byte for a later kernel and reads it there: through memory or a
+# shared cache (far), or through second-level caches, possibly another core's (near).
 _FAR = 0.25
 _NEAR = 0.1
 # Cycles to start one more kernel on all cores.
 _LAUNCH = 6000
-# The most rows of a strip that are tried, to bound the effort; images are no higher.
+# The largest number of rows of a strip that is tried, to bound the effort; images are no higher.
 _MOST = 1 << 10
 # The share of the second-level cache that a strip may take.
 _SHARE = 0.6
 
 
 def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
-    """Returns `stage` without the loops that register blocks do not run along: those that run row
-    by row, and those over more images than a row is wide. Neighbours in a row share columns and
-    lines."""
+    """Returns `stage` without the loops along which no register blocks run.
+
+    They are the loops that follow rows, and loops over more images than a row is wide. Neighbours
+    in a row share columns and cache lines.
+    """
     rows = row_loop(group)
     if rows is None:
         return stage
@@ -78,9 +80,11 @@ def strip_rows(
 
 
 def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
-    """Returns the cycles that the stages of `group` save as one kernel, compared with kernels that
-    exchange their results through memory: the traffic and launches, minus the rows that are
-    computed twice. Negative if strips are useless."""
+    """Returns the cycles that the stages of `group` save as one kernel; negative if they lose.
+
+    They are compared with kernels that exchange their results through memory. The kernel saves
+    traffic and launches, but computes some rows twice.
+    """
     if not _channel_by_channel(group, core):
         return -1.0
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
@@ -101,12 +105,11 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
 
 
 def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
-    """Returns True if windows slide over each channel by itself, and channels fill vectors: a tile
-    then takes a block of channels, and high strips.
+    """Returns True if windows slide over each channel by itself, and channels fill vectors.
 
-    Windows over all channels gain nothing (measured). Between two kernels only sums are worth
-    joining, to each other or to a copy of what they read: other stages belong to the sum that they
-    complete.
+    A tile then takes a block of channels, and high strips. Windows over all channels gain nothing
+    (measured). Only sums are worth joining, to each other or to a copy of what they read. Other
+    stages belong to the kernel of the sum that they complete.
     """
     rows = row_loop(group)
     channel_loops = [v for v in group.common if v is not rows and _fills(v, core)]
@@ -123,8 +126,11 @@ def _fills(var: Var, core: CoreModel) -> bool:
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
-    """Returns True if strips are of use, and the values that a tile's nests exchange, with the
-    weights that all tiles use, stay in a core's second-level cache."""
+    """Returns True if strips are of use and fit a core's second-level cache.
+
+    The values that a tile's nests exchange have to fit, together with the weights that all tiles
+    use.
+    """
     if not _channel_by_channel(group, core):
         return False
     sizes = _unit_sizes(group, schedule)
@@ -173,7 +179,7 @@ def _share(stage: GroupStage, rows: Var, count: int) -> float:
 
 
 def _cycles(stage: GroupStage, core: CoreModel) -> float:
-    """Returns the cycles of all of a stage on one core, from near caches."""
+    """Returns the cycles of a whole stage on one core, with all operands in near caches."""
     steps = work(stage) / core.lanes
     factors = contraction_factors(stage)
     if factors is None or not stage.reduce:
@@ -184,8 +190,8 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
-    """Returns the bytes of scratch for the part of a stage that a tile of `sizes` computes for
-    other stages."""
+    """Returns the bytes of scratch that a tile of `sizes` needs for a stage that other stages
+    read."""
     strip = stage.strip
     if strip is None:
         return 0

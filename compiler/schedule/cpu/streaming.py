@@ -1,8 +1,8 @@
 """The schedule of a group with a streaming loop, one block at a time.
 
-If the rows that are streamed lie along a contraction's sum, the lanes of vectors are rows of a
-tile: maxima, exponentials and sums of 64 rows are then computed side by side, and nothing is added
-across lanes. If they lie along the streaming loop, vectors run along it.
+If the rows of a tile lie side by side in memory, they are the lanes of vectors: maxima,
+exponentials and sums of 64 rows are then computed side by side, and nothing is added across lanes.
+If elements along the streaming loop lie side by side instead, vectors run along that loop.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# Steps of a streaming loop in a block: the exponentials and sums of 64 rows then stay in the first
+# Steps in a block of a streaming loop: the exponentials and sums of 64 rows then stay in the first
 # two caches.
 _BLOCK = 128
 # The same for groups without contractions: a row of a tile fits the first-level cache.
@@ -100,14 +100,17 @@ def _contraction(
         (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    # A block of the streaming loop is in a near cache already.
+    # A block of the streaming loop is already in the first or second cache.
     order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 
 def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
-    """Returns the vector loop of a stage: one of its own that lies along memory if its results do
-    not vary with the streaming loop, else `lanes`."""
+    """Returns the vector loop of a stage.
+
+    It is a loop of the stage's own that lies along memory, if the stage's results do not vary with
+    the streaming loop; else `lanes`.
+    """
     loops = stage.loops
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]
     for var in reversed(inner):

@@ -1,5 +1,5 @@
-"""Tiles of a contraction between stages that expand each point to many elements and combine them
-again.
+"""Tiles of a contraction between two kinds of stages: one expands each point to many elements, the
+other combines these elements again.
 
     v[p, t, c] = f(p; x[t, c])                             p: 36 elements of a point
     m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]
@@ -7,8 +7,8 @@ again.
 
 The values that these stages exchange are several times what they read and write, and a tile holds
 them for its rows t. If the weights u fit the second-level cache beside them, a tile is small. Else
-each tile reads the weights from far away, which must take little time compared with moving the
-exchanged values.
+each tile reads the weights from beyond that cache, which must take little time compared with moving
+the exchanged values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,15 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import in_scratch
 
-# The shares of the second-level cache that a tile holds if the weights stay there too, and if they
-# do not.
+# The shares of the second-level cache that a tile's values may fill: if the weights stay there too,
+# and if they do not.
 _NEAR = 0.25
 _FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
-    """Returns True if the bodies of some stage are elements of one value that a tile holds."""
+    """Returns True if some stage has several components that a tile holds as elements of one
+    value."""
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 

@@ -11,13 +11,17 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import FEW_APART, guarded, stride, trips
 
-# Fewest neighbours in memory for which exchanging in registers beats moving element by element.
+# Fewest neighbours in memory for which transposing in registers is faster than moving element by
+# element.
 _LEAST = 3
 
 
 def transposing_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
-    """Returns the loop of `loops` along which a stage without a smooth loop stores, if its reads
-    run along another loop; else None."""
+    """Returns the loop of `loops` along which a stage stores, if its reads run along another loop;
+    else None.
+
+    The stage has no loop along which both run.
+    """
     if stage.monoid is not None:
         return None
     store_loops = [_unguarded_run(stage, a) for a in stage.written]
@@ -47,7 +51,7 @@ def transposing_blocks(
     """Returns square blocks along the vector loop and the loop along which another access runs,
     both of `loops`.
 
-    Only the stores of a reduction count: it does not hold all of its reads at once.
+    For a reduction only the stores count, because it does not hold all of its reads at once.
     """
     if len(stage.body) > 1 or vector not in loops or vector is None:
         return {}
@@ -67,8 +71,11 @@ def transposing_blocks(
 
 
 def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var | None:
-    """Returns the loop of `stage` whose results lie between those of neighbouring lanes and fill
-    the space there, as the phases of a transposed convolution do; None if there is no such loop."""
+    """Returns the loop of `stage` whose results fill the space between neighbouring lanes; None if
+    there is none.
+
+    The phases of a transposed convolution are such a loop.
+    """
     results = [
         access
         for other in group.stages
@@ -99,8 +106,10 @@ def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
 
 
 def _runs(stage: GroupStage, access: Access) -> Var | None:
-    """Returns the loop along which an access runs through memory; loads outside their guards are
-    masked."""
+    """Returns the loop along which an access runs through memory.
+
+    Guards do not matter for loads, because lanes outside them are masked.
+    """
     loops = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
     return loops[-1] if loops else None
 

@@ -23,7 +23,7 @@ from tcc.schedule.nest import (
     work,
 )
 
-# Fewest trips of a loop whose lanes are loaded one by one.
+# Fewest trips for which a loop is worth vectors whose lanes are loaded one by one.
 _LEAST = 16
 # The score of lanes that are shuffled out of a few vectors; 1 is best.
 _NEAR = 0.3
@@ -32,12 +32,14 @@ _NEAR = 0.3
 def vector_loops(
     group: TileGroup, stage: GroupStage, *, known_size: bool = False
 ) -> dict[GroupStage, Var]:
-    """Returns the vector loop of each stage: a common loop if one suits `stage`, which has the most
-    work, else a loop of the stage's own. Stages without a smooth loop have none. `known_size`: the
-    loop of `stage` must have a known size.
+    """Returns the vector loop of each stage.
 
-    Stages that exchange strips of rows share the channels. Whichever of them has the most work, a
-    common loop suits all of them; vectors along a row would leave tiles of one channel.
+    It is a common loop if one suits `stage`, which has the most work; else each stage has a loop of
+    its own. Stages have none if no loop runs smoothly through memory. `known_size`: the loop of
+    `stage` must have a known size.
+
+    Stages that exchange strips of rows all use a common loop, the channels, whichever of them has
+    the most work. Vectors along a row would leave tiles of one channel.
     """
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
@@ -61,8 +63,11 @@ def vector_loops(
 
 
 def stored_vector(stage: GroupStage) -> Var | None:
-    """Returns the loop along which a stage without a smooth loop stores: its arithmetic and stores
-    are worth vectors although operands are loaded lane by lane."""
+    """Returns the loop along which a stage stores, although its operands are loaded lane by lane;
+    None if there is none.
+
+    Its arithmetic and stores are worth vectors.
+    """
     if stage.monoid is not None or not stage.written:
         return None
     along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stage.written)]
@@ -81,11 +86,11 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 
 
 def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
-    """Returns the elements of a block along `var`: four vectors, or as many as the knobs say, at
-    most half of the registers.
+    """Returns the elements of a block along `var`: four vectors or what the knobs say, at most half
+    of the registers.
 
     A contraction's accumulators take at most two vectors if registers are few. A block is one
-    vector if the parts that a reduction carries, or the results of a point, depend on one another.
+    vector if lanes are loaded one by one, or if the components of the stage depend on one another.
     It is two vectors for a symbolic size with a masked remainder, except for the columns of a
     contraction: a row shorter than a block runs the code of every part of a block.
     """
@@ -104,7 +109,8 @@ def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
 
 
 def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
-    """Returns True if no operand has neighbours along `var` side by side or equal."""
+    """Returns True if no operand has neighbouring or equal elements for neighbours along `var`, so
+    that all lanes are loaded one by one."""
     steps = [stride(a, var) for a in stage.accesses.values()]
     return bool(steps) and all(s not in (0, 1) for s in steps)
 
@@ -134,11 +140,11 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
-    """Returns the loop of a contraction's rows inside the vector loop, along which register blocks
-    run; else None.
+    """Returns the loop of a contraction's rows that runs inside the vector loop in register blocks;
+    else None.
 
-    A block of one vector has few sums, each of which waits for its last value. It may have more
-    rows, in the registers of the missing vectors.
+    A block of one vector has few sums, and each addition waits for the one before. So it may have
+    more rows, in the registers of the missing vectors.
     """
     factors = contraction_factors(stage)
     if factors is None or nest.vector not in nest.order:
@@ -153,10 +159,9 @@ def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
-    """Returns how well blocks along `var` suit memory, at most 1, weighted by the frequency of each
-    access.
+    """Returns how well blocks along `var` suit memory, at most 1.
 
-    A contraction's other operand is broadcast for free.
+    Accesses are weighted by their frequency. A contraction's other operand is broadcast for free.
     """
     score = count = 0.0
     for other in group.stages:
@@ -195,8 +200,8 @@ def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bo
     tables = {a for node, a in stage.accesses.items() if node.indirect and not contracts}
     weighed = []
     for access in all_accesses(stage):
-        # The order of constants can be chosen, also of matrices that data select. Tables whose rows
-        # data select keep their order.
+        # The order of constants can be chosen, also that of matrices selected by data. Tables whose
+        # rows are selected by data keep their order.
         if access in tables or not group.buffers[access.buffer].constant:
             stores_it = access in stores
             plain = not (contracts or stores_it or access.guards)

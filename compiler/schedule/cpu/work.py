@@ -34,14 +34,17 @@ from tcc.schedule.nest import (
     typical,
 )
 
-# An index that at least this many points in a row share is computed once beside them.
+# If at least this many neighbouring points share an index, it is computed once for all of them.
 _MANY = 16
 
 
 @entity
 class StageWork:
-    """The work of one stage. For each vector of results and step of the reduction: `ops` simple
-    vector instructions and `heavy` cycles of functions. `flops` are per element and step."""
+    """The work of one stage.
+
+    For each vector of results and step of the reduction, the stage has `ops` simple vector
+    instructions and `heavy` cycles of functions. `flops` are per element and step.
+    """
 
     stage: GroupStage
     lanes: int
@@ -101,8 +104,11 @@ def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
 
 
 def _bytes_formula(group: TileGroup) -> Index:
-    """Returns `group_bytes` for all sizes; loops that step over one another's elements count as
-    disjoint, up to the whole buffer."""
+    """Returns `group_bytes` as a formula of the sizes.
+
+    Loops that step over one another's elements count as disjoint, up to the size of the whole
+    buffer.
+    """
     by_buffer: dict[int, Index] = {}
     for number, stage in enumerate(group.stages):
         for source, item in global_touches(group, number, stage):
@@ -138,7 +144,7 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
         if access is not None:
             place, base = _place(group, stage, access, node)
             bases = loads.setdefault(place, [])
-            # Reads at indices that data choose are as many places as there are reads.
+            # Reads whose indices depend on data count as separate places.
             bases.append(base + len(bases) * bool(node.indirect))
         elif isinstance(node.source, StageRef):
             touches.append(_block_touch(stage, node, node.source))
@@ -173,8 +179,8 @@ def _place(
 
 
 def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Stride]:
-    """Yields the steps along loops with which data choose places, and the elements that these
-    places lie within."""
+    """Yields the steps along loops that change a data-dependent index, with the number of elements
+    within which the index selects."""
     for loop in stage.loops:
         data_vars = [var for var, scalar in node.indirect if loop in depends(stage, scalar)]
         if data_vars:
@@ -183,8 +189,11 @@ def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Strid
 
 
 def _tile_steps(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
-    """Yields the steps of a buffer in scratch along the loops that tiles cut: it holds its elements
-    for each of their points, as far as the stage that stores it varies with them."""
+    """Yields the steps of a buffer in scratch along the loops that tiles cut.
+
+    The buffer holds elements for each point of these loops, as far as the stage that stores it
+    varies with them.
+    """
     if group.buffers[buffer].place is not None:
         return  # its offsets are those of a result
     writer = _writer(group, buffer)
@@ -221,8 +230,10 @@ def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bo
 
 
 def _block_touch(stage: GroupStage, node: Read, source: StageRef) -> Touch:
-    """Returns the touch of a read of another stage's block, which is dense along the loops that it
-    varies with."""
+    """Returns the touch of a read of another stage's block.
+
+    The block is dense along the loops with which it varies.
+    """
     loops = stage.loops
     read_loops = [v for v in loops if v in free_vars(*node.indices)]
     return _dense_touch(source, False, node.dtype.bytes, read_loops)
@@ -269,8 +280,10 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
 
 
 def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
-    """Returns how often a scalar that varies with the loops `varies` is computed for each vector of
-    a stage: it is hoisted out of the other loops."""
+    """Returns how often a scalar is computed for each vector of a stage.
+
+    The scalar varies only with the loops `varies`; it is hoisted out of the other loops.
+    """
     if len(varies) == len(stage.loops):
         return 1.0
     return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
@@ -279,7 +292,7 @@ def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
 def _varies(
     stage: GroupStage, scalar: Scalar, loops_of: dict[Scalar, frozenset[Var]]
 ) -> frozenset[Var]:
-    """Returns the loops that a scalar varies with; `loops_of` caches them."""
+    """Returns the loops with which a scalar varies; `loops_of` caches them by scalar."""
     loops = loops_of.get(scalar)
     if loops is None:
         inner = () if isinstance(scalar, Read) else children(scalar)
@@ -298,7 +311,7 @@ def _repeated(stage: GroupStage) -> list[Scalar]:
 
 
 def _collect(scalar: Scalar, stage: GroupStage, scalars: dict[Scalar, None]) -> None:
-    """Adds the scalars below `scalar` to `scalars`."""
+    """Adds the scalars below `scalar` to `scalars`, without those that many points share."""
     for child in children(scalar):
         if isinstance(scalar, Read):
             shared_loops = {*stage.loops} - depends(stage, child)

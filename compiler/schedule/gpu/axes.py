@@ -44,7 +44,8 @@ def of_bytes(stage: GroupStage) -> bool:
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:
-    """Returns the most positions of an axis; None for an axis of unbounded size."""
+    """Returns the largest possible number of positions of an axis; None for an axis of unbounded
+    size."""
     tops = all_known(bounds(extent(v))[1] for v in loops)
     return None if tops is None else prod(tops)
 
@@ -55,8 +56,11 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Returns the schedule with loops as axes, each in the first of its `blocks`; loops in blocks
-    of one are no axis."""
+    """Returns a schedule in which each group of loops is an axis with its block size.
+
+    `blocks` are pairs of loops and block size; of several pairs for a loop the first counts. Loops
+    in blocks of one are no axis.
+    """
     sizes: dict[str, int] = {}
     for loops, block in blocks:
         if loops and block > 1:
@@ -66,23 +70,27 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's loops that neither all stages nor a streaming loop share, in the order in
-    which its values lie."""
+    """Returns a stage's loops that it shares neither with all stages nor with a streaming loop.
+
+    They are in the order in which its values are stored.
+    """
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's reduced loops without a streaming loop's, in the order in which its reads
-    of other stages lie."""
+    """Returns a stage's reduced loops, except a streaming loop.
+
+    They are in the order of the storage of the stages that it reads.
+    """
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
     return _along(loops, next(resident, None))
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
-    """Returns the axis along which each stage reduces, and its block of at most `steps`
-    positions."""
+    """Returns the axis along which each stage reduces, and its block size, which is at most
+    `steps`."""
     axes = []
     for stage in group.stages:
         loops = reduced_axis(group, stage)

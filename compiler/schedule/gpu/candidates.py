@@ -81,8 +81,8 @@ _SQUARES = ((32, 64), (64, 64), (32, 32), (16, 64), (16, 32))
 
 
 def _across(group: TileGroup) -> tuple[Var, Var] | None:
-    """Returns the loop along which stores run and the one along which reads run, if both are long
-    and differ; else None."""
+    """Returns two loops: the one along which stores run, and the one along which reads run. None
+    unless both are long and differ."""
     stores = [a for s in group.stages for t in s.stores for a in t]
     reads = [a for s in group.stages for n, a in s.accesses.items() if isinstance(n.source, int)]
     store_loops = [v for v in group.common if stores and stride(stores[0], v) == 1]
@@ -103,8 +103,10 @@ def _across(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _rows(group: TileGroup) -> list[BlockSchedule]:
-    """Returns schedules of rows and the axes along which they are reduced: short rows whole,
-    several to a block; long rows in pieces."""
+    """Returns schedules of rows and the axes along which they are reduced.
+
+    A block holds several short rows whole, or a piece of a long row.
+    """
     common = list(group.common)
     along = [reduced_axis(group, s) for s in group.stages]
     owned = [own_axis(group, s) for s in group.stages]
@@ -122,7 +124,8 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
 
 
 def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, int]]:
-    """Returns pairs of the rows of a block and the positions of each piece of a row."""
+    """Returns pairs: the number of rows in a block, and the number of positions in each piece of a
+    row."""
     if not fits_whole:
         return [(1, piece) for piece in (_LINEAR, 2 * _LINEAR, 4 * _LINEAR)]
     row_limit = min(max(1, 2 * _ROWS // widest), power(count))
@@ -162,7 +165,7 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
         ]
     schedules: list[BlockSchedule] = []
     for columns in (64, 32, 128, 16):
-        # Neighbours along one loop need no division.
+        # Neighbouring columns along one loop need no division of their index.
         divisible = trips(common[-1]) % columns == 0
         parallel = [common[:-1], common[-1:]] if divisible else [common]
         for steps in (32, 64, 16, 128):

@@ -28,10 +28,10 @@ def choose_blocks(
     ledger: Ledger = SILENT,
     site: SiteOf | None = None,
 ) -> BlockSchedule:
-    """Returns the cheapest schedule for `group`, the one for warpgroups if there is one, or the
-    one that `ledger` forces at `site`.
+    """Returns a schedule for `group`.
 
-    Raises `NotBlocks` where none is worth having.
+    It is the one that `ledger` forces at `site`; else one for warpgroups if there is any; else the
+    cheapest. Raises `NotBlocks` where none is worth having.
     """
     schedule = warpgroup_schedule(group, profile) if profile.warpgroups else None
     if schedule is not None and not ledger.listens:
@@ -53,8 +53,8 @@ def choose_blocks(
 def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
     """Returns the schedules for `group`, the cheapest first; equal prices keep their order.
 
-    Schedules that do not fit the device by estimate come last, those that lack the fewest registers
-    first. Raises `NotBlocks` where there is none.
+    Schedules that do not fit the device by estimate come last, in the order of the registers that
+    they lack. Raises `NotBlocks` where there is none.
     """
     pricer = BlockPricer(group, profile)
     choices = _sorted(BlockChoice(s, pricer.price(s)) for s in candidates(group))
@@ -71,5 +71,5 @@ def _sorted(choices: Iterable[BlockChoice]) -> list[BlockChoice]:
 
 
 def _lacking(choice: BlockChoice) -> int:
-    """Returns the registers of a schedule that does not fit, else 0."""
+    """Returns the number of registers by which a schedule does not fit, else 0."""
     return choice.price.usage.registers if choice.price.seconds == IMPOSSIBLE else 0

@@ -1,6 +1,6 @@
 """Prices block schedules: the seconds of a tile group on a GPU, and which resource takes them.
 
-    8192 x 8192 x 8192 halves, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
+    8192 x 8192 x 8192 in f16, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
       ->  2048 tiles, one a processor: 16 rounds ; 1.4 ms of matrix units, 0.6 ms of memory
 
 A roofline of each processor (Williams, Waterman, Patterson 2009) with whole rounds of tiles. The
@@ -21,35 +21,40 @@ from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
 
-# Seconds: from one kernel of a captured graph to the next, until its tiles run; a load from memory
-# and from the cache; a barrier of four warps; combining their lanes through shared memory.
+# Seconds: from one kernel of a captured graph to the next, until its tiles run; of a load from
+# memory, and from the cache; of a barrier of four warps; to combine their lanes through shared
+# memory.
 LAUNCH = 2e-6
 _FAR, _NEAR, _BARRIER, _ACROSS = 6e-7, 2.5e-7, 2e-8, 1.5e-7
-# Bytes that a processor moves in a cycle: from shared memory; from the cache, alone; and when all
-# do (5120 for 108 of an A100, 16384 for 304 of an MI300X, by their makers).
+# Bytes that a processor moves in a cycle: from shared memory; from the cache, if no other processor
+# does; and from the cache if all do. (Their makers state 5120 bytes for 108 processors of an A100,
+# and 16384 for 304 of an MI300X.)
 _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
 # The shares of the peak that are reached by copies of memory, by matrix units that do not throttle,
 # and by dependent multiply-adds of lanes.
 _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
-# The share that instructions of one warp reach where those of several warps are faster.
+# The share of its rate that an instruction reaches for one warp, if it is faster for several warps.
 _ONE_WARP_SHARE = 0.6
-# The share of the factors of a whole sum that lanes keep in registers when they multiply.
+# The share of a sum's factors that lanes keep in registers when they multiply the whole sum.
 _RESIDENT_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
 _ISSUE = 64
 # The share of the cache that keeps data between kernels.
 _CACHE_SHARE = 0.25
-# Bytes of an operand's element, where it is not two.
+# Bytes of an operand's element; types that are not listed have two.
 _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
-# The most tiles of a processor; bytes of shared memory that the system takes for each tile;
-# registers of a lane for addresses and masks.
+# The largest number of tiles on a processor; the bytes of shared memory that the system takes for
+# each tile; the registers of a lane for addresses and masks.
 _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
 @frozen
 class Usage:
-    """The resources of a kernel: `registers` and `private` bytes of a lane, `shared` bytes of a
-    tile."""
+    """The resources of a kernel.
+
+    A lane has `registers`, and `private` bytes for values that registers do not hold. A tile has
+    `shared` bytes of shared memory.
+    """
 
     registers: int
     private: int
@@ -153,7 +158,8 @@ class BlockPricer:
         busy = sum(stage.steps * step for stage, step in zip(runs, steps, strict=True))
         link = sum(m.bytes for stage in runs for m in stage.traffic) / self._link
         spilled = usage.private * schedule.warps * self.profile.lanes
-        # Spilled values are written and read again in every step of the longest loop.
+        # Values that registers do not hold are written and read again in every step of the longest
+        # loop.
         link += 2 * spilled * max((stage.steps for stage in runs), default=1) / self._link
         chain = load + sum(
             self._waits(stage, step, schedule, load)
@@ -201,8 +207,11 @@ class BlockPricer:
         return matrix.batch * max(flops / rate, shared_bytes / self._shared) + issue
 
     def _lane_matmul(self, matrix: Matrix, threads: int) -> float:
-        """Returns the seconds of a matmul of blocks by multiply-adds of lanes: each lane computes a
-        rectangle of the results and loads a row and a column of operands in every step."""
+        """Returns the seconds of a matmul of blocks by multiply-adds of lanes.
+
+        Each lane computes a rectangle of the results; in every step it loads a row and a column of
+        operands.
+        """
         rows, columns = _lane_rectangle(matrix, threads)
         count = matrix.rows * matrix.columns * matrix.depth * matrix.batch
         return count * (1 + (rows + columns) / (rows * columns)) / (self._lanes * _LANE_SHARE)
@@ -210,10 +219,10 @@ class BlockPricer:
     # ---- waiting --------------------------------------------------------------------------------
 
     def _waits(self, stage: StageRun, step: float, schedule: BlockSchedule, load: float) -> float:
-        """Returns the seconds of a stage in a tile that is alone: its blocks, and the loads that
-        nothing hides.
+        """Returns the seconds of a stage in a tile that has a processor to itself.
 
-        Loads of matmuls are in flight while earlier blocks are multiplied.
+        They are the seconds of its blocks, and of the loads that nothing hides. Loads of matmuls
+        are in flight while earlier blocks are multiplied.
         """
         loads = any(not m.touch.store for m in stage.traffic)
         multiplied = stage.matrix is not None
@@ -230,10 +239,10 @@ class BlockPricer:
     # ---- memory ---------------------------------------------------------------------------------
 
     def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
-        """Returns the bytes from and to memory: each byte once if the cache keeps all, else what
-        each round reads, shared by its tiles.
+        """Returns the bytes from and to memory.
 
-        Small values wait in the cache for their reader.
+        Each byte counts once if the cache keeps all of them. Else a byte counts for each round that
+        reads it; the tiles of a round share it. Small values stay in the cache for their reader.
         """
         cached_bytes, transfers = (
             self.profile.cache * _CACHE_SHARE,
@@ -253,8 +262,10 @@ class BlockPricer:
         return bytes_
 
     def _round(self, grid: Sequence[Cut], resident: int) -> tuple[float, dict[Var, int]]:
-        """Returns the number of rounds of all tiles, and the elements that one round covers along
-        each loop of the grid."""
+        """Returns the number of rounds of all tiles, and the elements of a round.
+
+        One round covers these elements along each loop of the grid.
+        """
         free = self.profile.processors * resident
         rounds = 1.0
         spans: dict[Var, int] = {}
@@ -282,7 +293,7 @@ class BlockPricer:
         )
 
     def _usage(self, runs: Sequence[StageRun], schedule: BlockSchedule) -> Usage:
-        """Returns the registers and shared memory as far as the blocks determine them."""
+        """Returns the registers and shared memory, as far as the sizes of blocks determine them."""
         threads = schedule.warps * self.profile.lanes
         accumulators = operands = shared = passing = 0
         for stage in runs:
@@ -307,8 +318,10 @@ class BlockPricer:
 
 
 def _warps_along(warps: int, matrix: Matrix) -> tuple[int, int]:
-    """Returns the number of warps along rows and along columns, so that the block of each warp is
-    as square as possible."""
+    """Returns the number of warps along rows and along columns.
+
+    They make the block of each warp as square as possible.
+    """
     rows = columns = 1
     while rows * columns < warps:
         if matrix.rows * columns >= matrix.columns * rows:

@@ -26,14 +26,14 @@ SIDE = 16
 _COLUMNS = 256
 # Elements of a block that is multiplied and summed without matrix units.
 _ELEMENTS = 1 << 12
-# Steps of a sum of unknown length that are computed at once.
+# Elements in a block along a sum of unknown length.
 _LINEAR = 1024
 
 
 @frozen
 class _Roles:
-    """The loops of a contraction's result: those of both factors, of the first only and of the
-    second only."""
+    """The loops of a contraction's result: `batch` of both factors, `rows` of the first factor
+    only, `columns` of the second only."""
 
     batch: Vars
     rows: Vars
@@ -113,14 +113,18 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
 
 
 def _halves(stage: GroupStage) -> bool:
-    """Returns True if a contraction multiplies halves or bytes; its other operand is then rounded
-    too if necessary."""
+    """Returns True if a contraction multiplies f16, bf16 or bytes.
+
+    Its other operand is then rounded to that type too.
+    """
     return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
 def _sum(group: TileGroup, stage: GroupStage, block: int) -> tuple[list[Var], int]:
-    """Returns the axis of a contraction's sum, and its block: the last loop if it is long and even,
-    else all loops."""
+    """Returns the axis of a contraction's sum, and its block size.
+
+    The axis is the last loop that is long enough and fills blocks evenly, else all loops.
+    """
     loops = reduced_axis(group, stage)
     shortest = 2 * SIDE if of_bytes(stage) else SIDE
     for loop in reversed(loops) if len(loops) > 1 else ():
@@ -136,19 +140,23 @@ _SHAPES = (
     (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
     (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# The most results that the registers of a tile hold; f32 operands lie there too.
+# The most results that the registers of a tile hold: of f32 operands, which lie in registers too,
+# and of f16 or bf16 operands.
 _ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-# Steps of a matmul's sum that a tile computes at once; steps of sums that are combined across
-# lanes, and their columns.
+# Block sizes along a matmul's sum, for f32 and for 16-bit operands. Then block sizes along sums
+# that are combined across lanes, and numbers of their columns.
 _DEPTHS, _DEPTHS_HALVES = (16, 32, 64), (32, 64, 128)
 _STEPS, _MANY = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
-    """Returns schedules for a few rows: the elements are multiplied side by side and summed across
-    lanes, all rows in one block."""
+    """Returns schedules for matmuls of a few rows.
+
+    All rows are in one block. Elements are multiplied one by one, and the products are summed
+    across lanes.
+    """
     few, many = sorted(grid[1:], key=points)
     size = most_positions(few)
     rows = 1 if size is None else min(SIDE, power(size))
@@ -163,7 +171,7 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
 
 
 def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
-    """Returns True if a block is large enough for a tile, and not mostly beyond the ends."""
+    """Returns True if a block is large enough for a tile, and lies mostly inside the matrices."""
     if columns > 1 and columns >= 2 * many:
         return False
     if steps > longest and steps > _STEPS[0]:
@@ -173,8 +181,10 @@ def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
 
 
 def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[BlockSchedule]:
-    """Returns schedules of matmuls whose rows wait in a tile: rows in blocks, all other axes of a
-    row whole."""
+    """Returns schedules of matmuls one after the other, whose rows stay in a tile.
+
+    Rows are cut into blocks; a block covers all other axes of a row.
+    """
     shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
     free_loops = [[v for v in axis if v not in shared] for axis in (first, second)]
     rows = max(free_loops, key=lambda loops: points(loops) if loops else 0)
@@ -199,7 +209,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     ]
 
 
-# Steps of a streaming loop that a tile processes at once.
+# Block sizes along a streaming loop.
 _STREAM_BLOCKS = (16, 32, 64, 128)
 
 

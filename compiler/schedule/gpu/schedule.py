@@ -8,7 +8,7 @@ from tcc.errors import TccError
 from tcc.frozen import frozen
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
-# The name under which matrix units list their rate for floats of one byte, whatever their format.
+# The name under which the rates of matrix units list 8-bit floats, whatever their format.
 FLOAT8_NAME = "f8"
 
 
@@ -20,11 +20,10 @@ class NotBlocks(TccError):
 class BlockSchedule:
     """How a group becomes a block kernel.
 
-    `blocks`: positions of a block along an axis; an axis is named by its loops, outermost first,
-    joined by `+`. Loops without a block advance one element at a time.
-    `parallel`: the axes of the grid, outermost first; together they are the loops that all stages
-    share.
-    `warps` of a tile, and `stages` of loads in flight.
+    `blocks`: pairs of an axis and the positions of a block along it. An axis is named by its loops,
+    outermost first, joined by `+`. Loops without a block advance one element at a time. `parallel`:
+    the axes of the grid, outermost first; together they are the loops that all stages share. A tile
+    has `warps` warps, and `stages` steps of loads in flight.
     """
 
     blocks: tuple[tuple[str, int], ...]
@@ -37,13 +36,16 @@ class BlockSchedule:
 class BlockProfile:
     """The resources of a device; by default those of a large one.
 
-    `processors` run tiles. Each holds `registers` of 32 bits, `threads` lanes (`lanes` to a warp,
-    each with `lane_registers` at most) and `shared_all` bytes of shared memory for its tiles; one
-    tile may have `shared` of them. `clock` is in cycles a second, `bandwidth` of memory in bytes a
-    second, `cache` the bytes of the last cache that all processors share. `flops` is the rate of
-    f32, `matrix` the rates of matrix units by the operands' type; `matrix_warps` execute one of
-    their instructions together. `warpgroups`: kernels may give warps different roles. `limits`
-    bound what becomes one kernel.
+    There are `processors`, which run tiles. A processor holds `registers` of 32 bits, `threads`
+    lanes, and `shared_all` bytes of shared memory for its tiles. A warp has `lanes` lanes, each
+    with at most `lane_registers` registers. One tile may have `shared` bytes of shared memory.
+
+    `clock` is in cycles a second, `bandwidth` of memory in bytes a second, `cache` the bytes of the
+    last cache that all processors share. `flops` is the rate of f32 in flops a second. `matrix` has
+    the same rate of matrix units by the operands' type; `matrix_warps` warps execute one matrix
+    instruction together.
+
+    `warpgroups`: kernels may give warps different roles. `limits` bound what becomes one kernel.
     """
 
     processors: int = 132

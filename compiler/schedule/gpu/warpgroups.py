@@ -1,7 +1,8 @@
-"""Block schedules for two warpgroups with half of a tile's rows each, and one warp that copies.
+"""Block schedules for kernels in which two warpgroups multiply and one warp copies.
 
-The schedule has no price: its loads cost the other lanes nothing, and one warpgroup multiplies
-while the other does not.
+Each warpgroup has half of a tile's rows. The schedule has no price, because other prices do not
+apply to it: its loads take no time of the multiplying lanes, and one warpgroup multiplies while the
+other does not.
 """
 
 from dataclasses import replace
@@ -12,13 +13,14 @@ from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.nest import contraction_factors, points
 
-# Rows of two warpgroups, and the most steps of a streaming loop whose results their registers hold.
+# Rows of a tile with two warpgroups, and the largest block of a streaming loop for which their
+# registers hold the results.
 _ROWS, _STEPS = 128, 128
 
 
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
-    """Returns the schedule of two matmuls of halves along a streaming loop, if there are tiles for
-    half of the processors; else None.
+    """Returns a schedule of two matmuls of f16 or bf16 along a streaming loop, if there are tiles
+    for at least half of the processors; else None.
 
     Raises `NotBlocks` for rows that a tile must hold and cannot.
     """

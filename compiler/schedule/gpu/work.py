@@ -24,7 +24,7 @@ from tcc.schedule.nest import depends, trips, weight
 SECTOR = 32
 # The smallest side of a block that is multiplied as a matrix.
 LEAST_SIDE = 16
-# The fewest bytes that a matrix unit sums.
+# The fewest bytes along a matrix unit's sum.
 LEAST_BYTES = 32
 
 
@@ -57,8 +57,11 @@ class Cut:
 
 @frozen
 class Matrix:
-    """A matmul: rows x columns x steps of the sum, for each element of `batch`; `dtype` is the
-    operands' type."""
+    """A matmul: `rows` x `columns` results, each the sum of `depth` products, for each element of
+    `batch`.
+
+    `dtype` is the operands' type.
+    """
 
     batch: int
     rows: int
@@ -69,8 +72,11 @@ class Matrix:
 
 @frozen
 class TileTraffic:
-    """A touch of memory by all tiles: `bytes` of whole sectors that one tile moves, `all_bytes`
-    that all tiles move, and the `unique` bytes among them."""
+    """A touch of memory, with the bytes of whole sectors that tiles move for it.
+
+    `bytes` are moved by one tile and `all_bytes` by all tiles together; `unique` counts the
+    distinct ones of all tiles.
+    """
 
     touch: Touch
     bytes: float
@@ -80,11 +86,10 @@ class TileTraffic:
 
 @frozen
 class StageRun:
-    """A stage in one tile: `steps` blocks of `elements`, one after the other, with `ops` operations
-    on each element.
+    """A stage in one tile: it computes `steps` blocks one after the other.
 
-    A block has `results`; `matrix` is its matmul, if it is one. `across`: lanes are combined at the
-    end.
+    A block has `elements`, with `ops` operations on each, and `results`. `matrix` is its matmul, if
+    it is one. `across`: lanes are combined at the end.
     """
 
     steps: int
@@ -117,8 +122,8 @@ class StageFacts:
 
     @cached_property
     def dtype(self) -> str:
-        """Returns the type of a contraction's operands as matrix units see it: halves if either is,
-        or bytes."""
+        """Returns the type of a contraction's operands as matrix units see it: a 16-bit type if
+        either operand has it, or bytes."""
         if of_bytes(self.stage):
             return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
         types = [n.dtype for n in self.stage.accesses]

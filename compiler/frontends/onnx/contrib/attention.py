@@ -3,7 +3,7 @@
     GroupQueryAttention(q, k, v, past_k, past_v, lengths, total, cos, sin)
       ->  k = concat(past_k, rotary(k)) ; v = concat(past_v, v) ; attention(rotary(q), k, v)
 
-A cache grows by the rows of a run if its length is symbolic, or the model says so.  Otherwise it
+A cache grows by the rows of a run if its length is symbolic, or if the model says so. Otherwise it
 has its final length, and new rows are written at the end of each sequence.
 """
 
@@ -210,8 +210,11 @@ def _attention(ctx: NodeContext) -> Results:
 
 
 def _quantised_attention(ctx: NodeContext) -> Results:
-    """Attention on quantised inputs: a scale and a zero point for x, and for all weights or each
-    column."""
+    """Converts attention on quantised inputs.
+
+    The input x has one scale and zero point. The weights have one scale and zero point in all, or
+    one for each column.
+    """
     _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
     x = (ctx.input(0), ctx.input(3), ctx.optional(6))
     weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
@@ -222,8 +225,11 @@ def _quantised_attention(ctx: NodeContext) -> Results:
 def _attended(
     ctx: NodeContext, packed: Operand, *, mask: int, past: int, bias: Operand | None
 ) -> Results:
-    """Computes attention from packed queries, keys and values, and the cache with the new rows;
-    `mask` and `past` are numbers of operands, `bias` is added to the scores."""
+    """Returns attention of packed queries, keys and values, and the cache with the run's rows
+    appended.
+
+    `mask` and `past` are the numbers of inputs; `bias` is added to the scores.
+    """
     width = as_int(packed.shape[-1])
     if width is None:
         raise ctx.fail("the widths of queries, keys and values are not known")
@@ -282,8 +288,10 @@ def _group_query(ctx: NodeContext) -> Results:
 
 
 def _sink(ctx: NodeContext, heads: int) -> Operand | None:
-    """Returns an additional score of each head's softmax that belongs to no key, `[heads]`, or
-    None."""
+    """Returns the score of each head's sink, `[heads]`, or None.
+
+    A sink is one more entry of the softmax, which belongs to no key.
+    """
     operand = ctx.optional(11)
     if operand is not None:
         return ctx.holds(ctx.ranked(operand, 1), 0, heads)
@@ -341,7 +349,7 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
 class _Cache:
     """The positions of a run's rows in a cache of keys or values.
 
-    `even`: all sequences have `before` rows already, and the cache grows.  `places` are the
+    `even`: all sequences already have `before` rows, and the cache grows. `places` are the
     positions of the run's rows, `[batch, position]`.
     """
 
@@ -380,8 +388,10 @@ class _Cache:
         return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
 
     def shown(self, key_count: Index, window: int) -> Operand:
-        """Returns a mask of the keys that each query sees, with `window` at least 0 only the last
-        so many."""
+        """Returns a mask of the keys that each query sees.
+
+        If `window` is at least 0, a query sees only the last `window` keys up to its position.
+        """
         ctx = self.ctx
         batch, length = self.places.shape
         query_positions = ctx.reshape(self.places, (batch, 1, length, 1))

@@ -13,8 +13,10 @@ from tcc.frontends.scope import Operand
 
 
 def _operand(ctx: NodeContext, *supported: str) -> Operand:
-    """Returns the only input.  All ranks take part: a node may give their number, but no
-    selection."""
+    """Returns the only input.
+
+    All ranks take part: a node may state the number of ranks, but may not select some of them.
+    """
     unsupported = sorted({a.name for a in ctx.node.attribute} - {*supported})
     if unsupported or len(ctx.inputs) != 1:
         raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")

@@ -17,8 +17,7 @@ from tcc.ir.types import BOOL, F64, I32, I64
 
 
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
-    """Returns the numbers `count`, `count + 1`, ..., `size` in all, as i64; from 0 on without a
-    count."""
+    """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
     numbers = ctx.counted(size)
     return numbers if count is None else numbers + ctx.cast(count, I64)
 
@@ -27,7 +26,7 @@ def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
 
 
 def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
-    """Converts GELU, of x + bias if there is a bias."""
+    """Converts GELU of x, or of x + bias if there is a bias."""
     x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
@@ -57,8 +56,10 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 
 
 def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
-    """Returns a norm of the sum of two values and, if present, the vector in operand `bias`; and
-    the sum."""
+    """Returns two results: a norm of the sum, and the sum.
+
+    The sum is that of two values and, if present, of the vector in operand `bias`.
+    """
     x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
@@ -79,8 +80,11 @@ def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
 def embedded(
     ctx: NodeContext, table: Callable[[int], Operand], places: Operand | None = None
 ) -> Results:
-    """Returns the norm of the sum of a token's row, a position's and, if present, a segment's;
-    `table` returns operands 2 to 6."""
+    """Returns the norm of the sum of three rows: that of a token, that of its position and, if
+    present, that of its segment.
+
+    `table(n)` returns operand n, from 2 to 6.
+    """
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
         raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
@@ -124,7 +128,8 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:
-    """Converts the dropout of x + bias, plus residual; outside of training nothing is dropped."""
+    """Converts the dropout of x + bias, and the residual that is added to it; nothing is dropped
+    outside of training."""
     added = ctx.input(0) + ctx.input(1)
     residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
     drops = False if training is None else ctx.truth(training)

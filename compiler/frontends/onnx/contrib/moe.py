@@ -22,8 +22,10 @@ _FIRST, _ZEROS, _ROUTED = 2, 11, 14
 
 
 def _moe(ctx: NodeContext) -> Results:
-    """Converts MoE; from input 2 on come the matrices [experts, out, in] and the bias of each
-    matmul."""
+    """Converts MoE.
+
+    From input 2 on, each matmul has two inputs: its matrices [experts, out, in] and its bias.
+    """
     shares = ctx.emit("softmax", _scores(ctx), axis=1)
     share, index = _best(ctx, shares)
     return _layer(ctx, 2, lambda matmul: ctx.input(_FIRST + 2 * matmul), share, index)
@@ -37,7 +39,7 @@ def _scores(ctx: NodeContext) -> Operand:
 
 
 def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
-    """Returns the best scores of each token, and the experts to which they belong."""
+    """Returns the best scores of each token, and the numbers of their experts."""
     count = ctx.integer("k", 1)
     experts = as_int(scores.shape[1])
     if experts is not None and not 1 <= count <= experts:
@@ -52,8 +54,11 @@ def _layer(
     share: Operand,
     index: Operand,
 ) -> Results:
-    """Returns the weighted sum of the experts' results; operands of successive matmuls are `stride`
-    inputs apart."""
+    """Returns the weighted sum of the experts' results.
+
+    The inputs of successive matmuls are `stride` numbers apart. `share` and `index` are the weight
+    and the number of each of a token's experts.
+    """
     x, scores = ctx.present(2)
     count = ctx.integer("k", 1)
     if ctx.flag("use_sparse_mixer"):
@@ -84,7 +89,7 @@ class _Experts:
         return self.ctx.optional(_FIRST + self.stride * matmul) is not None
 
     def matmul(self, rows: Operand, matmul: int) -> Operand:
-        """Multiplies rows with the matrices of a matmul and adds its bias; `[tokens, k, 1,
+        """Multiplies rows with the matrices of a matmul and adds its bias; returns `[tokens, k, 1,
         out]`."""
         ctx = self.ctx
         matrices = ctx.emit("gather", self.matrices(matmul), self.index, axis=0)
@@ -97,7 +102,7 @@ class _Experts:
 
 
 def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
-    """Returns the operand of the second matmul."""
+    """Returns the activated rows, which the second matmul reads."""
     up = experts.matmul(tokens, _UP)
     gated = experts.has(_GATE)
     match ctx.text("activation_type", "relu"):
@@ -119,8 +124,8 @@ def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
 def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -> Operand:
     """Returns `g * sigmoid(alpha * g) * (l + beta)`.
 
-    `swiglu_fusion` says how g and l lie in the first matmul's result: alternating (1) or one after
-    the other (2); with 0, `l` is the gate's matmul.
+    `swiglu_fusion` says where g and l are. With 1 they alternate in the first matmul's result, and
+    with 2 they lie there one after the other. With 0, `l` is the result of the gate's matmul.
     """
     fusion = ctx.integer("swiglu_fusion", 0)
     if fusion == 0:
@@ -145,7 +150,10 @@ def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -
 
 
 def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: bool) -> Operand:
-    """Returns one of two values that alternate, or lie one after the other, along the last axis."""
+    """Returns value `number` of two.
+
+    Along the last axis the two values alternate, or lie one after the other.
+    """
     zero = const(0)
     start: Index = const(number if alternate else number * width)
     return ctx.emit(
@@ -163,8 +171,8 @@ def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: boo
 def _quantised(ctx: NodeContext) -> Results:
     """Converts QMoE.
 
-    From input 2 on come the levels, scales and bias of each matmul, then their zero points.  Shares
-    are an operand, or a softmax of the best scores alone.
+    From input 2 on come the levels, scales and bias of each matmul, then their zero points. The
+    shares are an operand, or a softmax over the best scores alone.
     """
     if ctx.text("quant_type", "int") != "int":
         raise ctx.fail(

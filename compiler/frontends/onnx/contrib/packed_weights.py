@@ -33,9 +33,10 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
     zero point.
 
-    Without zero points, the middle of the levels' range is zero.  `g_idx` has the block of each
-    level, also for its zero point (ONNX Runtime's CPU kernel ignores packed zero points then).
-    `accuracy_level` allows rounding of x, which this converter does not use: the matmul is in f32.
+    Without zero points, the middle of the levels' range stands for zero. `g_idx` has the block of
+    each level, from which the level takes its scale and its zero point. (ONNX Runtime's CPU kernel
+    ignores packed zero points if there is a `g_idx`.) `accuracy_level` allows rounding of x, which
+    this converter does not use: the matmul is in f32.
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
@@ -65,8 +66,8 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
 def _matmul_bnb4(ctx: NodeContext) -> Results:
     """Multiplies `x` with N rows of K numbers from a table of 16.
 
-    The numbers' positions in the table are packed, the first of two in the high half of a byte.
-    Each block of numbers, counted over all rows, has a factor.
+    The numbers are stored as positions in the table, two in a byte, the first in the high four
+    bits. The numbers of all rows are cut into blocks, each of which has a factor.
     """
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
     kind = ctx.integer("quant_type")
@@ -111,7 +112,8 @@ def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
 
 
 def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
-    """Returns the block of each level of a row, None where the model does not say."""
+    """Returns the number of the block of each level in a row; None if the model does not give
+    it."""
     if ctx.optional(4) is None:
         return None
     groups = ctx.static(4, "g_idx").reshape(-1)
@@ -145,8 +147,8 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
 def _rows_of_bytes(
     ctx: NodeContext, number: int, what: str, rows: int, levels: int, bits: int
 ) -> Array:
-    """Returns a constant operand of bytes; raises `UserError` unless it has as many as `levels`
-    fill."""
+    """Returns a constant operand of bytes; raises `UserError` unless its bytes hold exactly `rows`
+    of `levels`."""
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
         raise ctx.fail(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
@@ -162,8 +164,11 @@ def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
 def unpacked(
     ctx: NodeContext, number: int, what: str, dtype: DType, count: int | None = None
 ) -> Operand:
-    """Unpacks a constant operand of bytes to levels along the last axis.  Each row ends with a
-    whole byte; `count` cuts its unused levels off."""
+    """Unpacks a constant operand of bytes to levels along the last axis.
+
+    Each row begins with a new byte. `count` is the number of levels in a row; unused ones at its
+    end are cut off.
+    """
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or not data.ndim:
         raise ctx.fail(f"{what} are no rows of bytes")

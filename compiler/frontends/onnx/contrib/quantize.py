@@ -22,7 +22,7 @@ from tcc.ir.types import F32, U8
 
 
 def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
-    """Returns operand `first` as floats; its scale and zero point follow it."""
+    """Returns operand `first` as floats; the next two operands are its scale and zero point."""
     return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
 
 
@@ -34,7 +34,7 @@ def _scaled(
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
-    """Quantises `y` with operands `scale` and the next one, to the type of `like`."""
+    """Quantises `y` to the type of `like`, with operand `scale` and the zero point behind it."""
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and ctx.reshape(zero, step.shape)
     to = like.dtype if zero is None else zero.dtype
@@ -82,8 +82,10 @@ def _concat(ctx: NodeContext) -> Results:
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    """Converts QGemm: an int8 matmul with an i32 bias in the sums' scale; floats without a scale of
-    y."""
+    """Converts QGemm, an int8 matmul with an i32 bias in the scale of the sums.
+
+    The result is floats if y has no scale.
+    """
     a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
     if alpha != 1:
         a_scale = a_scale * alpha
@@ -143,8 +145,8 @@ def _dynamic_matmul(ctx: NodeContext) -> Results:
 def _gather_blocks(ctx: NodeContext) -> Results:
     """Gathers rows of a table of levels whose blocks have scales.
 
-    Without zero points, bytes are relative to the middle of their range; elements of 4 bits are
-    used as they are.
+    Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
+    4-bit type are used as they are.
     """
     data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
@@ -163,8 +165,11 @@ def _gather_blocks(ctx: NodeContext) -> Results:
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:
-    """Converts QEmbedLayerNormalization: each table's scale is 6 operands behind it, its zero point
-    11."""
+    """Converts QEmbedLayerNormalization.
+
+    The scale of a table is the operand 6 numbers after it, the zero point the operand 11 numbers
+    after it.
+    """
     return embedded(
         ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
     )

@@ -25,7 +25,10 @@ def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand
 def activation(
     ctx: Emitter, name: str, alphas: Iterator[float], betas: Iterator[float]
 ) -> Activation:
-    """Returns the function of a lower-case name; it takes its parameters from the iterators."""
+    """Returns the activation function with this lower-case name.
+
+    The function takes its parameters, if it has any, from the iterators.
+    """
     if name in _PLAIN:
         return lambda inner, x: inner.emit(name, x)
     if name in _ALPHA:

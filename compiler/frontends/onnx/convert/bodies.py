@@ -43,10 +43,10 @@ def import_body(
 ) -> Body:
     """Imports a body for inputs of `types`; it sees the enclosing `symbols`.
 
-    The first outputs are reshaped to the `ranks` where they have one element, and wrapped to the
-    dtypes `due`, so that an optional stays one.  The first output may be a `condition` of a type.
-    Every run checks that the first outputs keep the sizes of `fixed_types`.  The first input counts
-    the trips from `first_trip` on.
+    The first outputs are reshaped to the `ranks` if they have one element. They are converted to
+    the dtypes `due`, so that an optional stays an optional. With a `condition`, the first output is
+    a condition of that type. Every run checks that the first outputs have the sizes of
+    `fixed_types`. The first input counts the iterations from `first_trip` on.
     """
     scope = ctx.scope.body(ctx.loc, name, symbols)
     here = ctx.inside(scope)
@@ -69,7 +69,10 @@ def import_body(
 def finished(
     ctx: NodeContext, outputs: Sequence[Operand], ranks: Sequence[int | None] = ()
 ) -> Body:
-    """Returns the body that `ctx` has written; first outputs of one element get the `ranks`."""
+    """Returns the body whose nodes `ctx` has added.
+
+    Its first outputs get the `ranks` if they have one element.
+    """
     ranked = (of_rank(ctx, o, rank) for o, rank in zip(outputs, ranks, strict=False))
     outputs = (*ranked, *outputs[len(ranks) :])
     return Body(ctx.scope.builder.finish(o.value for o in outputs), outputs)
@@ -137,10 +140,10 @@ def end(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand:
 
 @dataclass(slots=True)
 class Outside:
-    """Types of a node's results.
+    """The types of a node's results, outside of its bodies.
 
-    Sizes that only the node's bodies know become new symbols.  Dimensions that are equal in every
-    body share one symbol.  `symbols` are the enclosing symbols.
+    Sizes that are known only inside a body become new symbols. Dimensions that are equal in every
+    body share one symbol. `symbols` are the enclosing symbols.
     """
 
     ctx: NodeContext

@@ -43,9 +43,9 @@ def choose(
 ) -> Sequence[Operand]:
     """Returns the results of the first branch where the condition holds, else of the second.
 
-    Where the branches return results of different ranks, all following nodes are imported in each
-    branch.  If that fails in one branch, every run must take the other one, and checks it.
-    `demand` gives a reason why the run must take the first branch then.
+    If the branches return results of different ranks, all following nodes are imported in each
+    branch. If that import fails in one branch, every run checks that it takes the other one.
+    `demand` is the reason that the check gives if the run must take the first branch.
     """
     symbols = set(ctx.session.symbols)
     bodies = [_body(ctx, *pair, symbols) for pair in zip(branches, _NAMES, strict=True)]
@@ -54,7 +54,7 @@ def choose(
     pairs = list(zip(*(body.types for body in bodies), strict=True))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
-            # A value has one rank; one element broadcasts equally with any number of axes.
+            # A value has one rank. Values of one element broadcast equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
             bodies = [
                 _body(ctx, *pair, symbols, ranks) for pair in zip(branches, _NAMES, strict=True)
@@ -95,7 +95,7 @@ def _if_node(
     )
 
 
-_MOST_WAYS = 4  # nested; each level doubles the nodes that follow
+_MOST_WAYS = 4  # nested branches; each level doubles the nodes that follow
 
 
 def _with_rest_of_graph(
@@ -107,8 +107,8 @@ def _with_rest_of_graph(
 ) -> Sequence[Operand]:
     """Imports branches with results of different ranks ("squeeze the axis if it is 1").
 
-    A value has one rank, so all following nodes are imported in each branch.  Where that succeeds
-    in one branch alone, every run must take that branch, and checks it.
+    A value has one rank, so all following nodes are imported in each branch. If that succeeds in
+    one branch only, every run checks that it takes that branch.
     """
     scope, session, equality = ctx.scope, ctx.session, condition.equality
     depth, calls = session.depth, session.calls
@@ -183,8 +183,10 @@ _LARGEST_BATCH = 64  # elements; a scan of opset 8 is unrolled over the batch
 
 
 def _scan_of_batch(ctx: NodeContext) -> Results:
-    """Converts Scan of opset 8: states and sequences have a leading batch axis; each element is
-    scanned."""
+    """Converts Scan of opset 8, whose states and sequences have a leading batch axis.
+
+    Each element of the batch is scanned by itself.
+    """
     operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
     batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
     if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
@@ -211,7 +213,7 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
-    # The op scans along leading axes: other axes are transposed there, and rows back.
+    # The op scans along leading axes: other axes are moved to the front, and back in the results.
     sources = [ctx.moved(o, axis, 0) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)

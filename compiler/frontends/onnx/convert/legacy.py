@@ -1,7 +1,8 @@
 """Operators of opsets 1 to 6 whose meaning differs from opset 7.
 
-All other operators are imported as those of opset 7.  An attribute enabled broadcasting, and the
-attribute `axis` gave the first operand's axis at which the second operand's axes begin.
+All other operators are imported as those of opset 7. In the old opsets an attribute enabled
+broadcasting. The attribute `axis` gave the first operand's axis to which the second operand's first
+axis corresponds.
 """
 
 from onnx import TensorProto
@@ -15,7 +16,8 @@ from tcc.ir.index import const
 
 
 def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
-    """Appends axes of extent one to `y`, so that its own axes begin at the attribute `axis`."""
+    """Appends axes of extent one to `y`, so that its first axis corresponds to axis `axis` of
+    `x`."""
     if not ctx.flag("broadcast") or not ctx.has("axis"):
         return y
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
@@ -94,7 +96,7 @@ CONVERTERS: Converters = {
     "Cast": _cast,
     "Upsample": _upsample,
 }
-# Operators whose oldest form passes its parameters in another way, and the opset that changed it.
+# Operators whose oldest form takes its parameters in another way, with the opset that changed this.
 _CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}
 
 

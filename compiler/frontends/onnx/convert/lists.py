@@ -1,7 +1,7 @@
 """Converters of sequences and optionals.
 
-A list whose entries the import knows stays a tuple of operands (`Operand.items`): reading it at a
-constant position adds no node to the graph.  Other lists are values of the run.
+A list whose entries the import knows stays a tuple of operands (`Operand.items`); reading it at a
+constant position adds no node to the graph. Other lists become values of the graph.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _kind(operand: Operand) -> ListType:
 
 
 def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optional: bool) -> Operand:
-    """Returns a list of known entries; it becomes a value when a node reads it."""
+    """Returns a list of known entries; it becomes a value of the graph when a node reads it."""
     row = OPS["list_make"]
     try:
         (type,) = row.infer([item.type for item in items], row.attrs(dtype, optional))
@@ -42,7 +42,8 @@ def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optiona
 
 
 def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None]:
-    """Returns an operand with a position, as one i64, and its constant value, else None."""
+    """Returns a position from an input as an operand of one i64, and its value; None for an absent
+    input or an unknown value."""
     operand = ctx.optional(number)
     if operand is None:
         return None, None
@@ -54,7 +55,7 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
 
 
 def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
-    """Returns a constant position counted from the front; raises `UserError` outside `[0,
+    """Returns the constant position `at` counted from the front; raises `UserError` outside `[0,
     places)`."""
     position = at + count if at < 0 else at
     if not 0 <= position < places:
@@ -108,7 +109,7 @@ def _split(ctx: NodeContext) -> Results:
 
 
 def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> list[Index] | None:
-    """Returns the sizes of the pieces, None where only the run knows their number."""
+    """Returns the sizes of the pieces; None if their number is known only at run time."""
     length = as_int(extent)
     if lengths is not None and lengths.rank:
         if lengths.known is None:
@@ -211,7 +212,7 @@ def _get_element(ctx: NodeContext) -> Results:
 
 
 def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
-    """Wraps a value as an optional where `due` is an optional."""
+    """Returns the operand, as an optional if `due` is the type of an optional."""
     if isinstance(due, ListType) and due.optional and operand.dtype is not due:
         inner = operand.dtype
         if not (isinstance(inner, ListType) and inner.optional):

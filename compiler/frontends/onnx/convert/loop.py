@@ -35,9 +35,9 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-_MOST_WRITTEN = 8  # unrolled trips that always run
-_MOST_BRANCHES = 4  # unrolled trips where some may not run
-_MOST_CHANGES = 3  # changes of the rank of one element; then its rank is fixed
+_MOST_WRITTEN = 8  # unrolled iterations that always run
+_MOST_BRANCHES = 4  # unrolled iterations, if some may not run
+_MOST_CHANGES = 3  # changes of the rank of a one-element value; then its rank is fixed
 
 
 @frozen
@@ -127,11 +127,11 @@ def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
 def _ended(
     ctx: NodeContext, loop: _LoopState, types: Sequence[TensorType], symbols: set[str]
 ) -> Sequence[Operand]:
-    """Returns the results where no trip follows; one element gets the rank that a trip would
-    return.
+    """Returns the results if no further trip runs.
 
-    `types` are those of a trip's results.  Without rows the result has size 0 where a size is not
-    computed from `symbols`.
+    A value of one element gets the rank that it would have after a trip; `types` are the types of a
+    trip's results. Without rows, the result has size 0 along each axis whose size does not follow
+    from `symbols`.
     """
     count = len(loop.carried)
     pairs = zip(loop.carried, types, strict=False)
@@ -144,7 +144,7 @@ def _ended(
 
 
 def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
-    """Returns the rows of the unrolled trips, all in the shape of the first trip's."""
+    """Returns the rows of the unrolled trips, each in the shape of the first trip's row."""
     return [
         ctx.stack([_like(ctx, row, rows[0].shape) for row in rows], 0)
         for rows in zip(*loop.rows, strict=True)
@@ -186,8 +186,10 @@ def _as_loop(
 
 
 def _head_types(proto: onnx.GraphProto) -> list[TensorType]:
-    """Returns the types of the trip number and the condition; a body may declare them with an
-    axis."""
+    """Returns the types of the trip number and the condition.
+
+    They are scalars, or have one axis if the body declares it.
+    """
     return [
         TensorType(dtype, (const(1),) * min(1, len(value.type.tensor_type.shape.dim)))
         for dtype, value in zip((I64, BOOL), proto.input, strict=False)
@@ -195,13 +197,16 @@ def _head_types(proto: onnx.GraphProto) -> list[TensorType]:
 
 
 def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple[Body, bool]:
-    """Returns the body for types that an iteration keeps, and True; False if an iteration changes a
-    rank.
+    """Returns the body for types that an iteration does not change, and True; or False if an
+    iteration changes a rank.
 
-    Dimensions that an iteration changes become symbols.  Dimensions that begin equal, and that an
-    iteration changes to equal sizes, share one symbol; the next import of the body has to confirm
-    it. A value of one element gets the rank that iterations settle on, and its rows that of the
-    first iteration.  A rank of more elements that depends on it counts as a change too.
+    Dimensions that an iteration changes become symbols. Dimensions that are equal before the
+    iteration and equal after it share one symbol; the next import of the body has to confirm that
+    they stay equal.
+
+    A value of one element gets the rank that iterations settle on. Its rows get the rank of the
+    first iteration. It counts as a change of rank if the rank of a value with more elements depends
+    on it.
     """
     heads = _head_types(loop.proto)
     types = tuple(operand.type for operand in loop.carried)
@@ -248,12 +253,12 @@ def _widened(
     carried_symbols: set[Index],
     symbol_of: dict[tuple[Index, Index], Index],
 ) -> TensorType | None:
-    """Returns the type `old` with symbols for sizes that differ in `new`; None where the ranks
-    differ of more than one element.
+    """Returns the type `old` with symbols for sizes that differ in `new`.
 
-    New symbols are added to `carried_symbols`.  `symbol_of` maps a pair of sizes, before and after
-    an iteration, to its symbol.  Where sizes of one symbol become different, the first pair keeps
-    it.
+    Returns None if the ranks differ and the value has more than one element. New symbols are added
+    to `carried_symbols`. `symbol_of` maps a pair of sizes, before and after an iteration, to its
+    symbol. If dimensions of one symbol change to different sizes, only the first pair keeps the
+    symbol.
     """
     dtype = joined(old.dtype, new.dtype)
     if dtype is None:
@@ -284,7 +289,7 @@ def _unsteady(ctx: NodeContext, loop: _LoopState, body: Body) -> UserError:
 
 
 def _trip_count(ctx: NodeContext, loop: _LoopState, body: Body) -> Index | None:
-    """Returns the number of iterations, where the trip count alone ends the loop, else None."""
+    """Returns the number of iterations if only the trip count ends the loop, else None."""
     if loop.trips is None or loop.trips.known is None:
         return None
     begins = loop.condition is None or ctx.truth(loop.condition) is True

@@ -103,8 +103,10 @@ def _reshape(ctx: NodeContext) -> Results:
 
 
 def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
-    """Returns the number of elements of `shape` divided by `others`; equal dimensions cancel
-    first."""
+    """Returns the product of `shape` divided by the product of `divided_by`.
+
+    Equal dimensions cancel first.
+    """
     numerator = list(shape)
     divisors: list[Index] = []
     for size in divided_by:
@@ -119,7 +121,7 @@ def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
 def _resolved_at_run_time(
     ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
 ) -> Operand:
-    """Returns a computed shape with its 0 and -1 replaced by sizes that the run computes."""
+    """Returns a target shape that the run computes, with its 0 and -1 replaced by sizes."""
     count = _length(ctx, shape, "the shape")
     if not keeps_zero:
         source_sizes = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
@@ -151,7 +153,8 @@ def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
 
 
 def late_axes(ctx: NodeContext, number: int) -> Operand | None:
-    """Returns the operand of `axes_argument` where only the run knows its elements, else None."""
+    """Returns the operand of `axes_argument` if its elements are known only at run time, else
+    None."""
     operand = ctx.optional(number)
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
@@ -223,7 +226,7 @@ def _split(ctx: NodeContext) -> Results:
     if len(sizes) != parts:
         raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
     length = sum(sizes, const(0))
-    if is_long(length):  # a long formula for the axis would get a symbol of its own
+    if is_long(length):  # a long formula would get a symbol of its own for the axis
         ctx.require(length, extent, "the parts of a split are its axis")
         sizes = (*sizes[:-1], extent - length + sizes[-1])
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
@@ -238,7 +241,8 @@ def _expand(ctx: NodeContext) -> Results:
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
-    """Returns a computed target shape with its ones replaced by the operand's sizes."""
+    """Returns a target shape that the run computes, with its ones replaced by the operand's
+    sizes."""
     count = _length(ctx, shape, "the shape")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
     source_sizes = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
@@ -255,7 +259,10 @@ def _tile(ctx: NodeContext) -> Results:
 
 
 def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
-    """Returns pads of all axes, from pads of axes that only the run knows."""
+    """Returns the pads of all axes.
+
+    `pads` are those of `axes`, whose numbers are known only at run time.
+    """
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
     marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
@@ -324,7 +331,7 @@ def _slice(ctx: NodeContext) -> Results:
 
 
 def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
-    """Slices along axes, or with steps, that only the run knows."""
+    """Slices along axes, or with steps, that are known only at run time."""
     late, named_axes = late_axes(ctx, 3), axes_argument(ctx, 3)
     if late is not None:
         axes = run_axes(ctx, late, x.rank)
@@ -345,9 +352,9 @@ def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
 def _positions(
     ctx: NodeContext, operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = ()
 ) -> Dims:
-    """Returns starts or ends.
+    """Returns the starts or ends of a slice, counted from the front.
 
-    Where the import does not know the sign, the run adds the axis' size to negative ones.  No
+    The axis' size is added to negative ones, by the run if their sign is known only there. No
     position is below its entry of `lowest`, by default 0.
     """
     elements = operand.known

@@ -7,8 +7,8 @@ from tcc.ir.types import F32, U8
 
 
 def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
-    """Returns the axis of a scale with several elements; for other scales the axis means
-    nothing."""
+    """Returns the axis of a scale with several elements; a scale of one element has no axis, so 0
+    stands for it."""
     if scale.rank == 0 or scale.type.static_shape == (1,):
         return 0
     return ctx.axis_of("axis", x.rank, 1)

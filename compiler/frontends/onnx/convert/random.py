@@ -11,8 +11,11 @@ from tcc.ops.shapes import FLOATS
 
 
 def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
-    """Returns the seed in the model, None without one.  The bits of the float are the seed, so that
-    its fraction counts, or `as_integer` its integer value."""
+    """Returns the seed that the model gives, else None.
+
+    The 64 bits of the float attribute as f64 are the seed, so that its fraction counts. With
+    `as_integer`, the attribute is an integer.
+    """
     if not ctx.has("seed"):
         return None
     if as_integer:
@@ -22,8 +25,10 @@ def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
 
 
 def _drawn(law: str, *numbers: str) -> Converter:
-    """Returns a converter of draws in the shape of the input, or of an attribute; `numbers` name
-    the attributes whose defaults are 0 and 1."""
+    """Returns a converter that draws numbers in the shape of the input, or of an attribute.
+
+    `numbers` name the law's parameters: attributes with the defaults 0 and 1.
+    """
 
     def convert(ctx: NodeContext) -> Results:
         x = ctx.optional(0)

@@ -28,8 +28,10 @@ from tcc.ir.types import I64
 
 
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
-    """Returns the activation functions, direction by direction; alphas and betas are taken in
-    order."""
+    """Returns the activation functions, direction by direction.
+
+    Each function takes its parameters from the attributes' lists of alphas and betas, in order.
+    """
     declared_names = ctx.texts("activations") if ctx.has("activations") else ()
     names = declared_names or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
@@ -90,11 +92,10 @@ def _is_quantised(ctx: NodeContext) -> bool:
 
 
 def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
-    """Returns the same as `_weights` from quantised weights.
+    """Returns the same as `_weights`, for quantised weights.
 
-    A weight is [input, gates * hidden], with one scale and zero point, or one for each column.  The
-    whole input is quantised at once; in each step the states of all sequences are quantised
-    together.
+    A weight is [input, gates * hidden], with one scale and zero point, or with one for each column.
+    The whole input is quantised at once. Each step quantises the states of all sequences together.
     """
     weight, recurrence = (
         (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
@@ -157,7 +158,8 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
 def _run_direction(
     ctx: NodeContext, layer: _Layer, number: int, reverse: bool
 ) -> tuple[Operand, ...]:
-    """Runs one direction; returns (rows [time, batch, hidden], last states [batch, hidden]...)."""
+    """Runs one direction; returns the rows [time, batch, hidden], then each last state [batch,
+    hidden]."""
     cell, projected = _cell(ctx, layer, number)
     states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)

@@ -50,8 +50,11 @@ def _softmax(op: str) -> Converter:
 
 
 def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
-    """Emits a softmax along `axis`.  Before opset 13 the operators flatten the axes before `axis`,
-    and the axes from it on, to a matrix, and work on its rows."""
+    """Emits `op`, such as softmax, along `axis`.
+
+    Before opset 13 the operators work on the rows of a matrix, to which they reshape x. Its columns
+    are the elements of `axis` and all later axes.
+    """
     if opset >= 13 or axis == x.rank - 1:
         return ctx.emit(op, x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])

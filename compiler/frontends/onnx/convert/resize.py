@@ -18,8 +18,8 @@ from tcc.ir.types import F32, F64, I64, DType
 def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
     """Returns `floor(dim * scale)` in f32, as ONNX's shape inference computes it.
 
-    For a symbolic size it is a quotient by the fraction nearest to the scale; None where the
-    quotient and the f32 result differ for a size below 2^16.
+    A symbolic size is multiplied by the fraction nearest to the scale, and the product is rounded
+    down. None if this differs from the f32 result for a size below 2^16.
     """
     if not math.isfinite(scale) or scale <= 0:
         raise ctx.fail(f"a scale is {scale}")
@@ -95,8 +95,8 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
 class _Target:
     """The output shape of a Resize and the scale of each axis.
 
-    A scale is None where it follows from the sizes; `late_scales` has scales that only the run
-    knows.
+    A scale is None where it follows from the sizes; `late_scales` has the scales that are known
+    only at run time.
     """
 
     sizes: tuple[Index, ...]
@@ -139,13 +139,14 @@ def _resize(ctx: NodeContext) -> Results:
     )
 
 
-# Producers whose models follow ONNX's reference: output widths of corners may be fractions.
+# Producers of models that follow ONNX's reference: it places the last corner at extent times scale,
+# which may be a fraction.
 _REFERENCES = ("backend-test",)
 _REACH = {"linear": 1, "cubic": 2}  # radius, in elements, of a kernel that is not widened
 
 
 def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
-    """Returns an upper bound of the input elements under a kernel that is widened by the scale."""
+    """Returns an upper bound of the input elements under a kernel, which the scale widens."""
     if target.late_scales is not None:
         smallest_scale = ctx.reduce("min", target.late_scales, 0, keepdims=True)
         shrunk = ctx.emit("min", smallest_scale, 1.0)
@@ -158,9 +159,10 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
 def _every_axis(
     ctx: NodeContext, x: Operand, axes: Sequence[int], vector: Operand, defaults: Sequence[float]
 ) -> Operand:
-    """Extends a vector with entries for `axes` to an f64 vector with entries for all axes.
+    """Returns an f64 vector with entries for all axes.
 
-    The vector may consist of several parts, each with its own default for the other axes.
+    `vector` has the entries of `axes`; the other axes get a default. The vector may consist of
+    several parts, each with its own default.
     """
     if vector.type.static_shape != (len(axes) * len(defaults),):
         raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
@@ -202,8 +204,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
 def _scaled_late(
     ctx: NodeContext, x: Operand, axes: Sequence[int], scales_operand: Operand
 ) -> _Target:
-    """Returns a target from scales that only the run knows, so that only the run knows the sizes
-    too."""
+    """Returns a target whose scales, and so its sizes, are known only at run time."""
     scales = _every_axis(ctx, x, axes, scales_operand, (1.0,))
     return _Target(_rounded_sizes(ctx, x, axes, scales, F32, 0.0), (None,) * x.rank, scales)
 
@@ -211,7 +212,7 @@ def _scaled_late(
 def _rounded_sizes(
     ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
-    """Returns `floor(size * scale + more)` of the scaled axes, computed in `dtype`."""
+    """Returns `floor(size * scale + more)` of each scaled axis, computed in `dtype`."""
     source_sizes = ctx.cast(ctx.size_vector(x.shape), dtype)
     scaled = source_sizes * ctx.cast(scales, dtype)
     floored = ctx.emit("floor", scaled + ctx.filled(more, dtype))
@@ -226,8 +227,10 @@ def _with_aspect_ratio(
     target_sizes: Sequence[Index],
     policy: str,
 ) -> _Target:
-    """Returns a target with one scale for all axes: the smallest or largest of the ratios of
-    sizes."""
+    """Returns a target with one scale for all axes.
+
+    It is the smallest or the largest ratio of a target size to its input size.
+    """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
     source_sizes = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)

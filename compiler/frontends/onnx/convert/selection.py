@@ -23,7 +23,8 @@ def _unique(ctx: NodeContext) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted")
     if x.dtype is STRING:
-        # Handles of strings have no order, so the strings' ranks in sorted order are compared.
+        # Handles of strings have no order, so the strings are replaced by their ranks in sorted
+        # order.
         ranks, ordered = ctx.emit_all("string_rank", [x])
         values, *other_results = ctx.emit_all(
             "unique", [ranks], axis=axis, sorted=in_order, size=ctx.fresh_count()
@@ -104,7 +105,8 @@ def _space_to_depth(ctx: NodeContext) -> Results:
 
 
 def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
-    """Returns `x` with one axis cut or padded to `size` around its centre."""
+    """Returns `x` cut or padded to `size` along one axis, with its centre in the centre of the
+    result."""
     extent = x.shape[axis]
     less, more = maximum(extent - size, 0), maximum(size - extent, 0)
     parts = (less // 2, minimum(extent, size), more // 2, more - more // 2)
@@ -118,7 +120,10 @@ def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
 
 
 def _center_crop_pad(ctx: NodeContext) -> Results:
-    """Converts CenterCropPad: cuts or pads around the centre; the odd element is at the end."""
+    """Converts CenterCropPad, which cuts or pads around the centre.
+
+    If the number of elements is odd, one more is cut or added at the end.
+    """
     x = ctx.input(0)
     target_sizes = ctx.sizes(ctx.input(1), "the shape")
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)

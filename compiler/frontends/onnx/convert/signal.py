@@ -19,7 +19,7 @@ def _dft(ctx: NodeContext) -> Results:
 
 
 def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
-    """Transforms along an axis that only the run knows."""
+    """Transforms along an axis that is known only at run time."""
     (axis,) = run_axes(ctx, operand, x.rank)
     spectrum = _transform(ctx, around(ctx, x, axis, last=1), 1)
     shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, spectrum.shape[1]))

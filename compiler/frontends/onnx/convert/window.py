@@ -45,7 +45,10 @@ def _explicit(ctx: NodeContext, axes: int) -> Pads:
 
 
 def _halves(padding: Sequence[Index], upper: bool) -> Pads:
-    """Splits the padding of each axis in two; an odd element goes after if `upper`, else before."""
+    """Splits the padding of each axis in two parts.
+
+    If their number is odd, one more element goes to the end if `upper`, else to the start.
+    """
     small = tuple(floordiv(t, 2) for t in padding)
     large = tuple(t - s for t, s in zip(padding, small, strict=True))
     return (small, large) if upper else (large, small)
@@ -77,10 +80,10 @@ def _pads(
 def _fit(
     ctx: NodeContext, x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]
 ) -> None:
-    """Adds checks that a window fits in each axis of `x`, where an axis of one element would have
-    no result.
+    """Adds checks that a window fits in each axis of `x`.
 
-    `counted` maps a size and the entries of `lists` to the number of windows.
+    Only axes are checked that have no result if they have one element. `counted` maps a size and
+    the entries of `lists` to the number of windows.
     """
     rule = "a window must not be larger than its padded image"
     for size, *window in zip(x.shape[2:], *lists, strict=True):
@@ -107,8 +110,10 @@ def _windows(
     pads: Callable[..., Pads] = _pads,
     *extra: Sequence[int],
 ) -> dict[str, Any]:
-    """Returns the positions of windows over `x`; `pads` and `counted` take the `extra` lists
-    last."""
+    """Returns attributes with the strides, dilations and padding of windows over `x`.
+
+    `pads` and `counted` get the lists `extra` as their last arguments.
+    """
     strides, dilations = (_per_axis(ctx, name, len(kernel)) for name in ("strides", "dilations"))
     before, after = pads(ctx, x, kernel, strides, dilations, *extra)
     _fit(ctx, x, counted, kernel, strides, before, after, dilations, *extra)
@@ -148,8 +153,10 @@ def _transposed_pads(
     dilations: Sequence[int],
     extra: Sequence[int],
 ) -> Pads:
-    """Returns the padding that a transposed convolution cuts off, from `output_shape` or `auto_pad`
-    if given."""
+    """Returns the padding that a transposed convolution cuts off.
+
+    It follows from `output_shape` or `auto_pad`, if the node gives one of them.
+    """
     auto = ctx.text("auto_pad", "NOTSET")
     axes = len(kernel)
     if ctx.has("output_shape"):
@@ -220,8 +227,11 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
 
 
 def _max_unpool(ctx: NodeContext) -> Results:
-    """Converts MaxUnpool: positions count in the shape that the pool's attributes give;
-    `output_shape` pads it."""
+    """Converts MaxUnpool.
+
+    Positions refer to the shape that follows from the attributes of the pool. An `output_shape`
+    only pads the result.
+    """
     x, indices = ctx.present(2)
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")

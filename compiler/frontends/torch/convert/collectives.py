@@ -1,5 +1,5 @@
-"""Converters of torch's functional collectives.  A collective returns when its result is complete,
-so a wait does nothing."""
+"""Converters of torch's functional collectives. A collective returns when its result is complete,
+so `wait_tensor` has nothing to do."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def _all_to_all(ctx: CallContext) -> Operand:
 
 
 def _coordinate(ctx: CallContext) -> Index:
-    """Returns this rank's position along a dimension of a mesh; `full_mesh` may contain several
-    meshes one after the other."""
+    """Returns this rank's position along a dimension of a mesh.
+
+    `full_mesh` may contain several meshes one after the other.
+    """
     mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
     size = as_int(mesh.shape[axis]) or 0
     place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))

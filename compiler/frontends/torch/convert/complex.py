@@ -92,8 +92,11 @@ class ComplexContext(CallContext):
         return Complex(self.emit(op, *reals), self.emit(op, *imags))
 
     def part(self, part_name: str) -> ComplexContext:
-        """Returns the call with one part of every complex tensor; the imaginary part of a real
-        tensor is zero."""
+        """Returns the call with the part `part_name`, real or imaginary, in place of every complex
+        tensor.
+
+        The imaginary part of a real tensor is zero.
+        """
 
         def pick(value: Any) -> Any:
             if isinstance(value, Complex | complex):
@@ -211,7 +214,7 @@ def _logarithm(ctx: ComplexContext) -> Complex:
 
 
 def _of_absolute_values(ctx: ComplexContext) -> Any:
-    """Applies the operator to the absolute values."""
+    """Applies the operator to the absolute values of complex arguments."""
     ctx.arguments = ctx.arguments | {"self": _size(ctx)}
     converter = converter_of(ctx.call.target)
     assert converter is not None
@@ -276,8 +279,11 @@ def _bits(ctx: ComplexContext) -> Any:
 def _scaled(
     ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool, norm: int
 ) -> Operand:
-    """Applies torch's `normalization` (0 none, 1 by the root of the size, 2 by the size); the op
-    `dft` itself scales inverse transforms by the size."""
+    """Scales a Fourier transform by torch's `normalization`: 0 by nothing, 1 by the root of the
+    size, 2 by the size.
+
+    The op `dft` already divides inverse transforms by the size.
+    """
     count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
     power = -norm / 2 + inverse
     if power == 0:
@@ -379,7 +385,10 @@ def real_part(described: Tensor) -> Tensor:
 
 def has_complex(call: Call, metas: Mapping[str, Known]) -> bool:
     """True if a call takes or returns complex tensors, or its operator computes with them
-    internally; `metas` are the program's descriptions of names."""
+    internally.
+
+    `metas` are the program's descriptions of its values, by name.
+    """
     if converter_of(call.target) is None and complex_converter_of(call.target) is not None:
         return True
     return _is_complex(call.result, metas) or _is_complex([*call.arguments.values()], metas)

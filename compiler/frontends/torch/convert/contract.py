@@ -25,7 +25,7 @@ def _linear(ctx: CallContext) -> Operand:
 
 
 def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
-    """Multiplies `x` with the number in an argument."""
+    """Multiplies `x` by the number in the argument `name`, if the call has it."""
     if ctx.real(name) == 1:
         return x
     return x * ctx.operand(name, x.dtype)
@@ -124,7 +124,8 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
 
 
 def _attention_and_sums(ctx: CallContext) -> Results:
-    """Returns attention, and the logarithms of its weights' sums where a gradient needs them."""
+    """Returns attention, and the logarithms of the sums of its exponentials if a gradient needs
+    them."""
     attended = _attention(ctx)
     if 1 not in ctx.call.used_results:
         return attended, None
@@ -152,7 +153,7 @@ def _pair_distances(ctx: CallContext) -> Operand:
 
 
 def _trilinear(ctx: CallContext) -> Operand:
-    """Multiplies three tensors, with axes added to each, and sums over some axes."""
+    """Multiplies three tensors, each with additional axes, and sums over some axes."""
     parts = []
     for name in ("1", "2", "3"):
         part = ctx.operand(f"i{name}")
@@ -165,8 +166,11 @@ def _trilinear(ctx: CallContext) -> Operand:
 
 
 def _grouped(rows: str, weights: str) -> Converter:
-    """Returns a converter of grouped matmuls: each group of consecutive rows has its own matrix;
-    `offs` are the ends of the groups."""
+    """Returns a converter of grouped matmuls, in which each group of consecutive rows has its own
+    matrix.
+
+    `offs` are the ends of the groups.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)

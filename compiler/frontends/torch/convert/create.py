@@ -8,7 +8,10 @@ from tcc.ir.types import F64
 
 
 def _filled(ctx: CallContext) -> Operand:
-    """Fills the result's shape with a number; undefined contents are zero."""
+    """Returns a tensor of the result's shape, filled with a number.
+
+    Contents that torch leaves undefined are zero.
+    """
     dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
     one = ctx.filled(0, dtype) if name is None else ctx.operand(name, dtype)

@@ -74,9 +74,9 @@ def _weight_gradient(
 ) -> Operand:
     """Returns the gradient of a kernel of `shape`.
 
-    `image` is the tensor that the kernel reads, `windows` the tensor with one element a window.
-    The gradient is the convolution of both, with batch and channels swapped, and strides and
-    dilations swapped.
+    `image` is the tensor that the kernel reads; `windows` has one element for each window. The
+    gradient is the convolution of both. In it batch and channels change roles, and so do strides
+    and dilations.
     """
     group = attrs["group"]
     batch, channels, *extent = image.shape
@@ -97,8 +97,10 @@ def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
 
 
 def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
-    """Sums patches to an image: `columns` is [batch, channels, element of the window, windows
-    ...]."""
+    """Adds up patches to an image.
+
+    `columns` is [batch, channels, element of the window, windows ...].
+    """
     kernel, counts = attrs["kernel"], columns.shape[3:]
     axes = zip(
         counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"],
@@ -181,8 +183,10 @@ def _places(
 
 
 def _adaptive_average(axes: int) -> Converter:
-    """Returns a converter: the windows that read an element are those of the reverse adaptive
-    pool."""
+    """Returns a converter of the gradient of adaptive averages.
+
+    The windows that read an element are those of the adaptive pool in the other direction.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         gradient, x = _batched(ctx, axes, "grad_output", "self")
@@ -214,11 +218,13 @@ def _adaptive_max(axes: int) -> Converter:
 _LARGEST = 1 << 26  # elements of a resize's matrix, which the importer computes
 
 
-Terms: TypeAlias = tuple[Array, Array, Array]  # positions of results, positions of sources, factors
+# The terms of sums: the position of each term's result, the position of its source, its factor.
+Terms: TypeAlias = tuple[Array, Array, Array]
 
 
 def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
-    """Returns an axis of `size` elements, each a sum of elements of `x` times factors."""
+    """Returns `x` with `size` elements along an axis, each a sum of `x`'s elements times
+    factors."""
     order = np.argsort(terms[0], kind="stable")
     to, of, factors = (part[order] for part in terms)
     number = np.arange(len(to)) - np.searchsorted(to, to)
@@ -231,7 +237,7 @@ def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Te
 
 
 def _scattered(to: Array) -> Terms:
-    """Returns the terms that send each element to one position."""
+    """Returns the terms that add element n to the result at position `to[n]`."""
     return to, np.arange(len(to)), np.ones(len(to))
 
 
@@ -243,8 +249,11 @@ def _static(ctx: CallContext, size: Index) -> int:
 
 
 def _resize(terms: Callable[..., Terms]) -> Converter:
-    """Returns a converter of a resize's gradient; `terms(ctx, extent, size, scale)` are the terms
-    of one axis that the resize maps from `extent` to `size`."""
+    """Returns a converter of a resize's gradient.
+
+    `terms(ctx, extent, size, scale)` are the terms of one axis, which the resize maps from `extent`
+    to `size` elements.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         gradient, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
@@ -262,7 +271,10 @@ def _nearest(exact: bool) -> Converter:
 
 
 def _interpolated(mode: str, smooth: bool = False) -> Converter:
-    """Returns a converter whose matrix of an axis is the resize of an identity matrix."""
+    """Returns a converter of the gradient of an interpolation.
+
+    The matrix of an axis is computed as the resize of an identity matrix.
+    """
 
     def terms(ctx: CallContext, extent: int, size: int, scale: float | None) -> Terms:
         if extent * max(size, extent) > _LARGEST:
@@ -278,7 +290,7 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 
 
 def _edge_pad(axes: int) -> Converter:
-    """Returns a converter of the gradient of padding that repeats the border."""
+    """Returns a converter of the gradient of padding that repeats the elements at the border."""
 
     def convert(ctx: CallContext) -> Operand:
         gradient, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
@@ -313,8 +325,10 @@ def _attention(ctx: CallContext) -> Results:
 
 
 def _weight_norm(ctx: CallContext) -> Results:
-    """Returns the gradients of directions and sizes of vectors; the vectors lie across the axis
-    `dim`."""
+    """Returns the gradients of the vectors' directions and of their lengths.
+
+    The vectors lie along all axes but `dim`.
+    """
     names = ("grad_w", "saved_v", "saved_g", "saved_norms")
     gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
     across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
@@ -323,7 +337,7 @@ def _weight_norm(ctx: CallContext) -> Results:
 
 
 def _shrink(name: str) -> Converter:
-    """Returns a converter of the gradient, which is zero where the forward result is."""
+    """Returns a converter of a gradient that is zero where the forward result is zero."""
 
     def convert(ctx: CallContext) -> Operand:
         bound = ctx.real("lambd")

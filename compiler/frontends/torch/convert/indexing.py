@@ -47,10 +47,10 @@ def _take(ctx: CallContext) -> Operand:
 
 @frozen
 class Places:
-    """Index tensors of `x[i, :, j]`, broadcast to one `shape`.
+    """The index tensors of `x[i, :, j]`, broadcast to one `shape`.
 
-    `axes` are the indexed axes, `other_axes` the others; `first` is the position of the index
-    tensors' dimensions in the result.
+    `axes` are the indexed axes, `other_axes` the axes without an index tensor. `first` is the
+    position in the result at which the dimensions of the index tensors begin.
     """
 
     tensors: tuple[Operand, ...]
@@ -145,7 +145,7 @@ def _first(ctx: CallContext, x: Operand, axis: int) -> Operand:
 
 
 def _median(ctx: CallContext) -> Any:
-    """Returns the lower median and, along an axis, its position; a NaN if there is one."""
+    """Returns the lower median and, if there is an axis, its position; NaN if an element is NaN."""
     x, axis, size = _line(ctx)
     pair = _ordered(ctx, x, axis, const(size))
     middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
@@ -158,7 +158,8 @@ def _median(ctx: CallContext) -> Any:
 
 
 def _nan_median(ctx: CallContext) -> Any:
-    """Returns the lower median of the numbers that are not NaN and, along an axis, its position."""
+    """Returns the lower median of the elements that are not NaN and, if there is an axis, its
+    position."""
     x, axis, size = _line(ctx)
     odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
     count = ctx.reduce("sum", ctx.expand(odd, x.shape), axis, keepdims=True)
@@ -169,8 +170,10 @@ def _nan_median(ctx: CallContext) -> Any:
 
 
 def _mode(ctx: CallContext) -> Sequence[Operand]:
-    """Returns the most frequent value along an axis, the smallest of several, and its last
-    position."""
+    """Returns the most frequent value along an axis and its last position.
+
+    If several values are most frequent, it is the smallest.
+    """
     x, axis, size = _line(ctx)
     ranked, _ = _ordered(ctx, x, axis, const(size))
     is_equal = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
@@ -196,7 +199,8 @@ def _masked_select(ctx: CallContext) -> Operand:
 
 
 def _repeated_places(ctx: CallContext) -> Operand:
-    """Returns 0, 1, ..., each repeated as often as a vector says."""
+    """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
+    says."""
     times = ctx.operand("repeats", I64)
     length = ctx.reduce("sum", times, 0)
     (size,) = ctx.sizes(ctx.reshape(length, (1,)), "the number of repetitions")
@@ -216,7 +220,8 @@ def _non_zero_static(ctx: CallContext) -> Operand:
 
 
 def _unique(ctx: CallContext) -> Results:
-    """Returns the distinct elements, the number of each element among them, and their counts."""
+    """Returns the distinct elements, for each element its position among them, and how often each
+    occurs."""
     x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
         "unique", [ctx.flat(x)], axis=None, sorted=True, size=ctx.fresh_count()
@@ -230,8 +235,10 @@ def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
 
 
 def _unique_consecutive(ctx: CallContext) -> Results:
-    """Returns the first element of each run of equal elements, the run of each element, and the
-    lengths."""
+    """Returns three results for runs of equal elements.
+
+    They are the first element of each run, the number of each element's run, and the runs' lengths.
+    """
     x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:
         raise ctx.fail("runs of slices are not supported")
@@ -255,8 +262,10 @@ def _unique_consecutive(ctx: CallContext) -> Results:
 
 
 def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
-    """Returns how many of the ascending `edges` lie below each element, or not above it if
-    `right`."""
+    """Returns for each element of `x` the number of the ascending `edges` below it.
+
+    If `right`, edges equal to the element count too.
+    """
     lined = edges if edges.rank == 1 else ctx.unsqueeze(edges, edges.rank - 1)
     wide = ctx.unsqueeze(x, x.rank)
     below = lined <= wide if right else lined < wide
@@ -279,8 +288,10 @@ def _search(name: str) -> Converter:
 
 
 def _histogram(ctx: CallContext) -> Operand:
-    """Returns the number of elements in each of `bins` equal intervals; the last interval is
-    closed."""
+    """Returns the number of elements in each of `bins` equal intervals.
+
+    The last interval includes its upper end.
+    """
     flat, bins = ctx.flat(ctx.operand("self")), ctx.integer("bins")
     low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):

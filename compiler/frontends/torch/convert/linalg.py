@@ -30,8 +30,10 @@ def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand
 
 
 def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Operand:
-    """Returns the triangle on one side of the diagonal that is `offset` places off the main one,
-    with it."""
+    """Returns the triangle on one side of a diagonal, including the diagonal.
+
+    The diagonal lies `offset` places off the main one.
+    """
     return ctx.emit("trilu", x, upper=upper, k=const(offset if upper else -offset))
 
 
@@ -77,8 +79,10 @@ def _solve_factored(
     adjoint: bool = False,
     from_left: bool = True,
 ) -> Operand:
-    """Solves a x = b, or a' x = b if `adjoint`, from L, U and pivots of a; solves x a = b or x a' =
-    b unless `from_left`."""
+    """Solves a x = b from L, U and pivots of a.
+
+    With `adjoint` a' takes the place of a. Unless `from_left`, it solves x a = b.
+    """
     if not from_left:
         solution = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
         return _transposed(ctx, solution)
@@ -99,7 +103,8 @@ def _solve_factored(
 
 
 def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
-    """Returns for each U the number, from 1, of the first pivot that is zero; else 0."""
+    """Returns for each U the number of its first pivot that is zero, counted from 1; 0 if there is
+    none."""
     pivots = _diagonal(ctx, packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
@@ -122,14 +127,16 @@ def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ..
 
 
 def _is_row_major(ctx: CallContext) -> bool:
-    """True if `A` is stored row by row: torch then factors the transpose for a determinant, and
-    gradients read these factors."""
+    """True if `A` is stored row by row.
+
+    torch then factors the transpose for a determinant, and gradients read these factors.
+    """
     meta = ctx.known("A")
     return meta.strides[-2:] == (meta.shape[-1], 1)
 
 
 def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
-    """Stops the run unless every info is zero."""
+    """Stops the run with an error unless all of `info` are zero."""
     attrs = OPS["check_indices"].attrs(const(1), reason=what)
     ctx.scope.builder.add(OPS["check_indices"], [info.value], attrs, loc=ctx.loc)
 
@@ -145,7 +152,7 @@ def _factor(ctx: CallContext) -> Results:
 
 
 def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
-    """Returns L and U."""
+    """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
     first_columns = ctx.slice_axis(packed, packed.rank - 1, 0, few)
@@ -154,7 +161,7 @@ def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
 
 
 def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
-    """Returns the matrix P of P L U."""
+    """Returns the permutation matrix P of the factorization P L U."""
     order = _order(ctx, pivots, rows)
     here = ctx.reshape(counted(ctx, rows), (rows, 1))
     return ctx.cast(here.equals(ctx.unsqueeze(order, order.rank - 1)), F64)
@@ -265,9 +272,10 @@ def _cholesky_inverse(ctx: CallContext) -> Operand:
 
 
 def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
-    """Returns V and T, for which the product of the reflections is I - V T V'.
+    """Returns V and T such that the product of the reflections is I - V T V'.
 
-    With S the part of V' V above the diagonal and D the factors, T is (I + D S)^-1 D.
+    With S the part of V' V above the diagonal, and D the diagonal matrix of the factors `tau`, T is
+    (I + D S)^-1 D.
     """
     count = tau.shape[-1]
     columns = ctx.slice_axis(packed, packed.rank - 1, 0, count)
@@ -281,7 +289,7 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
 
 
 def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
-    """Returns the first columns of the product of reflections."""
+    """Returns the first `columns` columns of the product of the reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
     transposed = _transposed(ctx, head)
@@ -295,7 +303,7 @@ def _householder(ctx: CallContext) -> Operand:
 
 
 def _multiply_orthogonal(ctx: CallContext) -> Operand:
-    """Returns Q C, Q' C, C Q or C Q'."""
+    """Returns Q C, Q' C, C Q or C Q', as the call's flags say."""
     packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
     vectors, middle = _reflectors(ctx, packed, tau)
     if ctx.flag("transpose"):
@@ -337,10 +345,10 @@ def _svd(ctx: CallContext) -> Results:
 
 
 def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
-    """Returns ascending eigenvalues, and eigenvectors, of symmetric matrices, from one triangle.
+    """Returns the eigenvalues of symmetric matrices in ascending order, and the eigenvectors.
 
-    A matrix shifted by its norm has no negative eigenvalue, so its eigenvalues are its singular
-    values.
+    One triangle of each matrix is read. A matrix shifted by its norm has no negative eigenvalue, so
+    its eigenvalues are its singular values.
     """
     half = _triangle(ctx, x, upper)
     symmetric = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
@@ -393,8 +401,10 @@ def _limit(ctx: CallContext, name: str, default: float) -> Operand:
 
 # ---- powers and exponentials ---------------------------------------------------------------------
 
-_TERMS = 18  # terms of the series of exp; error 1e-21 for matrices of norm 1/2 at most
-_SQUARINGS = 32  # norms up to 2^31; beyond, exp overflows unless the matrix is a rotation's
+# Terms of the series of exp: the error is 1e-21 for matrices with a norm of at most 1/2.
+_TERMS = 18
+# Enough for norms up to 2^31; beyond them exp overflows, except for the matrix of a rotation.
+_SQUARINGS = 32
 
 
 def _exponential(ctx: CallContext) -> Operand:

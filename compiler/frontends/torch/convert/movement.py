@@ -31,7 +31,7 @@ def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
 
 
 def _channel_shuffle(ctx: CallContext) -> Operand:
-    """Transposes channels as a matrix whose rows are groups."""
+    """Shuffles channels: transposes them as a matrix whose rows are the groups."""
     x, groups = ctx.operand("self"), ctx.integer("groups")
     batch, channels, *extent = x.shape
     split = ctx.reshape(x, (batch, groups, channels // groups, *extent))
@@ -94,7 +94,7 @@ def _roll(ctx: CallContext) -> Operand:
 
 
 def _diagonal(ctx: CallContext) -> Operand:
-    """Returns the elements of a diagonal, gathered from the two axes flattened."""
+    """Returns the elements of a diagonal, gathered from the two axes merged into one."""
     x = ctx.operand("self")
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
@@ -130,7 +130,7 @@ _MOST_PLACES = 1 << 28  # elements; each takes eight bytes while compiling
 
 
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
-    """Returns each element's position in memory."""
+    """Returns the position of each element in memory, for a tensor with these strides."""
     places = np.full(tuple(sizes), offset, np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
         line = [-1 if n == axis else 1 for n in range(len(sizes))]
@@ -139,7 +139,8 @@ def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Arr
 
 
 def _strided_places(ctx: CallContext) -> Array:
-    """Returns for each element of a strided view its number among the elements of `self`."""
+    """Returns for each element of a strided view the number of that element in `self`, in row-major
+    order."""
     meta = ctx.known("self")
     layout, rank = [*meta.shape, *meta.strides, meta.offset], len(meta.shape)
     numbers = [n for n in layout if isinstance(n, int)]
@@ -203,12 +204,15 @@ def _repeat(ctx: CallContext) -> Operand:
 def padded(
     ctx: CallContext, x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0
 ) -> Operand:
-    """Pads `x` with (before, after) for each axis, the last axis first; negative numbers cut
-    elements off."""
+    """Pads `x`; `pads` has the elements before and after each axis, the last axis first.
+
+    Negative numbers cut elements off.
+    """
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pads) // 2):
         before[x.rank - 1 - n], after[x.rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
-    # In these modes the padding may repeat elements that are cut off afterwards.
+    # In these modes the padding may repeat elements that a negative padding cuts off, so padding
+    # comes first.
     first = mode in ("edge", "reflect")
     if not first:
         x = _cut_off(ctx, x, before, after)

@@ -35,8 +35,10 @@ def _of_last_axes(ctx: CallContext) -> tuple[Operand, int, Operand]:
 
 
 def _layer_norm(outputs: int) -> Converter:
-    """Returns a converter; several `outputs` are the result, its means and its inverse
-    deviations."""
+    """Returns a converter with one result or three.
+
+    Three `outputs` are the normalised tensor, the means and the reciprocals of the deviations.
+    """
 
     def convert(ctx: CallContext) -> Any:
         x, axis, weight = _of_last_axes(ctx)
@@ -50,13 +52,18 @@ def _layer_norm(outputs: int) -> Converter:
 
 def _rms_norm(ctx: CallContext) -> Operand:
     x, axis, weight = _of_last_axes(ctx)
-    computed = np.float64 if x.dtype is F64 else np.float32  # also for f16, whose own eps is larger
+    # This is also so for f16, although the eps of f16 is larger.
+    computed = np.float64 if x.dtype is F64 else np.float32
     epsilon = ctx.real("eps", float(np.finfo(computed).eps))
     return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon)
 
 
 def _batch_norm(ctx: CallContext) -> Results:
-    """Returns the normalised tensor; with the batch's moments also means and inverse deviations."""
+    """Returns the normalised tensor.
+
+    If the moments are those of the batch, it also returns the means and the reciprocals of the
+    deviations.
+    """
     x = ctx.operand("input")
     moments: Results = (None, None)
     if ctx.flag("training"):
@@ -97,7 +104,8 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
 
 
 def _native_group_norm(ctx: CallContext) -> Results:
-    """Returns the normalised tensor, and each group's mean and inverse deviation."""
+    """Returns the normalised tensor, and the mean and the reciprocal of the deviation of each
+    group."""
     x, groups = ctx.operand("input"), ctx.integer("group")
     split = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, split, tuple(range(2, split.rank)))

@@ -79,8 +79,10 @@ def _sum(op: str) -> Converter:
 
 
 def _factor_type(ctx: CallContext) -> DType:
-    """Returns the dtype to compute a product or quotient in: the result's, or f32 where a number is
-    outside the range of f16, as in torch."""
+    """Returns the dtype in which a product or quotient is computed.
+
+    It is the dtype of the result, or f32 if a number is outside the range of f16, as in torch.
+    """
     dtype = ctx.result_dtype()
     operands = [ctx.arguments[name] for name in ("self", "other")]
     return F32 if dtype is F16 and any(map(_is_beyond_f16, operands)) else dtype
@@ -125,8 +127,10 @@ def _div(ctx: CallContext) -> Operand:
 
 
 def _divided_type(ctx: CallContext) -> DType:
-    """Returns the dtype to compute remainders and integer quotients in.  An integer result that is
-    updated in place may be narrower."""
+    """Returns the dtype in which remainders and integer quotients are computed.
+
+    The dtype of the result would not do: a result that is updated in place may be narrower.
+    """
     dtype = ctx.result_dtype()
     return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
@@ -137,7 +141,7 @@ def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
 
 
 def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
-    """Divides and rounds down, by way of the remainder, which is exact."""
+    """Returns x / y rounded down; it is computed from the remainder, which is exact."""
     quotient = x / y
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
@@ -150,8 +154,10 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
 
 
 def _signed_remainder(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
-    """Returns the remainder of a division rounded towards zero, and where its sign differs from the
-    divisor's."""
+    """Returns the remainder of a division rounded towards zero, and a mask.
+
+    The mask is true where the remainder's sign differs from the divisor's.
+    """
     remainder = ctx.emit("mod", x, y, fmod=True)
     return remainder, ~remainder.equals(0) & ((remainder < 0) ^ (y < 0))
 
@@ -185,7 +191,10 @@ def _where(ctx: CallContext) -> Operand:
 
 
 def _clamp(ctx: CallContext) -> Operand:
-    """Clamps to bounds; the upper one wins over the lower one; NaN stays."""
+    """Clamps to bounds.
+
+    Where the lower bound is above the upper bound, the result is the upper one. NaN stays NaN.
+    """
     dtype = ctx.result_dtype()
     x = ctx.input()
     low, high = (ctx.optional(name, dtype) for name in ("min", "max"))

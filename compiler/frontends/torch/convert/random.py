@@ -13,8 +13,10 @@ from tcc.ir.types import BOOL, F32, I64
 
 
 def _drawn(law: str, *numbers: str) -> Converter:
-    """Returns a converter of draws in the result's shape and dtype; `numbers` name the arguments
-    whose defaults are 0 and 1."""
+    """Returns a converter that draws numbers in the result's shape and dtype.
+
+    `numbers` name the law's parameters: arguments with the defaults 0 and 1.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
@@ -33,14 +35,16 @@ def _integers(ctx: CallContext) -> Operand:
 
 
 def _coins(ctx: CallContext) -> Operand:
-    """Draws ones where a number in [0, 1) is below the chance, which is `p` or each element."""
+    """Draws ones and zeros; the chance of a one is `p`, or else the element of the input."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
     return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
 def _dropout(ctx: CallContext) -> Sequence[Operand]:
-    """Returns the kept elements, scaled so that their sum stays, and the mask of the kept
-    elements."""
+    """Returns `x` with dropout, and the mask of the elements that are not dropped.
+
+    The other elements are scaled so that their sum does not change on average.
+    """
     x, chance = ctx.operand("input"), ctx.real("p")
     if ctx.arguments.get("train") is False or chance == 0:
         return [x, ctx.full(True, BOOL, x.shape)]
@@ -61,8 +65,10 @@ def _multinomial(ctx: CallContext) -> Operand:
 
 
 def _permutation(ctx: CallContext) -> Operand:
-    """Returns the sort order of random numbers; two of 63 bits are equal once in 2**63 / n**2
-    runs."""
+    """Returns a random permutation: the sort order of random numbers.
+
+    The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
+    """
     keys = ctx.cast(draws(ctx, ctx.result_shape()).bits(63), I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
     return ctx.emit_all("top_k", [keys], **options)[1]

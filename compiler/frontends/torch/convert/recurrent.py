@@ -1,5 +1,5 @@
-"""Converters of LSTM, GRU and RNN layers to the cells of `frontends.recurrent`, from torch's
-layout."""
+"""Converters of LSTM, GRU and RNN layers, from torch's layout to the cells of
+`frontends.recurrent`."""
 
 from collections.abc import Sequence
 

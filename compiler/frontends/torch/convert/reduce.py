@@ -12,8 +12,7 @@ from tcc.ir.types import BOOL, I64, U8, DType
 
 
 def _axes(ctx: CallContext, rank: int) -> tuple[int, ...]:
-    """Returns the axes of `dim` in ascending order: one, several, or all where the call has
-    none."""
+    """Returns the axes that `dim` names, in ascending order; all axes if the call has no `dim`."""
     dims = ctx.integers("dim") if ctx.has("dim") else ()
     if not dims or not rank:
         return tuple(range(rank))
@@ -33,7 +32,7 @@ def _reduction(op: str) -> Converter:
 
 
 def _narrow(ctx: CallContext, x: Operand) -> Operand:
-    """Returns `x` in a dtype for which the op table has extrema."""
+    """Returns `x` in a dtype for which the op table has minima and maxima."""
     supported = x.dtype.is_float or x.dtype in (BOOL, U8) or x.dtype.bits >= 32
     return x if supported else ctx.cast(x, I64)
 
@@ -64,7 +63,7 @@ def _arg(op: str) -> Converter:
 
 
 def _truth(op: str) -> Converter:
-    """Returns a converter of any or all."""
+    """Returns a converter of `any` or `all`."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self", BOOL)
@@ -125,8 +124,11 @@ def along_axis(op: str) -> Converter:
 
 
 def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
-    """Returns `x` with the axis last and, before it, an axis that lists the prefix of each
-    element."""
+    """Returns `x` with two last axes: one along which position n varies, and one with the elements
+    up to n.
+
+    Elements after n are `fill`.
+    """
     last = ctx.moved(x, axis, x.rank - 1)
     dim = x.shape[axis]
     wide = ctx.expand(ctx.unsqueeze(last, x.rank - 1), (*last.shape[:-1], dim, dim))

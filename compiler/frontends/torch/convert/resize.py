@@ -15,7 +15,7 @@ _MODES = ("linear", "nearest", "cubic")
 
 
 def axis_scales(ctx: CallContext, axes: int) -> list[float | None]:
-    """Returns the scale of each spatial axis where the call has one, else None."""
+    """Returns the scale that the call gives for each spatial axis; None for an axis without one."""
     if ctx.has("scale_factors"):
         return [float(v) for v in ctx.arguments["scale_factors"]]
     names = [n for n in ctx.arguments if n.startswith("scales")]
@@ -62,10 +62,10 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
 
 
 def _nearest(exact: bool) -> Converter:
-    """Returns a converter of nearest neighbours, at pixel centres if `exact`.
+    """Returns a converter of nearest neighbours, with positions at pixel centres if `exact`.
 
-    torch rounds a product in f32 down, and may get the position before that of the exact quotient.
-    Where sizes are constant and positions differ, the positions become a constant.
+    torch rounds a product in f32 down, which may give the position before that of the exact
+    quotient. If sizes are constant and these positions differ, a constant holds torch's positions.
     """
 
     def convert(ctx: CallContext) -> Operand:
@@ -94,7 +94,7 @@ def _nearest(exact: bool) -> Converter:
 
 
 def nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
-    """Returns torch's source positions for `m` elements computed from `n`."""
+    """Returns torch's source positions of `m` elements, which are read from `n` elements."""
     step = np.float32(n) / np.float32(m) if scale is None else np.float32(1 / scale)
     at = np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)
     return np.minimum((at * step).astype(np.int64), n - 1)

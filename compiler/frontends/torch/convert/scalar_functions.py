@@ -9,7 +9,7 @@ from tcc.ir.types import BOOL, F64
 
 
 def _rounding(op: str) -> Converter:
-    """Returns a converter of a rounding, which leaves integers unchanged."""
+    """Returns a converter of a rounding function; integers are unchanged."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.input()
@@ -36,7 +36,7 @@ def _abs(ctx: CallContext) -> Operand:
 
 
 def _sign(ctx: CallContext) -> Operand:
-    """Returns the sign; the sign of NaN is 0."""
+    """Returns -1, 0 or 1; 0 for NaN."""
     x = ctx.input()
     if x.dtype is BOOL:
         return x

@@ -43,7 +43,8 @@ def _scatter(how: str = "none") -> Converter:
 
 
 def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
-    """Combines `source` into `x` by the call's `reduce` and `include_self`."""
+    """Combines `source` into `x` by the operation `reduce` of the call, with or without `x`'s own
+    elements (`include_self`)."""
     how, include_self = ctx.text("reduce"), ctx.flag("include_self")
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if include_self and how != "mean":
@@ -101,7 +102,10 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
 
 
 def _bin_count(ctx: CallContext) -> Operand:
-    """Counts each number, or sums its weights; the number of bins is data-dependent."""
+    """Returns how often each integer occurs, or the sum of its weights.
+
+    The number of bins depends on data.
+    """
     at, minimum = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
     last = ctx.reduce("max", ctx.concat([at, ctx.reshape(minimum, (1,))], 0), 0, keepdims=True)
     (size,) = ctx.sizes(last + 1, "the number of bins")
@@ -145,8 +149,10 @@ def _put(ctx: CallContext) -> Operand:
 
 
 def _embedding_bag(ctx: CallContext) -> Results:
-    """Combines the rows of a table in each run of indices; returns none of the results for
-    gradients."""
+    """Combines the rows of a table in each run of indices.
+
+    The results that only gradients need are None.
+    """
     weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
     offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
     bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))

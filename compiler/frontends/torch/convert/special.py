@@ -32,7 +32,7 @@ def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
 
 
 def _part(ctx: CallContext, x: Operand) -> Operand:
-    """Returns pi times the fraction of `x` above the next integer below."""
+    """Returns pi times the fractional part of `x`, its distance from the integer below."""
     return (x - ctx.emit("floor", x)) * math.pi
 
 
@@ -52,8 +52,10 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
 
 
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
-    """Returns the derivative of log gamma: an asymptotic series after a shift; reflection below
-    1/2."""
+    """Returns the derivative of log gamma.
+
+    It is an asymptotic series after a shift of the argument. Arguments below 1/2 are reflected.
+    """
     low = x < 0.5
     reflected = ctx.where(low, 1 - x, x)
     shifted = reflected + _SHIFT
@@ -83,13 +85,14 @@ def _erfinv(ctx: CallContext, x: Operand) -> Operand:
     return ctx.where(abs(x).equals(1), x * math.inf, estimate)
 
 
-# The scaled erfc as a mean over nodes (Matta and Reichel 1971): sum of exp(-t^2) / (x^2 + t^2).
+# The scaled erfc as a trapezoidal sum (Matta and Reichel 1971) of exp(-t^2) / (x^2 + t^2) over
+# nodes t.
 _STEP = 0.5
 _NODES = tuple(_STEP * n for n in range(1, 13))
 
 
 def _erfcx(ctx: CallContext, x: Operand) -> Operand:
-    """Returns exp(x^2) erfc(x); from 1 - erf(x) where that does not cancel."""
+    """Returns exp(x^2) erfc(x), by way of 1 - erf(x) where that does not cancel."""
     size, growth = abs(x), ctx.emit("exp", x * x)
     middle = growth * (1 - ctx.emit("erf", x))
     large = ctx.emit("max", size, 1)

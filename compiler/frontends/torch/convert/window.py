@@ -51,7 +51,7 @@ def _max_pool(axes: int) -> Converter:
 
 
 def _max_pool_indices(axes: int) -> Converter:
-    """Returns a converter of the maxima, and their positions in their channel's image."""
+    """Returns a converter of the maxima, and of their positions in the image of their channel."""
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x = _image(ctx, axes)
@@ -103,8 +103,9 @@ def adaptive_windows(
 ) -> tuple[Operand, Operand, Operand]:
     """Returns the windows of an axis, which together cover it.
 
-    The results are the positions of each window [bins, longest window], with the last one repeated;
-    a mask of the positions that count; and the windows' lengths.
+    There are three results. The positions in each window are [bins, longest window]; shorter
+    windows repeat their last position. A mask tells the positions that count. The third result is
+    the windows' lengths.
     """
     number, extent = counted(ctx, bins), ctx.size_scalar(size)
     count = ctx.size_scalar(maximum(bins, 1))
@@ -123,7 +124,7 @@ def _longest_window(size: Index, bins: Index) -> Index:
 
 
 def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> Operand:
-    """Reduces an axis over `bins` windows, to their `sum`, `mean` or `max`."""
+    """Reduces an axis over `bins` windows; `how` is `sum`, `mean` or `max`."""
     if bins is x.shape[axis]:
         return x
     places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
@@ -139,8 +140,11 @@ def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> O
 
 
 def _adaptive(op: str, reduce: str, axes: int) -> Converter:
-    """Returns a converter of pools whose windows follow from the sizes: equal windows where the
-    sizes divide, else slices where the sizes are constant."""
+    """Returns a converter of pools whose windows follow from the sizes.
+
+    The windows are equal if the input's sizes are multiples of the result's. Otherwise each window
+    is a slice if the sizes are constant.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         x = _image(ctx, axes)
@@ -180,7 +184,7 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
 
 
 def _adaptive_max(axes: int) -> Converter:
-    """Returns a converter of the maxima, and their positions where something reads them."""
+    """Returns a converter of the maxima, and of their positions if something reads them."""
     pool = _adaptive("max_pool", "max", axes)
 
     def convert(ctx: CallContext) -> Any:
