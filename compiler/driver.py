@@ -1,7 +1,7 @@
 """compile(): from a model to a native file, as one straight-line function."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -32,12 +32,13 @@ from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
-from tcc.passes.choose.ledger import ListeningLedger
+from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import MERGE
 from tcc.passes.program.lower_node import check_runnable
+from tcc.passes.program.lowered import Lowered
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -170,7 +171,12 @@ def _compiled(
 
 def _ledger(options: Options) -> Ledger:
     """Returns the ledger of a compile; it builds sites and texts only if a file forces choices."""
-    return SILENT if options.choices is None else ListeningLedger(read_lines(options.choices))
+    return SILENT if options.choices is None else ListeningLedger(_lines(options))
+
+
+def _lines(options: Options) -> tuple[Line, ...]:
+    """Returns the lines of the file that forces choices."""
+    return () if options.choices is None else read_lines(options.choices)
 
 
 def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ...]:
@@ -202,16 +208,44 @@ def model_choices(model: Any, options: Options) -> ListeningLedger:
 
     Raises UserError for a model or option that cannot be compiled.
     """
-    targets = resolve_targets(options)
-    check_options(options, targets)
-    ledger = ListeningLedger(() if options.choices is None else read_lines(options.choices))
-    trace = Trace()
+    ledger = ListeningLedger(_lines(options))
+    _lowered(_imported(model, options), options, ledger)
+    return ledger
+
+
+def same_kernels(
+    model: Any, options: Options, lines: Sequence[Line], progress: Progress
+) -> Iterator[bool]:
+    """Yields True for each of `lines` that leaves programs, kernels and weights as they are.
+
+    Each line is forced alone, beside those of `options`, and takes a lowering of the model; code is
+    not generated. Raises UserError as a compile with the line does.
+    """
+    graph = _imported(model, options)
+    plain = _lowered(graph, options, _ledger(options))
+    for count, line in enumerate(lines, 1):
+        progress(f"alternative {count} of {len(lines)}")
+        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line)))
+        yield len(plain) == len(forced) and all(map(Lowered.same_as, plain, forced))
+
+
+def _imported(model: Any, options: Options) -> Graph:
+    """Returns the graph of a model, for a compile that generates no code."""
+    check_options(options, resolve_targets(options))
     graph, _ = load_called(
         model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
     )
-    codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
-    lower(codes, optimise(graph, codes, options, trace), trace)
-    return ledger
+    return graph
+
+
+def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
+    """Returns the lowered programs of all variants, whose decisions `ledger` sees."""
+    trace = Trace()
+    codes = variant_backends(
+        resolve_targets(options), options, constant_bytes(graph), ledger=ledger
+    )
+    lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
+    return [program for _, programs in lowerings for program in programs]
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

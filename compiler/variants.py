@@ -73,14 +73,16 @@ def variant_backends(
     """Returns the backend of each variant, in the order of the targets.
 
     `constants` are the model's bytes of constants. The tools that variants share are closed with
-    `resources`. `ledger` sees all decisions.
+    `resources`. `ledger` sees all decisions; their sites name the kind of target if there are
+    several.
     """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
     tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
     codes: list[Backend] = []
     for target in targets:
         row = BACKENDS[target.kind]
-        codes += row.variants(target, options, constants, tools[row], ledger)
+        device_ledger = ledger.on(target.kind) if len(targets) > 1 else ledger
+        codes += row.variants(target, options, constants, tools[row], device_ledger)
     return tuple(codes)
 
 

@@ -97,8 +97,11 @@ class GpuBackend(Backend):
         ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         """Returns a backend for each group of similar GPUs."""
-        settings = graph_settings(target.gpus, options, ledger)
-        return tuple(cls(part, options, settings, tools, ledger) for part in similar_parts(target))
+        settings, parts = graph_settings(target.gpus, options, ledger), similar_parts(target)
+        return tuple(
+            cls(part, options, settings, tools, ledger.on(part.text) if len(parts) > 1 else ledger)
+            for part in parts
+        )
 
     def joined(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, or None if they need separate ones.

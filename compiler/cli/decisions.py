@@ -1,10 +1,10 @@
 """The decisions of a compile as text and as JSON lines."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tcc.passes.choose.ledger import ListeningLedger
+from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.schedule.alternatives import (
     IMPOSSIBLE,
     Alternative,
@@ -25,7 +25,8 @@ def decision_records(
     """Yields a record of each decision of `kind` (None: of all kinds).
 
     A record that is reduced to `site` and `alternative` is a line that --choices reads. `sites`
-    counts the equal sites. Seconds are null where an alternative is impossible.
+    counts the equal sites. Seconds are null where an alternative is impossible. `same_kernel` is
+    true for the choice, and null for alternatives that `mark_same` has not tried.
     """
     for decision in ledger.decisions():
         site = decision.site
@@ -43,6 +44,7 @@ def decision_records(
                         "text": a.text,
                         "digest": digest_of(a.text),
                         "seconds": None if a.price == IMPOSSIBLE else number(a.price),
+                        "same_kernel": True if a.text == decision.choice.text else None,
                     }
                     for a in _listed(decision, every=every)
                 ],
@@ -60,12 +62,30 @@ def _listed(decision: Decision[Any], *, every: bool) -> Sequence[Alternative[Any
     return [a for a in options if a.text in listed][:_SCHEDULES]
 
 
-def json_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+def mark_same(
+    records: Sequence[dict[str, Any]], same_kernels: Callable[[list[Line]], Iterable[bool]]
+) -> None:
+    """Sets `same_kernel` of each possible alternative: true if it gives the kernels of the choice.
+
+    `same_kernels` tells this of lines that force the alternatives.
+    """
+    options = [
+        (Line(record["site"], option["text"], f"site {record['site']}"), option)
+        for record in records
+        for option in record["alternatives"]
+        if option["seconds"] is not None and option["text"] != record["alternative"]
+    ]
+    marks = same_kernels([line for line, _ in options])
+    for (_, option), is_same in zip(options, marks, strict=True):
+        option["same_kernel"] = is_same
+
+
+def json_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yields each record as a line."""
     return map(json.dumps, records)
 
 
-def decision_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+def decision_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yields a few lines for each decision.
 
     They show its site, the choice with its reason, and the alternatives with their prices.
@@ -80,5 +100,6 @@ def decision_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
             seconds = "impossible" if price is None else f"{price * 1e6:.4g} us"
             mark = "*" if option["text"] == row["alternative"] else " "
             rule = "  (the rule)" if option["text"] == row["rule"] else ""
-            yield f"  {mark} {option['text']}  {seconds}{rule}"
+            same = "  (the same kernels)" if option["same_kernel"] and mark == " " else ""
+            yield f"  {mark} {option['text']}  {seconds}{rule}{same}"
     yield f"{len(rows)} decisions"

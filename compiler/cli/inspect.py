@@ -75,6 +75,12 @@ else:
 @click.option(
     "--all", "every", is_flag=True, help="With --choices: more than 16 schedules of a kernel."
 )
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="With --choices: forces each alternative alone, and marks those that give the same "
+    "kernels. Each takes as long as the listing.",
+)
 @click.option("--target", metavar="TARGET", help="With --choices: as for tcc compile.")
 @json_flag
 @timeout_flag
@@ -94,6 +100,7 @@ def inspect(
     show_choices: bool,
     kind: str | None,
     every: bool,
+    compare: bool,
     target: str | None,
     as_json: bool,
 ) -> None:
@@ -109,9 +116,9 @@ def inspect(
       tcc inspect model.onnx --choices --kind join
     """
     if show_choices:
-        _show_choices(artifact, inputs, target, kind, as_json, every=every)
+        _show_choices(artifact, inputs, target, kind, as_json, every=every, compare=compare)
         return
-    _refuse("choices", {"--kind": kind, "--all": every, "--target": target})
+    _refuse("choices", {"--kind": kind, "--all": every, "--compare": compare, "--target": target})
     if derivations:
         _show_derivations(artifact, inputs, replay, svg, as_json)
         return
@@ -174,6 +181,7 @@ def _show_choices(
     as_json: bool,
     *,
     every: bool,
+    compare: bool,
 ) -> None:
     if is_artifact(model):
         raise UserError(
@@ -193,7 +201,10 @@ def _show_choices(
             where=f"--kind {kind}",
             hint=f"there are {', '.join(kinds)}" if kinds else "",
         )
-    rows = decided.decision_records(ledger, kind, every=every)
+    rows = list(decided.decision_records(ledger, kind, every=every))
+    if compare:
+        with progress(f"comparing {model.name}") as show:
+            decided.mark_same(rows, lambda lines: driver.same_kernels(model, fields, lines, show))
     if as_json:
         for line in decided.json_lines(rows):
             click.echo(line)

@@ -47,7 +47,7 @@ else:
 NO_TIME, IMPOSSIBLE = Seconds(0.0), Seconds(inf)
 
 _T = TypeVar("_T")
-_SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))? (.*)", re.DOTALL)
+_SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 
 
 @frozen
@@ -74,17 +74,21 @@ class Site:
     """The place of a decision: its `kind`, and the `content` on which its prices depend.
 
     Contents name no values of the model, so equal layers have equal sites. `number` tells sites of
-    equal content apart where neighbours decide with them: the first has 0.
+    equal content apart where neighbours decide with them: the first has 0. `device` is the target
+    where a compile has several, as in `cuda` or `cuda:sm_90`.
     """
 
     kind: str
     content: str
     number: int = 0
+    device: str = ""
 
     @property
     def text(self) -> str:
         """Returns a text that `read_site` parses back."""
-        return f"{self.kind}{f'#{self.number}' if self.number else ''} {self.content}"
+        number = f"#{self.number}" if self.number else ""
+        device = f"@{self.device}" if self.device else ""
+        return f"{self.kind}{number}{device} {self.content}"
 
     @property
     def digest(self) -> str:
@@ -102,8 +106,8 @@ def read_site(text: str) -> Site:
     parts = _SITE.fullmatch(text)
     if parts is None:
         raise ValueError(f"{text[:60]!r} is not a site")
-    kind, number, content = parts.groups()
-    return Site(kind, content, int(number or 0))
+    kind, number, device, content = parts.groups()
+    return Site(kind, content, int(number or 0), device or "")
 
 
 @frozen
@@ -256,6 +260,10 @@ class Ledger:
     def trial(self) -> AbstractContextManager[Any]:
         """Returns a context in which decisions belong to a graph that is only priced."""
         return nullcontext()
+
+    def on(self, device: str) -> Ledger:
+        """Returns the ledger of the decisions for one of several targets: their sites name it."""
+        return self
 
     def decisions(self) -> Iterator[Decision[Any]]:
         """Yields the recorded decisions, in the order in which they were made."""

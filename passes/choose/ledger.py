@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tcc.errors import UserError
@@ -52,7 +54,7 @@ class ListeningLedger(Ledger):
         self.counts: Counter[str] = Counter()
         self.changes: dict[Line, None] = {}
         self._trials = 0
-        self._place = ""
+        self._place = self._device = ""
 
     def settle(
         self,
@@ -66,7 +68,7 @@ class ListeningLedger(Ledger):
     ) -> Alternative[_T]:
         if self._trials:
             return choice
-        here = site()
+        here = self._site(site)
         line = self._lines.get(here.digest)
         if line is not None:
             options = (rule, *alternatives)
@@ -86,7 +88,7 @@ class ListeningLedger(Ledger):
     def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
         if self._trials or not self._lines:
             return None
-        here = site()
+        here = self._site(site)
         line = self._lines.get(here.digest)
         if line is None:
             return None
@@ -95,6 +97,14 @@ class ListeningLedger(Ledger):
             raise _unfit(line, here, alternatives)
         self.changes[line] = None
         return number
+
+    def on(self, device: str) -> Ledger:
+        ledger = copy(self)  # shares lines and decisions
+        ledger._device = device
+        return ledger
+
+    def _site(self, site: SiteOf) -> Site:
+        return replace(site(), device=self._device) if self._device else site()
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:

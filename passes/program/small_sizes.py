@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import exp, log, prod
 
@@ -40,17 +41,21 @@ from tcc.ir.program import (
     View,
 )
 from tcc.ir.program.operands import buffers_of
+from tcc.passes.choose.content import site
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.tile.plan import KernelChooser
-from tcc.schedule.alternatives import NO_TIME, Seconds, number
+from tcc.passes.tile.plan import Bound, KernelChooser, KernelKey
+from tcc.schedule.alternatives import (
+    NO_TIME,
+    Alternative,
+    Seconds,
+    Site,
+    number,
+)
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
-
-# The fraction of the time that direct sums must save at the smallest sizes, as prices have errors.
-_LEAST = MARGINS["direct sums of small sizes"].saves
 
 
 def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
@@ -65,11 +70,21 @@ def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
     sets = ({}, *table_sizes(symbols)[:FALLING])
     products = [prod(typical(substitute(size, sizes)) for size in dims) for sizes in sets]
     model = planner.holding(lowered.weights.size)
-    bounds: dict[_Site, int] = {}
-    for site in _sites(lowered):
-        bound = crossing(products, _ratios(lowered, site, model, len(sets)))
-        if bound is not None:
-            bounds[site] = bound
+    bounds: dict[_Guarded, int] = {}
+    for guarded in _guarded_algorithms(lowered):
+        fast = _times(lowered, guarded.fast, model, len(sets))
+        direct = _times(lowered, guarded.direct, model, len(sets))
+        ratios = [number(a) / number(b) for a, b in zip(direct, fast, strict=True)]
+        crossed = crossing(products, ratios)
+        if crossed is not None:
+            bound = planner.ledger.decide(
+                partial(_site, lowered, guarded, planner.keys, tuple(dims)),
+                Alternative(0, fast[-1], name="fast"),
+                (Alternative(crossed, direct[-1], name=f"direct-up-to-{crossed}"),),
+                MARGINS["direct sums of small sizes"],
+                lowered.table.locs[_launches(guarded.fast)[0].kernel],
+            ).replacement
+            bounds.update({guarded: bound} if bound else {})
     return replace(lowered, program=_branched(lowered, bounds)) if bounds else lowered
 
 
@@ -93,11 +108,11 @@ def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
 
 def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     """Returns the product of sizes up to which ratios of times stay below 1; None if the last ratio
-    is near 1.
+    does not.
 
     `ratios` belong to `products`, which fall.
     """
-    if ratios[-1] > 1 - _LEAST:
+    if ratios[-1] >= 1:
         return None
     points = zip(map(log, products), map(log, ratios), strict=True)
     for (small, faster), (large, slower) in pairwise(reversed(list(points))):
@@ -106,26 +121,41 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     return products[0]
 
 
-def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> list[float]:
-    """Returns the time of a site's direct sums divided by that of its fast algorithm.
+def _times(lowered: Lowered, body: Body, model: KernelModel, sets: int) -> list[Seconds]:
+    """Returns the times of the kernels of `body` at the first `sets` sets of sizes."""
 
-    There is a ratio for each of the first `sets` sets of sizes.
-    """
-
-    def seconds(body: Body, at: int) -> Seconds:
-        bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
+    def seconds(at: int) -> Seconds:
+        bounds = (lowered.table.bounds[launch.kernel] for launch in _launches(body))
         groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
         return sum((model.price(group, bound.schedule) for bound, group in groups), NO_TIME)
 
-    return [number(seconds(site.direct, n)) / number(seconds(site.fast, n)) for n in range(sets)]
+    return [seconds(at) for at in range(sets)]
 
 
-# ---- sites --------------------------------------------------------------------------------------
+def _launches(body: Body) -> list[Launch]:
+    return [instr for instr in body if isinstance(instr, Launch)]
+
+
+def _site(
+    lowered: Lowered,
+    guarded: _Guarded,
+    keys: Mapping[Bound, KernelKey],
+    dims: tuple[Index, ...],
+) -> Site:
+    """Returns the site of a decision between two algorithms, whose content is their kernels."""
+    parts = (
+        tuple(keys[lowered.table.bounds[launch.kernel]] for launch in _launches(body))
+        for body in (guarded.fast, guarded.direct)
+    )
+    return site("small-sizes", dims, *parts)
+
+
+# ---- guarded algorithms -------------------------------------------------------------------------
 
 
 @frozen
-class _Site:
-    """A guarded algorithm: the instructions `first` to `last` of a program.
+class _Guarded:
+    """The instructions `first` to `last` of a program, which end with a guard's branch.
 
     `prefix` has the instructions that both algorithms need.  `fast` is the fast algorithm, which
     ends with the guard's branch.  `direct` has the direct sums, and the filling of halos.
@@ -138,7 +168,7 @@ class _Site:
     direct: Body
 
 
-def _sites(lowered: Lowered) -> Iterator[_Site]:
+def _guarded_algorithms(lowered: Lowered) -> Iterator[_Guarded]:
     """Yields the guarded algorithms whose intermediate values nothing else reads."""
     body = lowered.program.body
     writers = _Writers(lowered)
@@ -157,7 +187,7 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 )
                 single_writers = all(writers.has_one_writer(b, last) for b in results)
                 if single_writers and any(isinstance(i, Launch) for i in parts):
-                    yield _Site(first, last, prefix, (*parts, instr), (*filled, *then))
+                    yield _Guarded(first, last, prefix, (*parts, instr), (*filled, *then))
 
 
 class _Writers:
@@ -233,19 +263,16 @@ class _Writers:
 # ---- the program --------------------------------------------------------------------------------
 
 
-def _branched(lowered: Lowered, site_bounds: Mapping[_Site, int]) -> Program:
-    """Returns the program with a branch in place of each site of `site_bounds`.
-
-    Direct sums run if the product of the symbolic sizes is at most the site's bound.
-    """
+def _branched(lowered: Lowered, guard_bounds: Mapping[_Guarded, int]) -> Program:
+    """Returns the program with a branch in place of each chosen algorithm, up to its bound."""
     program = lowered.program
-    lets, small = _conditions(lowered, sorted(set(site_bounds.values())))
+    lets, small = _conditions(lowered, sorted(set(guard_bounds.values())))
     body: list[Instr] = []
     at = 0
-    for site, bound in site_bounds.items():
-        body += (*program.body[at : site.first], *site.prefix, *(() if at else lets))
-        body.append(Branch(-1, site.direct, site.fast, small[bound]))
-        at = site.last + 1
+    for guarded, bound in guard_bounds.items():
+        body += (*program.body[at : guarded.first], *guarded.prefix, *(() if at else lets))
+        body.append(Branch(-1, guarded.direct, guarded.fast, small[bound]))
+        at = guarded.last + 1
     body += program.body[at:]
     return replace(program, registers=program.registers + len(lets), body=tuple(body))
 

@@ -83,6 +83,7 @@ class KernelChooser(KernelModel):
 
     def __init__(self, ledger: Ledger = SILENT) -> None:
         self.ledger = ledger
+        self.keys: dict[Bound, KernelKey] = {}  # of the planned kernels
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
@@ -128,6 +129,7 @@ class KernelChooser(KernelModel):
             if key not in self._known:
                 self._known[key] = self.bind(key)
             packed, bound = self.settled(key, digests)
+        self.keys.setdefault(bound, key)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,9 @@ class DrawnGraph:
             digest.update(repr(row).encode())
         for name, array in self.constants.items():
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + _same_anywhere(array))
-        digest.update(repr((self.inputs, self.weights, self.outputs)).encode())
+        for tensor in (*self.inputs, *self.weights):
+            digest.update(repr(astuple(tensor)).encode())
+        digest.update(repr(self.outputs).encode())
         return digest.hexdigest()[:12]
 
 

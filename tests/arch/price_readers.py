@@ -3,7 +3,7 @@
     if seconds < lowest: ...        min(plans, key=lambda p: p.price)        both compare prices
 
 A comparison counts where one of its operands, or of the key of a `min`, `max`, `sorted` or `sort`,
-has a name with the word price, prices or seconds. `alternatives.py` and `passes/choose` may
+has a name with the word price, prices, seconds or cycles. `alternatives.py` and `passes/choose` may
 compare.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOMS = ("compiler/schedule", "passes", "backends")
 CHOOSERS = ("compiler/schedule/alternatives.py", "passes/choose/")
-WORDS = {"price", "prices", "seconds"}
+WORDS = {"price", "prices", "seconds", "cycles"}
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 SORTS = {"min", "max", "sorted", "sort"}
 

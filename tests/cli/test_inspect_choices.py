@@ -50,6 +50,21 @@ def test_few_schedules_of_a_kernel_are_listed_unless_all_are(model: Path) -> Non
     assert all(few <= every for few, every in zip(counts(), counts("--all"), strict=True))
 
 
+def test_alternatives_are_compared_only_on_request(model: Path) -> None:
+    def marks(*flags: str) -> list[bool | None]:
+        lines = output(model, "--choices", "--json", "--kind", "join", *flags).splitlines()
+        rows = map(json.loads, lines)
+        return [
+            option["same_kernel"]
+            for row in rows
+            for option in row["alternatives"]
+            if option["text"] != row["alternative"] and option["seconds"] is not None
+        ]
+
+    assert {*marks()} == {None}
+    assert {*marks("--compare")} == {False}
+
+
 def test_a_choice_is_marked_in_the_text(model: Path) -> None:
     text = output(model, "--choices", "--kind", "schedule")
     assert text.startswith("schedule ")
@@ -62,6 +77,7 @@ def test_a_choice_is_marked_in_the_text(model: Path) -> None:
     [
         (["--kind", "join"], "--kind"),
         (["--all"], "--all"),
+        (["--compare"], "--compare"),
         (["--target", "cpu"], "--target"),
         (["--choices", "--kind", "none"], "--kind none"),
     ],

@@ -13,6 +13,8 @@ from tcc.cli.peers.rounds import Turn, interleaved
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 
+from tests.processors import multiplies_bf16
+
 pytest.importorskip("onnxruntime")
 
 
@@ -83,6 +85,7 @@ def test_rounds_start_with_another_peer_and_the_best_one_counts() -> None:
     assert (times["b"].best, times["b"].least) == (4.0, 4.0)
 
 
+@multiplies_bf16
 def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
+from tcc.driver import model_choices
+from tcc.options import Options
 from tcc.passes.program.small_sizes import crossing
+from tcc.schedule.alternatives import Decision
 
 from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
@@ -134,6 +138,27 @@ def test_one_algorithm_is_enough(options: dict[str, Any], tmp_path: Path) -> Non
     assert small == large
 
 
+def test_direct_sums_of_small_sizes_are_a_decision(tmp_path: Path) -> None:
+    def decisions(model: onnx.ModelProto) -> list[Decision[Any]]:
+        ledger = model_choices(model, Options(cpu="x86-64-v3"))
+        return [d for d in ledger.decisions() if d.site.kind == "small-sizes"]
+
+    model, renamed = layers(1), layers(1)
+    for port in (*renamed.graph.input, *renamed.graph.output):
+        for dim, name in zip(port.type.tensor_type.shape.dim[2:], "ab", strict=True):
+            dim.dim_param = name
+    (decision,) = decisions(model)
+    assert decision.site == decisions(renamed)[0].site
+    assert decision.rule.text == "fast"
+    assert decision.choice.text.startswith("direct-up-to-")
+    file = tmp_path / "choices.jsonl"
+    file.write_text(json.dumps({"site": decision.site.text, "alternative": "fast"}))
+    path = tmp_path / "m.so"
+    tcc.compile(model, jobs=1, cpu="x86-64-v3", choices=file).save(path)
+    small, large = steps(path, (1, 2), (31, 33))
+    assert small == large
+
+
 def test_the_bound_lies_where_times_cross() -> None:
     products = [10_000, 1_000, 10, 1]
     assert crossing(products, [n / 100 for n in products]) == 100
@@ -142,7 +167,8 @@ def test_the_bound_lies_where_times_cross() -> None:
 
 
 def test_a_bound_needs_a_gain_and_holds_for_all_sizes_below() -> None:
-    assert crossing([100, 10, 1], [2.0, 1.0, 0.95]) is None
+    assert crossing([100, 10, 1], [2.0, 1.5, 1.0]) is None
+    assert crossing([100, 10, 1], [2.0, 1.0, 0.95]) == 10
     assert crossing([100, 10, 1], [0.5, 1.0, 0.5]) == 10
     assert crossing([100, 10, 1], [0.5, 0.6, 0.7]) == 100
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -18,8 +19,8 @@ import onnxruntime
 import pytest
 import tcc
 from onnx import numpy_helper
-from tcc.cli.decisions import decision_records
-from tcc.driver import compile_model, model_choices
+from tcc.cli.decisions import decision_lines, decision_records, mark_same
+from tcc.driver import compile_model, model_choices, same_kernels
 from tcc.errors import UserError
 from tcc.options import Options
 
@@ -109,10 +110,53 @@ def test_forced_alternatives_compute_the_same(model: Path, records: list[dict[st
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), (record["kind"], text)
 
 
+def test_alternatives_that_give_the_same_kernels_are_marked(
+    model: Path, records: list[dict[str, Any]]
+) -> None:
+    plain = compiled(model, [], "unmarked").read_bytes()
+    few = [deepcopy(record) for record in records if record["kind"] in ("window", "merge")]
+    mark_same(few, lambda lines: same_kernels(model, OPTIONS, lines, lambda stage: None))
+    marks = []
+    for record in few:
+        for option in record["alternatives"]:
+            if option["seconds"] is None or option["text"] == record["alternative"]:
+                continue
+            line = {"site": record["site"], "alternative": option["text"]}
+            path = compiled(model, [line], f"marked{len(marks)}")
+            assert option["same_kernel"] == (path.read_bytes() == plain), line
+            marks.append(option["same_kernel"])
+    # A window that no later join uses gives the same kernels; other groups of a merge do not.
+    assert {*marks} == {True, False}
+    lines = "\n".join(decision_lines(few)).splitlines()
+    assert sum(line.endswith("(the same kernels)") for line in lines) == marks.count(True)
+
+
 def test_a_site_that_the_model_does_not_have_is_refused(model: Path) -> None:
     with pytest.raises(UserError) as error:
         compiled(model, [{"site": "0" * 32, "alternative": "join"}], "absent")
     assert error.value.where.endswith("absent.jsonl, line 1")
+
+
+def test_a_line_forces_one_of_several_targets(model: Path) -> None:
+    both = replace(OPTIONS, target="cpu+cuda:sm_90")
+
+    def joins(options: Options) -> dict[str, dict[str, str]]:
+        choices: dict[str, dict[str, str]] = {}
+        for decision in model_choices(model, options).decisions():
+            if decision.site.kind == "join":
+                texts = choices.setdefault(decision.site.device, {})
+                texts[decision.site.text] = decision.choice.text
+        return choices
+
+    plain = joins(both)
+    assert {*plain} == {"cpu", "cuda"}
+    contents = [{text.partition(" ")[2] for text in texts} for texts in plain.values()]
+    assert set.intersection(*contents)  # sites of equal content on both
+    text, choice = next(iter(plain["cuda"].items()))
+    line = {"site": text, "alternative": "apart" if choice == "join" else "join"}
+    forced = joins(replace(both, choices=_file(model, [line], "cuda")))
+    assert forced["cuda"][text] == line["alternative"]
+    assert forced["cpu"] == plain["cpu"]
 
 
 def test_a_site_that_another_line_removes_is_a_warning(

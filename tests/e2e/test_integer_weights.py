@@ -15,6 +15,7 @@ from onnx import helper
 from tcc.cli.compare import compare
 
 from tests.lib.agreement import INT64, assert_agree, expected, model_of, session, value
+from tests.processors import has_long_vectors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
@@ -68,9 +69,10 @@ TOKENS = np.array([0, 7, 299, 30, 7])
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> None:
+@pytest.mark.parametrize("derive", [False, pytest.param(True, marks=has_long_vectors)])
+def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str, derive: bool) -> None:
     exact = expected(session(model()), {"tokens": TOKENS})
-    module = tcc.compile(model(), weights=kind)
+    module = tcc.compile(model(), weights=kind, derive=derive)
     got = module.run({"tokens": TOKENS})
     listed = module.manifest["variants"][0]["rounded"]
     assert {entry["type"] for entry in listed} == {kind}

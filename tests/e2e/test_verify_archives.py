@@ -26,6 +26,7 @@ from torch.export.experimental import _export_forward_backward
 from torch.utils import _pytree as pytree
 
 from tests.lib.fuzz.hostile_archives import members, packed, program
+from tests.processors import multiplies_bf16
 
 pytestmark = pytest.mark.xdist_group("torch")
 
@@ -239,6 +240,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@multiplies_bf16
 def test_a_narrow_artifact_is_compared_with_rounded_layers(
     layers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

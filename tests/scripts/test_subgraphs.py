@@ -27,6 +27,8 @@ from subgraph.writer import GraphWriter, drawn, live_bytes, model_of
 from subgraph_formulas import FORMULAS, Given, layer_norm, rms
 from tcc.cli.peers.rounds import Times
 
+from tests.processors import adds_bytes_exactly
+
 CONDITIONS = Conditions("cpu: a processor", "abc", PairSettings(2, 5, 0.2))
 
 
@@ -144,6 +146,7 @@ def test_gradients_are_those_of_the_forward_graphs(family: str) -> None:
         np.testing.assert_allclose(dbias, given["dy"].sum((0, 1)), rtol=1e-4, atol=1e-4)
 
 
+@adds_bytes_exactly
 def test_dynamic_quantisation_is_near_the_product_of_reals() -> None:
     case = smallest("quantise, matmul")
     given, (found,) = run(case)

@@ -101,6 +101,18 @@ def test_either_of_two_is_listed_and_forced() -> None:
     assert [(a.text, a.price) for a in decision.alternatives] == [("join", 2.0), ("apart", 1.0)]
 
 
+def test_sites_name_the_device_where_targets_share_a_ledger() -> None:
+    there = Site("test", "x", 0, "cuda:sm_90")
+    assert there.text == "test@cuda:sm_90 x"
+    assert read_site(there.text) == there
+    assert read_site("test#2@cpu x") == Site("test", "x", 2, "cpu")
+    ledger = ListeningLedger([forced("(0, 1)", there)])
+    assert ledger.on("cpu").decide(lambda: SITE, RULE, (OTHER,)) is OTHER
+    assert ledger.on("cuda:sm_90").decide(lambda: SITE, RULE, (OTHER,)) is RULE
+    assert [d.site.device for d in ledger.decisions()] == ["cpu", "cuda:sm_90"]
+    assert not ledger.unused()
+
+
 def test_equal_sites_that_decide_with_neighbours_have_numbers() -> None:
     places = [[Alternative("a", 2.0), Alternative("b", 1.0)]] * 2
     contents = [("x",), ("x",)]
