@@ -69,10 +69,10 @@ TOKENS = np.array([0, 7, 299, 30, 7])
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("derive", [False, pytest.param(True, marks=has_long_vectors)])
-def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str, derive: bool) -> None:
+@has_long_vectors
+def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> None:
     exact = expected(session(model()), {"tokens": TOKENS})
-    module = tcc.compile(model(), weights=kind, derive=derive)
+    module = tcc.compile(model(), weights=kind)
     got = module.run({"tokens": TOKENS})
     listed = module.manifest["variants"][0]["rounded"]
     assert {entry["type"] for entry in listed} == {kind}
