@@ -6,8 +6,9 @@
 
 A site with its neighbours becomes a graph of its own, which is placed and scheduled like a model.
 Its price is the sum of its kernels' prices, so that epilogues, halos, layouts and joined kernels
-count as in the model.  A pool stands for the kernels that compute or read a stored image, so that
-the image gets the layout that it has between kernels.  The time of these pools is subtracted.
+count as in the model.  A max-pool is a placeholder for a kernel outside the site's graph that
+computes or reads an image.  With it, the image gets the layout that it would have between kernels.
+The time of the placeholders is subtracted.
 Constants have arbitrary contents, because prices do not depend on them.  Values that are computed
 from constants at compile time count as constants.
 """
@@ -30,8 +31,8 @@ from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Seconds, lower
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# The size of the windows of pools that stand for readers. With windows, images get the layout that
-# windows need.
+# The size of the windows of max-pools that are placeholders for readers. An image that is read in
+# windows gets the layout that windows need.
 _READ = 3
 # The locations of nodes in a site's graph.
 _DIRECT, _POOL = "direct", "pool"
@@ -96,10 +97,12 @@ class Prices:
 
 
 def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
-    """Returns the graph of a site and its neighbours.
+    """Returns the graph of a site and its neighbours, after the replacements.
 
-    The candidates `replacements` replace their sites.  Pools with the location `_POOL` stand for
-    the kernels that compute and read stored images.
+    Each item of `replacements` is a site and the candidate that replaces it.  Max-pool nodes with
+    the location `_POOL` are placeholders for kernels outside the graph, which compute the site's
+    input images or read its result images.  With them, the images have the layouts that they would
+    have between kernels.
     """
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.inputs.items()}
@@ -124,7 +127,7 @@ def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
 
 
 def stand_ins(graph: Graph) -> list[Node]:
-    """Returns the nodes of a site's graph that stand for other kernels and are not fused."""
+    """Returns the placeholders for kernels outside a site's graph.  They are not fused."""
     return [node for node in graph.nodes if node.loc == _POOL]
 
 
@@ -136,9 +139,10 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
 
 
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
-    """Adds a pool that stands for another kernel's work on an image, and returns its result.
+    """Adds a max-pool of an image as the placeholder for another kernel, and returns its result.
 
-    Its windows have `size` elements along each axis.
+    The windows of the max-pool have `size` elements along each axis.  A value that is no f32 image
+    is returned as it is.
     """
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:

@@ -300,7 +300,7 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     return Expr(params, stages, tuple(map(renumbered_ref, expr.outputs))), tuple(operand_place)
 
 
-@lru_cache(maxsize=1024)  # prices and lowering compare a group's forms several times
+@lru_cache(maxsize=1024)  # prices and lowering ask for the same expression several times
 def side_by_side(expr: Expr) -> Expr:
     """Returns `expr` with neighbouring reductions over equal loops and elements merged into one.
 

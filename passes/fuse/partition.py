@@ -47,14 +47,14 @@ from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
 
-# The most nodes of a kernel. This bounds the effort of a join, which reads all nodes of the group.
+# A kernel has at most this many nodes. That bounds the effort of a join, which reads all of them.
 # No group of the models has half as many nodes.
 _MOST = 64
 
 
 # The nodes that join a group together, the node in question first; None for no join.
 _Way: TypeAlias = "list[Node] | None"
-# The kinds of nodes that reduce.
+# The kinds of anchors, the nodes that reduce.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
@@ -473,9 +473,10 @@ class _Partition:
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[Seconds]:
-        """Yields the price of a kernel with both anchors, minus that of the anchor `before` alone.
+        """Yields the seconds that the nodes `way` add to a kernel with the nodes `before`.
 
-        Yields nothing if that kernel cannot be built.
+        `before` ends at an anchor.  Yields nothing if `way` does not, or if a kernel of both lists
+        and of the group cannot be built.
         """
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):

@@ -58,9 +58,9 @@ def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
 
 
 def _replacing(linked: Sequence[Shaped], number: int) -> int:
-    """Returns the last stage that reads stage `number`; -1 if it may not overwrite that stage.
+    """Returns the last stage that reads stage `number`; -1 if this reader may not overwrite it.
 
-    It may if it reads only the element at its own point.
+    A reader may overwrite stage `number` if it reads only the element at its own point.
     """
     readers = [
         (n, node)

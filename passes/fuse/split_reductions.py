@@ -72,8 +72,8 @@ def _divided(stage: Stage) -> Stage:
 def _in_parts(expr: Expr, loop: int) -> Expr:
     """Returns `expr` with its reductions in two steps.
 
-    A reduction has a part for each element of its loop number `loop`, modulo the number of its
-    loops.
+    In each reduction, the reduced loop number `loop` (modulo the number of reduced loops) becomes
+    the loop over partial results.
     """
     stages: list[Stage] = []
     number: list[int] = []  # the new number of each stage of `expr`
@@ -88,9 +88,12 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
 
 
 def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
-    """Returns two stages for a reduction or a window: its parts, and their reduction.
+    """Splits a reduction into two stages: partial results, and their reduction.
 
-    The parts become stage `number`.  Another stage is returned unchanged.
+    The reduced loop number `loop` (modulo the number of reduced loops) becomes the loop over the
+    partial results.  The stage of the partial results gets the number `number`.  Returns the stage
+    alone if it is no reduction over several loops, or if a split does not help: a split helps a
+    single result of known size, and neighbouring windows that share partial results.
     """
     if not _has_parts(stage):
         return (stage,)
@@ -111,7 +114,10 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """True where a point's part is the next part of the point before it, as in a sliding window."""
+    """True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
+
+    `along` is the loop over points, and `part` the loop over parts.
+    """
     later = {along: of_atom(along) + 1, part: of_atom(part) - 1}
     return substitute_all(stage.body, later) == stage.body
 

@@ -73,9 +73,11 @@ from tcc.schedule.alternatives import Alternative
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
-# The most places at which a scalar of constants is evaluated, per element of the constants.
+# A scalar is evaluated at no more than this number of points, times the number of elements of the
+# constants that it reads.
 _PLACES = 4
-# The number of elements that are checked first. They rule out most arrays without a formula.
+# At most this many elements are checked first. They reject most arrays that no formula describes,
+# before all elements are computed.
 _FIRST = 1 << 12
 # The formula of a scalar, under the scalar and the ids of the arrays that it reads.
 _Formulas: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]

@@ -328,7 +328,7 @@ class GraphLowering:
         return {value: graph.constants[value] for value, graph in self.constants.items()}
 
     def steps(self) -> None:
-        """Emits all steps of the graph."""
+        """Emits the instructions of all kernels and calls of the graph, in order."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
         for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):

@@ -4,8 +4,9 @@
     where flag: direct                       ->    branch r { direct }
                                                    else { transform, ..., where flag: direct }
 
-A guarded algorithm contains direct sums, which run for values that it cannot handle.  Both are
-priced at the sets of sizes of `tcc.schedule.open_sizes`.  Between two sets, the logarithm of the
+A guard is a run-time check at the end of a fast algorithm.  It runs direct sums for values that the
+algorithm cannot handle.  The algorithm and the direct sums are priced at the sets of sizes of
+`tcc.schedule.open_sizes`.  Between two sets, the logarithm of the
 ratio of the times is interpolated linearly over the logarithm of the product of the sizes:
 
     h x w            128x128   63x63   25x25     8x8     1x1
@@ -155,7 +156,7 @@ def _site(
 
 @frozen
 class _Guarded:
-    """The instructions `first` to `last` of a program, which end with a guard's branch.
+    """A fast algorithm with a guard: the instructions `first` to `last` of a program.
 
     `prefix` has the instructions that both algorithms need.  `fast` is the fast algorithm, which
     ends with the guard's branch.  `direct` has the direct sums, and the filling of halos.
@@ -169,7 +170,11 @@ class _Guarded:
 
 
 def _guarded_algorithms(lowered: Lowered) -> Iterator[_Guarded]:
-    """Yields the guarded algorithms whose intermediate values nothing else reads."""
+    """Yields the fast algorithms that end with a guard and whose intermediate values are used by no
+    other instruction.
+
+    A guard is a run-time check, with direct sums for the values that the algorithm cannot handle.
+    """
     body = lowered.program.body
     writers = _Writers(lowered)
     for last, instr in enumerate(body):
@@ -215,9 +220,11 @@ class _Writers:
         return tuple(instr.buffers[n] for n in self._results[instr.kernel])
 
     def is_part(self, position: int, last: int, needed_results: set[BufferId]) -> bool:
-        """Returns True if the instruction at `position` belongs to the algorithm guarded at `last`.
+        """Returns True if the instruction at `position` belongs to the algorithm whose guard is at
+        `last`.
 
-        Nothing after the guard may read its results, except for `needed_results`.
+        No instruction after the guard may read the results of the instruction at `position`, except
+        for `needed_results`.
         """
         match self._body[position]:
             case Let() | Allocate():

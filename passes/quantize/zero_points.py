@@ -347,7 +347,7 @@ def signed_bytes(array: Array, zero: Array) -> Array | None:
 
 
 def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
-    """Returns a zero point that is one constant number; 0 without a zero point, otherwise None."""
+    """Returns a zero point as a number: 0 if there is none, None if it is not a single constant."""
     array = _constant_zero(b, zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 

@@ -38,13 +38,13 @@ from tcc.frozen import frozen
 
 Row: TypeAlias = tuple[Fraction, ...]
 Matrix: TypeAlias = tuple[Row, ...]
-# A row of A, a row of B and a column of C.
+# One product of an algorithm: its row of `inputs`, its row of `weights`, its column of `results`.
 _Product: TypeAlias = tuple[Row, Row, Row]
 
 # Points at which polynomials are evaluated.  The last point of each algorithm is infinity, which is
 # not in this list.  Points of opposite sign share sums, and products with powers of two are exact.
 _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
-# The most products of an algorithm of one axis: each needs a point of its own.
+# An algorithm of one axis has at most this many products: each needs a point of its own.
 MOST_PRODUCTS = len(_POINTS) + 1
 
 

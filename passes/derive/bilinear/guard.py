@@ -182,7 +182,10 @@ class _Strip:
         return b.iters(self.conv.images, self.conv.groups, *strips)
 
     def numbers(self, start: Indices) -> Indices:
-        """Returns the strip's number along each axis, from the iterators that `start` returned."""
+        """Returns the index of the strip along each spatial axis; 0 along an axis that is not cut.
+
+        The parameter `start` has the iterators that the method `start` returned.
+        """
         numbers = iter(start[2:])
         return tuple(next(numbers) if span.is_cut else const(0) for span in self.spans)
 
@@ -299,7 +302,11 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
 
 
 def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
-    """Returns the index of a tile in `peaks`; `parts` has its turn and its number for each axis."""
+    """Returns the index at which the stage `_of_tiles` has the values of a tile.
+
+    `start` has the iterators of the strip.  `parts` has a pair for each spatial axis: the index of
+    the tile's turn, and the index of the tile in the strip.
+    """
     spans = zip(strip.spans, parts, strict=True)
     return _indices(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
 

@@ -136,12 +136,18 @@ class AxisForm:
         return (self.tile + rows * self.taps - 1) * axis.classes
 
     def places(self, axis: ConvAxis) -> tuple[int, Index, int]:
-        """Returns the distance between V's places in results, their number, and V's pieces a place.
+        """Returns how V, the transformed inputs, is stored: (distance, places, pieces).
 
-        Tiles and pieces that read the same inputs share a place, if this gives fewer places and the
-        number of results is known.  Direct axes and phases share no places.  In F(2 x 4, 2 x 5) of
-        FSRCNN's 9 x 9 convolution, the products of phases would take three times as long as their
-        price, and longer than the direct sums.
+        A place is a position at which the inputs of a tile and a piece begin.  `distance` is the
+        number of results from a place to the next, `places` is the number of places of a turn, and
+        `pieces` is the number of pieces whose inputs V stores for each place.
+
+        Pairs of a tile and a piece that read the same inputs share a place if V gets smaller by it
+        and the number of results is known.  Otherwise a place is a tile, and V stores the inputs of
+        all pieces for it.  Axes in pieces of one tap share no places.  Phases of a transposed
+        convolution share none either, because their prices would be wrong: in F(2 x 4, 2 x 5) of
+        FSRCNN's 9 x 9 convolution, the matmuls would take three times as long as their price, and
+        longer than the direct sums.
         """
         rows, partial = divmod(self.pieces(axis), axis.classes)
         distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))

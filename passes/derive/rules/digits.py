@@ -25,8 +25,9 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     """Splits a loop into an outer loop and one of `inner` iterations.
 
     `loop + shift` is `inner` times the outer loop plus the inner loop.  `inner` need not divide a
-    result loop, as nobody reads the points beyond its end.  Split by a stride or dilation, a loop
-    gets its residues as a loop; `shift` aligns them with the offset of an index.
+    result loop, as nobody reads the points beyond its end.  If `inner` is a stride or a dilation,
+    the inner loop runs over the residues modulo `inner`.  `shift` aligns the residues with the
+    offset of an index.
     """
     stage = stage_of(region, number)
     size, first = size_of(stage, loop), len(stage.iters)
@@ -50,9 +51,11 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
 
 
 def splits(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields arguments of `split`: a loop, `inner` and `shift`.
+    """Yields arguments (loop, inner, shift) of `split` for stage `number`.
 
-    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.
+    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.  `shift`, which
+    `split` adds to the loop before it divides by `inner`, is 0.  For a result loop, it is also
+    `inner - 1`.
     """
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}

@@ -172,7 +172,7 @@ class _Lowering:
             full_blocks = any(n.vector == var.name for n in self.schedule.nests)
             (main, split), *smaller = even(static_size, tile_size, full_blocks)
             full = TileRange(var, tile * main, const(main))
-            # A single smaller tile lies at a known place, which does not depend on its number.
+            # If only one tile is smaller than the others, its range begins at a constant.
             seconds = [
                 TileRange(var, (tile - split) * (n if count > 1 else 0) + split * main, const(n))
                 for n, count in smaller
@@ -297,19 +297,19 @@ class _NestLowering:
         self.finish()
 
     def start(self) -> None:
-        """Emits what comes before the first block."""
+        """Sets sums in scratch to the identity of their monoid, before the first block."""
         if self.waits:
             self._loops(self.passes, {}, {}, self._identity)
 
     def step(self, block: TileRange) -> None:
-        """Emits one block of a streaming loop."""
+        """Emits the nest's work on one block of a streaming loop."""
         if self.waits:
             self._loops(self.loops, {}, {block.var: block}, self._compute)
         else:
             self.run()
 
     def finish(self) -> None:
-        """Emits what comes after the last block."""
+        """Copies sums that are results of the kernel from scratch, after the last block."""
         if self.waits and self._stores_sums():
             self._loops(self.passes, {}, {}, self._flush)
 
@@ -519,7 +519,7 @@ class _NestLowering:
     # ---- scratch ----------------------------------------------------------------------------
 
     def _surround(self) -> None:
-        """Fills the scratch around the rows that this nest computes."""
+        """Stores the padding in the scratch around the rows that this nest computes."""
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
                 resident = self.parent.resident.get(StageRef(number, component))

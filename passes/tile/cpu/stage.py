@@ -68,7 +68,7 @@ from tcc.schedule.zero_terms import needed_terms
 # sign. With an accumulator for each block of terms, it grows with the root of a block's size and
 # with that of the number of blocks (Higham, "The accuracy of floating point summation", 1993).
 TERMS = 384
-# Reductions of at most this many steps are unrolled.
+# Reductions of at most this many iterations are unrolled.
 SHORT = 3
 
 
@@ -76,7 +76,7 @@ class StageLowering:
     """Computes one stage on one block of the nest's loops."""
 
     def __init__(self, context: Surroundings, blocks: Regions | None = None) -> None:
-        """Stores the context; `blocks` has the part of a reduced loop that one accumulator sums."""
+        """Stores the context.  `blocks` maps a reduced loop to the range that one accumulator sums."""
         self.context, self.stage, self.nest = context, context.stage, context.nest
         self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
