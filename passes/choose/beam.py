@@ -21,7 +21,8 @@ from typing import Any, TypeAlias
 
 from tcc.schedule.alternatives import Alternative, Seconds, number, preferred
 
-# The number of partial choices that are extended, and the most combinations that are all tried.
+# The search extends at most WIDTH partial choices. It tries all combinations if there are at most
+# EXACT.
 WIDTH = 8
 EXACT = 256
 

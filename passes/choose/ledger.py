@@ -17,7 +17,7 @@ from tcc.frozen import frozen
 from tcc.schedule.alternatives import Alternative, Decision, Ledger, Site, SiteOf, digest_of
 
 _T = TypeVar("_T")
-# The most alternatives that an error message names.
+# An error message names at most this many alternatives.
 _NAMED = 8
 
 

@@ -43,7 +43,7 @@ from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import MARGINS
 
-# The most parts of a bundle, and the most neighbours of a part that are priced with it.
+# A bundle has at most _PARTS parts. At most _AROUND neighbours of a part are priced with it.
 _PARTS, _AROUND = 4, 12
 
 

@@ -31,7 +31,7 @@ from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
 from tcc.schedule.limits import Rates
 
-# The most states of a search, and the most of its regions that are priced.
+# A search has at most _BUDGET states. At most _PRICED regions of a search are priced.
 _BUDGET, _PRICED = 128, 2
 
 # Returns the graph's value that holds a component of a constant stage.

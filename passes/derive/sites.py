@@ -27,7 +27,8 @@ from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 
-# The most nodes of a site, and the most nodes after and before it that are priced with it.
+# A site has at most _MOST nodes. At most _AFTER nodes after it and _BEFORE nodes before it are
+# priced with it.
 _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 

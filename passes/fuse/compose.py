@@ -70,7 +70,7 @@ def _own_expr(node: Node) -> Expr:
     return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))
 
 
-@lru_cache(maxsize=4096)  # equal layers
+@lru_cache(maxsize=4096)  # equal layers ask for the same expression
 def _expr(
     build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
 ) -> Expr:

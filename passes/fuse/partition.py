@@ -52,7 +52,7 @@ from tcc.schedule.backend import KernelModel
 _MOST = 64
 
 
-# The nodes that join a group together, the node in question first; None for no join.
+# The nodes that join a group at once, the visited node first; None if it cannot join.
 _Way: TypeAlias = "list[Node] | None"
 # The kinds of anchors, the nodes that reduce.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)

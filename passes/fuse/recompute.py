@@ -3,9 +3,9 @@
     m = sum(k) x[k] ; h[k] = x[k] - m ; y[n] = sum(k) h[k] * w[k, n]
       ->  common (n): every tile of some columns computes all of h first
 
-With few rows, only the columns can be divided among several cores.  The alternative is a kernel of
-their own for the earlier stages.  That costs a launch, a store and a load of its results, and a
-pause in the reading of weights.
+With few rows, only the columns can be divided among several cores.  The alternative is a separate
+kernel for the earlier stages.  A separate kernel costs a launch, a store and a load of its results,
+and a pause in the reading of weights.
 """
 
 from collections.abc import Collection, Sequence

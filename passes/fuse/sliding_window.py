@@ -23,8 +23,8 @@ from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
 
-# The most padding elements that are stored at one end of a row. Reads of wider padding are checked
-# instead.
+# At most this many padding elements are stored at one end of a row. Reads of wider padding are
+# checked instead.
 _WIDEST = 16
 
 

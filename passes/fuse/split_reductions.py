@@ -24,7 +24,7 @@ from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 
-# The most parts into which a reduction over one loop is divided.
+# A reduction over one loop is divided into at most this many parts.
 _MOST = 64
 
 
@@ -40,7 +40,7 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
-    """True where `expr` has several stages, no contraction, and no common loop except of strips."""
+    """True where `expr` has several stages, no contraction, and no common loop but for strips."""
     if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
         return False
     loops = shared_loops(expr, limits)

@@ -45,7 +45,7 @@ from tcc.ir.index import (
 )
 from tcc.known import all_known
 
-# The most results of a point. More formulas than registers gain nothing.
+# A point has at most this many results, because more formulas than registers gain nothing.
 MOST_RESULTS = 64
 
 

@@ -55,7 +55,7 @@ from tcc.schedule.open_sizes import Times, mean_share, together
 _MARGIN = MARGINS["storage order"].saves
 # Classes whose kernels take fewer seconds keep the order of the rule.
 _LEAST = Seconds(1e-5)
-# The most kernels of a graph that are priced with orders other than the rule's.
+# At most this many kernels of a graph are priced with orders other than the rule's.
 BUDGET = 256
 # The bits of an element that is not rounded. Rounding depends on neighbours in storage, so values
 # of fewer bits keep their order.

@@ -23,7 +23,8 @@ from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
 from tcc.schedule.footprint import PAGE
 
-# The number of elements in one cache set that do not all stay in the cache with other data.
+# If a cache set has to hold this many elements or more, they do not all stay in the cache with
+# other data.
 _MANY = 8
 
 

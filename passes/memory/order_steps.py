@@ -46,7 +46,7 @@ from tcc.ir.program.table import Kind
 from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
 
-# The most search states for each stretch of a program.
+# The search has at most this many states for each stretch of a program.
 WORK = 1 << 14
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)

@@ -21,8 +21,8 @@ from tcc.ops.algebra.movement import delinearise, linearise
 from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
 
-# The number of rows of a chunk, which are compared with each other; and the most rows that are not
-# divided into chunks.
+# A chunk has _CHUNK rows, which are compared with each other. At most _MANY rows are not divided
+# into chunks.
 _CHUNK, _MANY = 256, 2048
 
 

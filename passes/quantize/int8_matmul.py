@@ -28,9 +28,9 @@ from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
 
-# The most products of two bytes whose sum fits 32 bits, whatever the bytes are.
+# The sum of at most this many products of two bytes fits 32 bits, whatever the bytes are.
 _LONGEST = (1 << 31) // (255 * 255) - 1
-# The fewest channels of a group for a convolution of bytes.
+# A convolution of bytes needs at least this many channels in each group.
 _LEAST = 3
 
 

@@ -21,8 +21,8 @@ from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.algebra.cost import constant_stages, count
 
-# The most points of a constant stage that is a plain sum of products, and of another constant
-# stage.  Either number takes seconds of compile time.
+# A constant stage that is a plain sum of products has at most _MOST points. Another constant stage
+# has at most _MOST_POINTS points. Either number takes seconds of compile time.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 

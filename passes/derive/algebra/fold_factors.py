@@ -64,7 +64,7 @@ from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
 
-# The most sets of constant operands that are tried for the scale behind one node.
+# At most this many sets of constant operands are tried for the scale behind one node.
 _SETS = 16
 
 

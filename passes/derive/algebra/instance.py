@@ -26,7 +26,7 @@ from tcc.ir.region.edit import drop_unused, inlined, is_map, spliced
 from tcc.ir.types import TensorType
 from tcc.passes.derive.algebra.terms import Term, by_digits
 
-# The most terms of all sums of a region that is evaluated at its own sizes.
+# A region is evaluated at its own sizes if its sums have at most this many terms together.
 _MOST_TERMS = 1 << 22
 
 

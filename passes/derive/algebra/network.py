@@ -29,9 +29,9 @@ from tcc.passes.derive.algebra.terms import Term
 from tcc.schedule.alternatives import NO_TIME, Seconds, cheapest_first
 from tcc.schedule.limits import Rates
 
-# The most factors of a term for which all trees are compared.
+# All trees of a term are compared if it has at most this many factors.
 _EXACT = 8
-# The best trees of a term that are returned.
+# The number of trees that are returned for a term, the best first.
 _TREES = 3
 
 # A tree is the number of a factor, or a pair of trees whose results are multiplied.

@@ -33,10 +33,10 @@ from tcc.schedule.limits import Rates
 # The seconds of the best tree, by the term, its result loops, and which factors are constant.
 _Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], Seconds]
 
-# The most trees of the output that become regions, and the most regions that are returned.
+# At most _RANKS trees of the output become regions, and at most _REGIONS regions are returned.
 _RANKS, _REGIONS = 3, 3
-# The most joins that are estimated. After that, no more terms are joined, and no more regions are
-# written.
+# At most this many joins are estimated. After that, no more terms are joined, and no more regions
+# are written.
 _STATES = 1 << 13
 
 

@@ -38,7 +38,8 @@ Scale: TypeAlias = tuple[tuple[str, float], ...]
 
 # Types whose range leaves room for other orders of products.
 WIDE = (F32, F64)
-# The most terms of a sum, and the most factors of a term, after multiplying out.
+# After multiplying out, a sum has at most _MOST_TERMS terms, and a term at most _MOST_FACTORS
+# factors.
 _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 

@@ -111,7 +111,8 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 def _integral(inputs: Row, weights: Row, results: Row) -> _Product:
     """Returns the same product with coprime integers in `inputs` and in `results`.
 
-    `weights` is divided by what the two are multiplied by.
+    `weights` is divided by the factors that make `inputs` and `results` integers, so that the
+    product stays the same.
     """
     a, c = _denominator(inputs), _denominator(results)
     scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)

@@ -53,7 +53,7 @@ from tcc.schedule.nest import typical
 # the smallest bound of the forms within the limit of weights. The weights of each form are at most
 # `_SMALLER` times those of the form before it.
 _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
-# The most nodes after a convolution that count as its epilogue.
+# At most this many nodes after a convolution count as its epilogue.
 _MOST = 8
 
 

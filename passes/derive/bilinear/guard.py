@@ -32,12 +32,14 @@ from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, ConvAxis, Form
 from tcc.passes.graph.emit import express
 from tcc.schedule.nest import typical
 
-# The square of the largest ratio of an input to the root mean square of the other inputs.
+# The square of the largest ratio that an input may have to the root mean square of the other
+# inputs.
 _LIMIT = 2.0**20
-# The largest square whose sums in a tile, times the factors of a form, stay in the range of f32.
+# A tile with a larger peak fails, because its sums, times the factors of a form, could leave the
+# range of f32.
 _FINITE = 2.0**100
-# The share of a strip's inputs that the next strip reads again: at most the first number along the
-# first axis, and the second along other axes, if the axis has enough tiles.
+# The share of a strip's inputs that the next strip reads again: about the first number along the
+# first axis, and about the second along other axes. An axis with too few tiles has a single strip.
 _SHARED = (0.25, 0.125)
 
 
@@ -102,7 +104,7 @@ class _Span:
 
     @property
     def inputs(self) -> Index:
-        """The number of inputs that a strip reads for turns with one start."""
+        """The number of inputs that a strip reads for the turns that begin at the same input."""
         return (self.tiles - 1) * self.step + self.form.reads(self.axis)
 
     @property
@@ -149,7 +151,7 @@ class _Span:
         return at[0] if self.is_cut else at[0] % self.axis.turns
 
     def of_start(self, start: Index, place: Index) -> Indices:
-        """Returns the index within `input_extents` of the input that lies `place` after a start."""
+        """Returns the index within `input_extents` of the input `place` inputs after `start`."""
         return (start, place) if self.is_cut else (self.axis.place_from(start, const(0), place),)
 
     def result(self, turn: Index, tile: Index, place: Index) -> Indices:

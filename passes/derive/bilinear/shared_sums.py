@@ -177,8 +177,10 @@ def _evaluated(row: Sum, values: Sequence[_T], by: Arithmetic[_T]) -> _T:
 
 
 def _signed(terms: Sequence[tuple[_T, int]], by: Arithmetic[_T]) -> tuple[_T, int]:
-    """Returns the sum of signed values, and 1; or where all signs are -1, the negated sum, and
-    -1."""
+    """Returns (result, sign), where `sign * result` is the sum of the signed values.
+
+    `sign` is -1 if all signs are -1, otherwise 1.
+    """
     sign = max(s for _, s in terms)
     (result, _), *further = sorted(terms, key=lambda term: -sign * term[1])
     for value, term_sign in further:

@@ -114,7 +114,7 @@ class AxisForm:
 
     @property
     def sums(self) -> tuple[SharedSums, SharedSums]:
-        """The transform of a tile's inputs, and that of its products."""
+        """(inputs, outputs): the transform of a tile's inputs, and that of its products."""
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
     def tiles(self, axis: ConvAxis) -> Index:
@@ -168,9 +168,11 @@ DIRECT = AxisForm(1, 1)
 class AxisFacts:
     """The work and the rounding errors of a form along one axis.
 
-    `tiles`, `lines`: numbers of a turn's tiles, and of the axis' transformed tiles in V.
-    `inward`, `outward`: additions and multiplications of the transform of one tile's inputs, and of
-    one tile's products.
+    `pieces`: the number of pieces.
+    `tiles`: the number of tiles of a turn.
+    `lines`: the number of transformed tiles that V stores along the axis.
+    `inward`: the number of additions and multiplications in the transform of one tile's inputs.
+    `outward`: the same number for the transform of one tile's products.
     `roundings`, `amplification`: see algorithms.py.
     """
 

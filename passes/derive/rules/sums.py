@@ -21,7 +21,7 @@ from tcc.passes.derive.rules.rule import (
     with_new_loops,
 )
 
-_MOST_LOOPS = 4  # sum loops whose subsets are tried
+_MOST_LOOPS = 4  # at most this many sum loops have their subsets tried
 
 
 def nest(region: Region, number: int, *loops: int) -> Region:

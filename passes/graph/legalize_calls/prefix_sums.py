@@ -16,8 +16,7 @@ from tcc.ir.index import Index, Indices, as_int, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
 
-# The number of elements of a block, and the most elements of a line that is not divided into
-# blocks.
+# A block has BLOCK elements. A line of at most DIRECT elements is not divided into blocks.
 BLOCK, DIRECT = 64, 512
 # A line of symbolic length has as many levels of blocks as a line of _TYPICAL elements.
 _TYPICAL = 1 << 20

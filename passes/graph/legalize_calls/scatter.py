@@ -36,9 +36,9 @@ def first_form(forms: Sequence[Graph]) -> int:
 
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
-# The most updates, or places, of a line for which the direct form is possible. This bounds the work
-# and is not a price: each element is compared at most as often as in the longest bisection of the
-# sorted form.
+# The direct form is possible for lines with at most this many updates or places. This limit bounds
+# the work and is not a price: each element is compared at most as often as in the longest bisection
+# of the sorted form.
 _FEW = steps(MOST)
 
 

@@ -65,7 +65,7 @@ class CoreChooser(CpuKernels, KernelChooser):
     ) -> None:
         """Without a `pricer`, each kernel gets the schedule that the rules choose.
 
-        With a `pricer`, schedules near that are priced, and the cheapest is used.
+        With a `pricer`, schedules near that of the rules are priced, and the cheapest is used.
         """
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)

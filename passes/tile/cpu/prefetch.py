@@ -31,14 +31,15 @@ from tcc.schedule.nest import stride, trips
 
 # Bytes of a cache line.
 _LINE = 64
-# The most streams into which a part is divided, and the fewest bytes of a stream.  It is a page,
-# because the hardware prefetcher stops at the end of a page.
+# A part is divided into at most _STREAMS streams of at least _PAGE bytes. A stream has at least a
+# page, because the hardware prefetcher stops at the end of a page.
 _STREAMS = 16
 _PAGE = 4096
 # The number of rows that prefetch the next K-block, where the last tile may have few rows.  Only
 # computed rows prefetch, so a share for each row of a full tile would leave gaps.
 _FEW_ROWS = 16
-# The fewest separate results of a point that make prefetching the next point's results worthwhile.
+# Prefetching the next point's results is worthwhile if a point has at least this many separate
+# results.
 _SEPARATE_RESULTS = 4
 # The number of blocks of the vector loop between a prefetch and its use.
 _LATER = 4
@@ -100,7 +101,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
 def next_row(context: Surroundings, vector: BlockRange) -> None:
     """Emits the prefetches that belong to one step of a pass over a row.
 
-    They are at the same place in the next row.
+    The prefetched elements are at the same position in the next row.
     """
     at = {s.var: s.base for s in (*context.outer, vector)}
     for access in next_rows(context.group, context.stage, vector.var):
@@ -168,8 +169,8 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
 def _streamed(context: Surroundings) -> Read | None:
     """Returns the read to prefetch: one whose place depends on the vector loop.
 
-    Among several it is the read that moves at most steps of the sum.  Weights do, whereas many
-    steps share one scale.  None if there is no read to prefetch.
+    Among several reads, it is that which moves at the largest number of steps of the sum.  Weights
+    move at each step, whereas many steps share one scale.  None if there is no read to prefetch.
     """
     accesses = context.stage.accesses
     reads = [

@@ -76,7 +76,7 @@ class StageLowering:
     """Computes one stage on one block of the nest's loops."""
 
     def __init__(self, context: Surroundings, blocks: Regions | None = None) -> None:
-        """Stores the context.  `blocks` maps a reduced loop to the range that one accumulator sums."""
+        """Stores the context; `blocks` maps a reduced loop to the range one accumulator sums."""
         self.context, self.stage, self.nest = context, context.stage, context.nest
         self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
@@ -103,7 +103,7 @@ class StageLowering:
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def hold(self, number: int, blocks: Blocks) -> None:
-        """Stores the components of stage `number` that later nests read in scratch."""
+        """Stores in scratch the components of stage `number` that later nests read."""
         context = self.context
         for component, block in enumerate(blocks):
             ref = StageRef(number, component)

@@ -48,7 +48,7 @@ from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.schedule.gpu.schedule import NotBlocks
 
-# The most elements of a block.
+# A block has at most this many elements.
 LARGEST = 1 << 20
 
 

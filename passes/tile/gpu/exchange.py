@@ -41,7 +41,7 @@ from tcc.passes.tile.gpu.body import EarlierBlock, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import in_scratch
 
-# The most reads that formulas replace.  The limit stops substitution that would not come to an end.
+# Formulas replace at most this many reads. Without the limit, some substitutions would never end.
 _MOST = 64
 
 

@@ -29,7 +29,8 @@ from tcc.schedule.margins import MARGINS
 
 # Kernels that take less time are not divided.
 _SHORT = Seconds(2 * LAUNCH)
-# The number of terms of a sum that a tile computes at once. The length of every part is a multiple.
+# The number of terms of a sum that a tile computes at once. The length of every part is a multiple
+# of this number.
 _STEP = 64
 # Returns the best price of a kernel; None for an expression that is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
