@@ -55,14 +55,16 @@ from tcc.schedule.nest import typical
 
 @frozen
 class GraphSettings:
-    """The settings of the steps on graphs: which of them a target requests, and its prices.
+    """The settings of the steps on graphs: the steps that a target requests, and its prices.
 
-    A field with the name of a step requests it. `cheapest` chooses between forms of a call that
-    becomes kernels. One factor of a product of bytes gets the type `factor_type`, the other is
-    signed; None: both keep their types. `tile_of` gives the rows of a tile of a grouped GEMM;
-    `checks` also emits the checks of its rows' indices, which `check_indices` no longer sees.
-    `derivations` limits other algorithms for contractions. `states` are the inputs that outputs
-    update.
+    A field with the name of a step requests that step.
+    `cheapest`: chooses between the forms of a call that becomes kernels.
+    `factor_type`: the type of one factor in products of bytes, where the other factor is signed.
+    With None, both factors keep their types.
+    `tile_of`: returns the number of rows in a tile of a grouped GEMM.
+    `checks`: True if grouping also adds the checks of indices that `check_indices` cannot see then.
+    `derivations`: the limits of other algorithms for contractions.
+    `states`: the inputs that outputs update, as pairs (input name, output name).
     """
 
     small_top_k: bool = False
@@ -148,7 +150,7 @@ def align_buffers(lowered: Lowered) -> Lowered:
 
 
 def replace_operands(lowered: Lowered) -> Lowered:
-    """Returns `lowered` with results over operands that die there."""
+    """Returns `lowered` with results in the buffers of operands that are not read again."""
     program, kernels = update_in_place(lowered.program, lowered.table.bounds)
     return replace(lowered, program=program, kernels=kernels)
 

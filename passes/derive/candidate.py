@@ -15,8 +15,8 @@ from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.margins import MARGINS
 
-# The share of its price that a replacement must save, because prices have errors; and a further
-# share for each bit of precision that a result may lose.
+# A replacement must save MARGIN of the price, because prices have errors. It must save ROUNDING
+# more for each bit of precision that a result may lose.
 MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
 # The array of each constant operand; None for the other operands.

@@ -8,9 +8,8 @@ A site with its neighbours becomes a graph of its own, which is placed and sched
 Its price is the sum of its kernels' prices, so that epilogues, halos, layouts and joined kernels
 count as in the model.  A max-pool is a placeholder for a kernel outside the site's graph that
 computes or reads an image.  With it, the image gets the layout that it would have between kernels.
-The time of the placeholders is subtracted.
-Constants have arbitrary contents, because prices do not depend on them.  Values that are computed
-from constants at compile time count as constants.
+The time of the placeholders is subtracted.  Constants have arbitrary contents, because prices do
+not depend on them.  Values that are computed from constants at compile time count as constants.
 """
 
 from __future__ import annotations

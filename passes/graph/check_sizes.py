@@ -19,7 +19,7 @@ from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
 
-# The size that an axis needs, the size that it has, and the reason.
+# A demand: the size that an axis needs, the size that it has, and the reason for the message.
 _Demand: TypeAlias = tuple[Index, Index, str]
 _CHOOSING = frozenset({"arg_max", "arg_min"})
 
@@ -45,8 +45,10 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
 
 
 def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that sizes of results are not negative; sizes that an operand has too are
-    not."""
+    """Yields demands that sizes of results are not negative.
+
+    A size that an operand has too needs no demand, because it cannot be negative.
+    """
     if bodies(node):  # bodies check their own sizes
         return
     had = {dim for v in inputs if v is not None for dim in v.type.shape}

@@ -80,7 +80,7 @@ def _sizes(node: Node) -> list[tuple[int, int]]:
 # ---- transposed convolutions --------------------------------------------------------------------
 
 
-_MOST_FILTERS = 1 << 22  # the most elements of all sub-kernels, including their zeros
+_MOST_FILTERS = 1 << 22  # at most this many elements in all sub-kernels, zeros included
 
 
 class _Span(NamedTuple):

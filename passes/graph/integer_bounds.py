@@ -19,7 +19,7 @@ _COPIES = frozenset(
 # Ops whose results hold only elements of several operands.
 _CHOICES = frozenset({"where", "concat"})
 _KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
-_DEPTH = 64  # the most nodes between a value and the constant that bounds it
+_DEPTH = 64  # at most this many nodes lie between a value and its bound
 
 
 def integer_bounds(

@@ -22,7 +22,7 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
 
-_LARGE = 64  # the fewest elements of a constant that is packed
+_LARGE = 64  # constants with fewer elements are not packed
 
 
 def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:

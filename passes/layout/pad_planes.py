@@ -59,7 +59,7 @@ def _aligned(type_: TensorType) -> bool:
 
 
 def _spread(places: Sequence[Indices]) -> bool:
-    """Returns True if many of `places` differ only in the first index."""
+    """Returns True if at least `_MANY` of `places` differ only in the first index."""
     planes: dict[Indices, set[int]] = {}
     for first, *inner in places:
         plane = as_int(first)

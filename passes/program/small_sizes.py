@@ -4,10 +4,10 @@
     where flag: direct                       ->    branch r { direct }
                                                    else { transform, ..., where flag: direct }
 
-A guard is a run-time check at the end of a fast algorithm.  It runs direct sums for values that the
-algorithm cannot handle.  The algorithm and the direct sums are priced at the sets of sizes of
-`tcc.schedule.open_sizes`.  Between two sets, the logarithm of the
-ratio of the times is interpolated linearly over the logarithm of the product of the sizes:
+A guard is a run-time check at the end of a fast algorithm.  It runs direct sums for values that
+the algorithm cannot handle.  The algorithm and the direct sums are priced at the sets of sizes of
+`tcc.schedule.open_sizes`.  Between two sets, the logarithm of the ratio of the times is
+interpolated linearly over the logarithm of the product of the sizes:
 
     h x w            128x128   63x63   25x25     8x8     1x1
     fast algorithm    752 us     187      42     4.8     4.2    mostly the transformed weights

@@ -46,7 +46,7 @@ class StatementEmitter:
     def loop(self, counter: Index, start: Index, stop: Index, step: int = 1) -> Iterator[None]:
         """Puts a loop around the statements that are added inside the `with` block.
 
-        Adds no loop if there are none.
+        Adds no loop if no statements are added there.
         """
         with self.body() as body:
             yield

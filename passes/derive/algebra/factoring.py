@@ -57,7 +57,7 @@ def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
 
 
 def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
-    """Returns which sum loop of `f` stands for which sum loop of `g`, as {loop of g: loop of f}.
+    """Returns which sum loop of `f` corresponds to a sum loop of `g`, as {loop of g: loop of f}.
 
     None where `f`, a factor of term `a`, and `g`, a factor of `b`, are not one access up to the
     names of their sum loops.  Loops below `first` are result loops, which the terms have in common.

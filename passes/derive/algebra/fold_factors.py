@@ -192,17 +192,22 @@ class _NodeMap:
     number: int
 
     def at_operand(self, scalar: Scalar) -> Array | None:
-        """Returns a scalar of the map by the places of the map's operand, as `by_place` does."""
+        """Returns the values of a scalar of the map at the elements of the map's operand.
+
+        They are the array that `by_place` returns for this operand.
+        """
         return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
     def by_place(
         self, scalar: Scalar, stage: RegionStage, factor: Factor, shape: Sequence[Size]
     ) -> Array | None:
-        """Returns a scalar of the map in f64, by the places that `factor` reads for the results of
-        `stage`.
+        """Returns the values of a scalar of the map as an f64 array that broadcasts to `shape`.
 
-        Axes on which the scalar does not depend have size 1; places that are not read have value 1.
-        Returns None where a value is not finite, or two results of one place differ.
+        `shape` is that of the source of `factor`.  The value at an element of the source is that
+        for the results of `stage` which read the element through `factor`.  Axes on which the
+        scalar does not depend have size 1.  An element that is not read has the value 1.  Returns
+        None if a value is not finite, or if two results that read one element have different
+        values.
         """
         numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
         scalar_factors = [self.map.stage.factors[n] for n in numbers]

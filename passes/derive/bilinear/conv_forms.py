@@ -64,7 +64,7 @@ def amplification(conv: Conv, form: Form) -> float:
 def roundings(conv: Conv, form: Form) -> int:
     """Returns the most roundings between an operand and a result.
 
-    They are those of transforms, of the weights, and of sums over pieces and channels.
+    The transforms round, so do the weights, and so do the sums over pieces and channels.
     """
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)

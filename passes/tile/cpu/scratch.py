@@ -26,9 +26,9 @@ class Resident:
 
     `steps`: the distance in elements between neighbours along each common loop.
     `inner`: the distance between neighbours along the stage's other iterators, merged into one.
-    `strip`: if it has one, these iterators begin at the tile's first row.
+    `strip`: the strip of the stage, whose iterators begin at the tile's first row; or None.
     `start`: the number of elements of other values that lie before the first element.
-    `base`: if it has one, the value lies in a result of the kernel, and begins there.
+    `base`: the place in a result of the kernel where the value begins; None for other values.
     `is_result`: the value lies where the stage stores it as a result anyway.
     """
 
