@@ -131,7 +131,7 @@ class ListeningLedger(Ledger):
 
 
 def _number(line: Line, alternatives: Sequence[Alternative[Any]]) -> int | None:
-    """Returns the number of the alternative that a line forces; None if there is no such one."""
+    """Returns the number of the alternative that a line forces; None if there is none."""
     return next((n for n, alternative in enumerate(alternatives) if line.names(alternative)), None)
 
 

@@ -219,9 +219,9 @@ def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]
 
 
 def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields one list of skews, for all pairs of result loops that overlap in an index.
+    """Yields a single tuple of skews, for all pairs of result loops that overlap in an index.
 
-    Each skew takes the second loop of a pair out of all indices of the first.
+    Each skew takes the second loop of a pair out of all indices that contain the first loop.
     """
     forms, steps = _forms(stage), list[DerivationStep]()
     skewed, skewed_by = set[int](), set[int]()
@@ -238,7 +238,7 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
 
 
 def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields one list of regroupings, for all operands whose indices have a step other than 1."""
+    """Yields a single tuple of regroupings, for all operands with an index of a step other than 1."""
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):

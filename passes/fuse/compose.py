@@ -64,7 +64,7 @@ def stored_type(type: TensorType) -> TensorType:
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
-@lru_cache(maxsize=4096)  # a group is composed for every node that might join it
+@lru_cache(maxsize=4096)  # avoids repeated work: every node that might join composes the group
 def _own_expr(node: Node) -> Expr:
     assert node.op.expr is not None
     return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))

@@ -227,10 +227,11 @@ def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars
 
 
 def _follow(shaped: Shaped, at: Indices) -> Shaped:
-    """Returns a stage with iterators of its reader, which reads it at the indices `at`.
+    """Returns a stage with the iterators of its reader, where possible.
 
-    An index gives its iterators if it is a mixed-radix number of iterators that no other index
-    uses.  Other iterators of the stage stay.
+    The reader reads the stage at the indices `at`.  If an index is a mixed-radix number of
+    iterators that no other index uses, these iterators replace the stage's iterators along the
+    axis.  Other iterators of the stage stay.
     """
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}

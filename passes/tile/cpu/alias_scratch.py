@@ -142,6 +142,6 @@ def _overlaid_pair(
 
 
 def _count(group: TileGroup, source: int) -> int | None:
-    """Returns the elements of a stage at one point of the common loops."""
+    """Returns the number of elements of a stage at one point of the common loops."""
     stores = in_scratch(group, group.stages[source].stores[0])
     return as_int(group.buffers[stores[0].buffer].size) if stores else None

@@ -73,7 +73,7 @@ class Along:
     loops: Mapping[Var, Var]
 
     def spans(self, spans: Sequence[BlockRange]) -> tuple[BlockRange, ...]:
-        """Returns the spans of the stage's loops for `spans` of the reduction's loops."""
+        """Returns the spans of the stage's loops that correspond to those of the reduction."""
         return tuple(replace(s, var=self.loops.get(s.var, s.var)) for s in spans)
 
 

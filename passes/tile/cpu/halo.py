@@ -25,9 +25,10 @@ _BLOCK = 64
 
 
 def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
-    """Returns the rows of each strip that a tile computes; `regions` are its common loops' parts.
+    """Returns the range of rows of each strip that a tile computes.
 
-    The rows may begin before the loop's first row and end after its last.
+    `regions` has the tile's part of each common loop.  The rows may begin before the loop's
+    first row and end after its last.
     """
     row_regions: dict[Var, TileRange] = {}
     for stage in group.stages:

@@ -256,10 +256,10 @@ def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
 
 
 class _NestLowering:
-    """The loops of one nest over the region of a tile.
+    """Lowers the loops of one nest over the region of a tile.
 
-    `passed` holds the results that are one block for the whole tile.  It has those of earlier
-    nests, and this nest adds its own.
+    `passed` maps results that are one block for the whole tile to their blocks.  It has the results
+    of earlier nests, and this nest adds its own.
     """
 
     def __init__(

@@ -70,9 +70,10 @@ class Packed:
     steps: tuple[tuple[Var, int], ...]
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Returns the place of the element at `mapping`.
+        """Returns the place of an element in the scratch.
 
-        `starts` has the loops' values where the current block and K-block begin.
+        `mapping` has the values of the loops at the element.  `starts` has their values where the
+        current block and K-block begin.
         """
         place = const(0)
         for var, step in self.steps:

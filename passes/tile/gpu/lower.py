@@ -54,7 +54,7 @@ def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool
 
 
 class _Lowering:
-    """The lowering of one group."""
+    """Lowers one group to a block kernel."""
 
     def __init__(self, group: TileGroup, schedule: BlockSchedule, skips: bool) -> None:
         self.skips = skips
