@@ -238,7 +238,7 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
 
 
 def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields a single tuple of regroupings, for all operands with an index of a step other than 1."""
+    """Yields a single tuple of regroupings, for operands whose indices have steps other than 1."""
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):
