@@ -43,10 +43,10 @@ _Group = tuple[object, ...]
 
 @frozen
 class _Noise:
-    """The noise of one group of draws.
+    """The noise of an output over one group of draws, which have equal shapes and kind.
 
-    `sizes` is the root mean square of each element's noise, `measures` the largest value of each
-    measure in any perturbed run.
+    `sizes` has the magnitude of each element's noise: its root mean square over all runs.
+    `measures` has the largest value of each measure (see `_NAMES`) over the perturbed runs.
     """
 
     sizes: Array

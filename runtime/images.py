@@ -132,11 +132,12 @@ def _open_anew(path: Path, file: _File) -> Image:
 
 
 def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
-    """Returns a path of an artifact that this or another process once read from `path` as `file`.
+    """Returns a path that holds an artifact as it was when a process read it from `path`.
 
-    If `path` still holds the same file, it is returned, so that processes share its weights.
-    Otherwise a copy is written from `contents` (bytes by suffix), and it stays until the process
-    ends. Raises OSError if the copy cannot be written.
+    `file` identifies the artifact that was read. If `path` still holds it, `path` is returned, so
+    that processes share the weights. Otherwise the artifact was replaced, and a copy is written
+    from `contents`, which has the bytes of each file by its suffix. The copy stays until this
+    process ends. Raises OSError if the copy cannot be written.
     """
     with _IMAGES.lock:
         try:

@@ -213,9 +213,11 @@ def open_rows(
 def _rounds(
     lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: PairSettings, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
-    """Returns (times, outputs) of each kind; times are by round, then by size.
+    """Returns (times, outputs), both by the kinds of `lists`: "open", "fixed" and "ort".
 
-    Each kind has a process, which runs all sizes in its turn.
+    `times[kind][round][n]` is the time of size number `n` in seconds. `outputs[kind]` has the
+    outputs of all sizes. Each kind has a process of its own. The processes take turns in every
+    round, and a process runs all sizes when it is its turn.
     """
     inputs = {f"{n} {name}": array for n, feed in enumerate(feeds) for name, array in feed.items()}
     peers: list[Peer] = []

@@ -73,9 +73,9 @@ class Alternative(Generic[_T]):
 class Site:
     """The place of a decision: its `kind`, and the `content` on which its prices depend.
 
-    Contents name no values of the model, so equal layers have equal sites. `number` tells sites of
-    equal content apart where neighbours decide with them: the first has 0. `device` is the target
-    where a compile has several, as in `cuda` or `cuda:sm_90`.
+    Contents name no values of the model, so equal layers have equal sites. Where a choice also
+    depends on the neighbours of a site, sites of equal content get different `number`, from 0 on.
+    `device` is the target, such as `cuda` or `cuda:sm_90`, if a compile has several targets.
     """
 
     kind: str

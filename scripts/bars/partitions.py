@@ -102,7 +102,11 @@ def _figure(bar: CostBar, outcome: SolverOutcome) -> Figure:
 
 
 def solver(folder: Path) -> Iterator[Figure]:
-    """Measures the planner's plans; writes the table once all problems are done."""
+    """Yields the cost of the planner's plan for each problem of the contest, and its limit.
+
+    Rows with cost, time and memory are added to `folder/rows.txt` after each problem. The table of
+    all rows replaces the file `TABLE` at the end.
+    """
     rows = []
     for bar in BARS:
         say(f"problem {bar.name}, {bar.seconds} s ...")

@@ -1,4 +1,7 @@
-"""Imports operators of torch that contain blocks: regions, cond, while_loop, scan, map."""
+"""Imports torch's higher-order operators, whose arguments include blocks of further operators.
+
+They are cond, while_loop, scan, map, and operators that run a block in another context.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -47,7 +50,7 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
     return tuple(types)
 
 
-# ---- regions that run as they stand ----------------------------------------------------------
+# ---- blocks that are inlined -----------------------------------------------------------------
 
 
 def _inlined(number: int, off: int | None = None) -> Region:

@@ -1,5 +1,7 @@
-"""The value of a stage at points where a factor has its fill value; changes of bounds rely on
-it."""
+"""Computes what a stage yields at points where a factor has its fill value.
+
+Rules that change the bounds of loops rely on it.
+"""
 
 from __future__ import annotations
 

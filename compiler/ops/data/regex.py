@@ -228,9 +228,10 @@ class _Builder:
             raise ValueError("the pattern takes too long to become an automaton")
 
     def closure(self, places: Set[int], marks: tuple[str, ...] = ()) -> frozenset[int]:
-        """Returns `places` and all places that are reached from them without a byte.
+        """Returns the epsilon closure of `places`, which are states of the NFA.
 
-        Conditions of the kinds in `marks` count as met.
+        These are `places` and all states that they reach without reading a byte. Assertions of
+        the kinds in `marks`, such as a word boundary, count as true.
         """
         reached, waiting = set(places), list(places)
         while waiting:

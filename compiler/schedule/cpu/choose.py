@@ -109,7 +109,7 @@ def _loops_inside(
     )
 
 
-@lru_cache(maxsize=256)  # many schedules of a group are tried
+@lru_cache(maxsize=256)  # callers try many schedules of a group, all with the same vectors
 def _vectors(
     group: TileGroup, main: GroupStage, because: Because, *, known_size: bool
 ) -> Mapping[GroupStage, Var]:

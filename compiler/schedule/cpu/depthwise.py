@@ -34,8 +34,10 @@ def window_tiles(
     common: Vars,
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns the elements that a tile covers of the two loops along which a window slides; empty
-    if there are no two such loops."""
+    """Returns how many elements a tile covers of each of the two loops along which a window slides.
+
+    The dict is empty if a window slides along fewer than two loops.
+    """
     for access in stage.accesses.values():
         slides = _slides(access, stage, vector, common)
         if vector is None or len(slides) < 2:
@@ -64,8 +66,11 @@ def window_tiles(
 
 
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
-    """Returns the number of blocks of lanes in a tile, equal for all tiles: at most about `limit`,
-    because the cache lines of all lanes are neighbours in memory."""
+    """Returns how many blocks of lanes a tile covers: at most `limit`, but at least one.
+
+    The number is chosen such that all tiles cover about equally many blocks. A tile covers several
+    blocks because the cache lines of neighbouring lanes are neighbours in memory.
+    """
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))
 
@@ -95,6 +100,9 @@ def _slides(
 
 
 def _step(access: Access, var: Var) -> int:
-    """Returns the elements between neighbours along a loop, at typical sizes; 0 if irregular."""
+    """Returns the distance in elements between neighbours along a loop, at typical sizes.
+
+    The distance is 0 if it is not the same for all neighbours.
+    """
     linear = linear_in(access.offset, var)
     return 0 if linear is None else typical(linear[0])

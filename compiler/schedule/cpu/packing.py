@@ -23,11 +23,12 @@ FEW_ROWS = 40
 
 
 def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = False) -> bool:
-    """Returns True if a K-block of the operand along `vector` is stored in scratch before it is
-    multiplied.
+    """Returns True if K-blocks of the vector operand are stored in scratch before the
+    multiplication.
 
-    The sum must have a known size. A computed operand is packed if packing it once for all of
-    `rows` pays. An operand in memory is packed if it is to be `copied`.
+    The result is False if the contraction sums over a loop of symbolic size. Otherwise there are
+    two cases. An operand in memory is packed if `copied` asks for it. A computed operand is packed
+    if the loops `rows` have enough points to use the packed values again.
     """
     if any(known_extent(v) is None for v in stage.reduce):
         return False

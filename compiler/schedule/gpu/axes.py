@@ -56,10 +56,11 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Returns a schedule in which each group of loops is an axis with its block size.
+    """Returns a schedule in which each group of loops is one axis with its block size.
 
-    `blocks` are pairs of loops and block size; of several pairs for a loop the first counts. Loops
-    in blocks of one are no axis.
+    `blocks` yields pairs (loops of an axis, block size). If the same loops are in several pairs,
+    the first pair applies. Pairs with block size 1 or without loops are ignored. `parallel` has the
+    loops of each parallel axis.
     """
     sizes: dict[str, int] = {}
     for loops, block in blocks:

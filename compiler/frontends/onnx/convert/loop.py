@@ -35,9 +35,11 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-_MOST_WRITTEN = 8  # unrolled iterations that always run
-_MOST_BRANCHES = 4  # unrolled iterations, if some may not run
-_MOST_CHANGES = 3  # changes of the rank of a one-element value; then its rank is fixed
+# At most this many trips are unrolled: if all of them always run, and if some may not run.
+_MOST_WRITTEN = 8
+_MOST_BRANCHES = 4
+# After this many imports of a body, its one-element values may no longer change their ranks.
+_MOST_CHANGES = 3
 
 
 @frozen

@@ -149,7 +149,11 @@ def _average_pool(axes: int) -> Converter:
 def _lengths(
     ctx: CallContext, count: Index, extent: Index, n: int, attrs: dict[str, Any]
 ) -> Operand:
-    """Returns the number of elements in each window of axis `n`, as averages count them."""
+    """Returns the number of elements by which an average pool divides, for each window of axis `n`.
+
+    The padding counts only if the call's `count_include_pad` is true. The axis has `count` windows
+    over `extent` elements.
+    """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
     start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
     end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
