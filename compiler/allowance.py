@@ -29,13 +29,15 @@ _NAMES = (
     "mean errors of a row's elements, by their noise,",
 )
 _FACTORS = (6.0, 3.0, 2.0, 1.6)
-# Relative to the largest value, an error and a mean of errors that are always allowed: elementwise
-# functions differ by some roundings.
+# An error and a mean of errors that are always allowed, relative to the largest value. Elementwise
+# functions of two libraries differ by some roundings.
 _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
-# The limit to which errors are cut in a mean, and the number of draws with such an error that are
-# no fault.
+# `_MOST` is the limit to which errors are cut before their mean is taken. Errors at this limit in
+# `_OUTLIERS` draws or fewer are no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-_ROWS = 16  # fewest rows along an axis: the largest error of fewer rows does not bound further rows
+# An axis with fewer rows has no measure by row, because the errors of few rows do not bound the
+# errors of further rows.
+_ROWS = 16
 
 # The shape and kind of draws, which are measured together.
 _Group = tuple[object, ...]

@@ -52,10 +52,10 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 
 @frozen
 class Alternative(Generic[_T]):
-    """`replacement`, which takes `price` seconds.
+    """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is its text if the replacement has none. `bytes` is the part that it takes of a memory
-    that all sites share.
+    `name` is the alternative's text if the replacement has none. All sites share one memory, of
+    which the alternative takes `bytes`.
     """
 
     replacement: _T

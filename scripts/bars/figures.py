@@ -45,7 +45,7 @@ def at_most(what: str, value: float, bar: float, unit_name: str = "", note: str 
 
 
 def at_least(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
-    """Returns a figure that meets its bar if the value is at least `bar`."""
+    """Returns a figure whose limit is met if the value is at least `bar`."""
     text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
     return Figure(what, text, f">= {bar:g}{unit_name and ' ' + unit_name}", value >= bar)
 

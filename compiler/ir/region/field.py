@@ -1,4 +1,4 @@
-"""Scalars modulo a prime: exact values of bodies for checks.
+"""Evaluates the bodies of stages exactly, as integers modulo a prime, to check derivations.
 
 Elements are int64 in `[0, p)`; their order is that of the representatives from -p/2 to p/2, so
 small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are further elements.  A hash with
@@ -64,8 +64,10 @@ class PrimeField:
     seed: int
 
     def body(self, scalars: Scalars, factors: Sequence[Values]) -> list[Values]:
-        """Returns the values of scalars over `Arg`s; `factors` are the `Arg`s' arrays, which
-        broadcast."""
+        """Returns the values of `scalars`; `factors[n]` is the array that `Arg` n stands for.
+
+        The arrays broadcast.
+        """
         value_of: dict[Scalar, Values] = {}
         for scalar in walk(*scalars):
             value_of[scalar] = self._scalar(scalar, value_of, factors)
@@ -94,7 +96,7 @@ class PrimeField:
         return self.random(f"cast {source.name} {target.name}", [value])
 
     def apply(self, function: str, dtype: DType, args: list[Values]) -> Values:
-        """Returns a function of `FUNCTIONS` on elements; `dtype` is that of the result."""
+        """Returns the results of a function of `FUNCTIONS`, which have type `dtype`."""
         if function in _ORDERED:
             return self._truth(_ORDERED[function](*map(self.signed, args)))
         if function in _LOGICAL:
@@ -125,7 +127,7 @@ class PrimeField:
         return mixed
 
     def signed(self, value: Values) -> Values:
-        """Returns the representatives from -p/2 to p/2, infinities at the ends."""
+        """Returns the representatives from -p/2 to p/2; infinities become -p and p."""
         p = self.prime
         centred = np.where(value > p // 2, value - p, value)
         return np.where(value >= 0, centred, np.where(value == INFINITY, p, -p))

@@ -74,7 +74,7 @@ class KnobChoice:
     priced: int
 
 
-PANELS = (4, 3, 2)  # vectors of a panel
+PANELS = (4, 3, 2)  # candidates for the number of vectors across a panel
 
 
 _CONTRACTION = (

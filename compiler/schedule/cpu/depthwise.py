@@ -18,9 +18,10 @@ from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips, typical
 
-# Bytes of the rows under a window: half of a first-level cache; the other half is for results.
+# At most this many bytes of rows lie under a window: half of a first-level cache. The other half is
+# for results.
 NEAR = 24 << 10
-# Tiles for each core: enough to share them evenly.
+# At least about this many tiles for each core, so that the cores share the tiles evenly.
 FEW = 8
 # Rows of a tile, and the fewest blocks of its columns, if either size is symbolic. Neighbouring
 # tiles read the rows and columns between them twice.
@@ -81,8 +82,9 @@ def _slides(
     """Returns the loops along which neighbouring results share elements of an operand that varies
     with the lanes.
 
-    Each loop comes with two numbers: the steps of the window along it, and the steps between the
-    windows of neighbouring results. The loop whose neighbours lie furthest apart comes first.
+    Each tuple is (loop, size, distance). `size` is the number of elements that a window has along
+    the loop, and `distance` is the number of elements between the windows of neighbouring results.
+    The loop whose neighbours lie furthest apart in memory comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []

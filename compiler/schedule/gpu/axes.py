@@ -71,9 +71,9 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's loops that it shares neither with all stages nor with a streaming loop.
+    """Returns a stage's loops that are neither common to all stages nor a streaming loop.
 
-    They are in the order in which its values are stored.
+    The loops have the order in which the stage's values are stored.
     """
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
@@ -82,7 +82,7 @@ def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """Returns a stage's reduced loops, except a streaming loop.
 
-    They are in the order of the storage of the stages that it reads.
+    The loops have the order in which the values that the stage reads are stored.
     """
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))

@@ -44,10 +44,10 @@ _MOST_CHANGES = 3
 
 @frozen
 class _LoopState:
-    """The remainder of a Loop after its first trips.
+    """The remainder of a Loop, after its first trips are unrolled.
 
-    At most `trips` trips follow, the first of them only where `condition` holds, for the `carried`
-    values.  `rows` has the rows of each unrolled trip.
+    At most `trips` trips follow, with the loop-carried values `carried`. The first of them runs
+    only if `condition` is true. `rows` has the scan outputs of each unrolled trip.
     """
 
     proto: onnx.GraphProto
