@@ -120,8 +120,8 @@ def minimalloc(folder: Path) -> Iterator[Figure]:
 
 
 def weights(folder: Path) -> Iterator[Figure]:
-    """Yields which share of an artifact's weights takes memory in each of two processes that load
-    it."""
+    """Yields the memory that two processes with one artifact take together, over the bytes of its
+    weights."""
     width = int((WEIGHTS / 4) ** 0.5)
     array = np.random.default_rng(0).standard_normal((width, width), np.float32)
     ports = [

@@ -101,7 +101,7 @@ def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
 
 
 def reads_stages(stage: GroupStage) -> bool:
-    """Returns True if a stage reduces what another stage holds."""
+    """Returns True if a stage reduces values that another stage of its tile has computed."""
     return any(
         isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)
         for n, a in stage.accesses.items()
