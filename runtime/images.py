@@ -72,9 +72,9 @@ class Image:
 class _Images:
     """The libraries that this process has loaded.
 
-    `loaded` has them by inode, size, time and last bytes of their file. `mapped` has those that the
-    linker knows, by inode. `spellings` counts the spellings of each path. `placed` has the paths of
-    the files that `place` wrote, by hash.
+    `loaded` maps the inode, size, time and last bytes of a file to its library. `mapped` maps an
+    inode to the library that the dynamic linker returns for it. `spellings` counts the spellings of
+    each path that were used. `placed` maps a hash of an artifact to the copy that `place` wrote.
     """
 
     loaded: dict[_File, Image] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _look_at(path: Path) -> _File:
 
 
 def _open_anew(path: Path, file: _File) -> Image:
-    """Returns the library of the file, opened under a new spelling of its path."""
+    """Loads the file under a new spelling of its path, and returns the library."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
     library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
