@@ -29,13 +29,15 @@ _NAMES = (
     "mean errors of a row's elements, by their noise,",
 )
 _FACTORS = (6.0, 3.0, 2.0, 1.6)
-# Relative to the largest value, an error and a mean of errors that are always allowed: elementwise
-# functions differ by some roundings.
+# An error and a mean of errors that are always allowed, relative to the largest value. Elementwise
+# functions of two libraries differ by some roundings.
 _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
-# The limit to which errors are cut in a mean, and the number of draws with such an error that are
-# no fault.
+# `_MOST` is the limit to which errors are cut before their mean is taken. Errors at this limit in
+# `_OUTLIERS` draws or fewer are no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-_ROWS = 16  # fewest rows along an axis: the largest error of fewer rows does not bound further rows
+# An axis with fewer rows has no measure by row, because the errors of few rows do not bound the
+# errors of further rows.
+_ROWS = 16
 
 # The shape and kind of draws, which are measured together.
 _Group = tuple[object, ...]
@@ -43,10 +45,10 @@ _Group = tuple[object, ...]
 
 @frozen
 class _Noise:
-    """The noise of one group of draws.
+    """The noise of an output over one group of draws, which have equal shapes and kind.
 
-    `sizes` is the root mean square of each element's noise, `measures` the largest value of each
-    measure in any perturbed run.
+    `sizes` has the magnitude of each element's noise: its root mean square over all runs.
+    `measures` has the largest value of each measure (see `_NAMES`) over the perturbed runs.
     """
 
     sizes: Array

@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-_SECONDS = 0.1  # between two checks
-_AGAIN = 5.0  # seconds until the next interrupt: a finaliser may have swallowed the first one
+_SECONDS = 0.1  # the time between two checks
+# The seconds until the work is interrupted again, because a finaliser may swallow an interrupt.
+_AGAIN = 5.0
 _NAME = "tcc watch"
 _Result = TypeVar("_Result")
 

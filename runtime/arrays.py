@@ -56,9 +56,9 @@ def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
 
 
 def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
-    """Returns a function that turns a NumPy result into the kind of array that the inputs are.
+    """Returns a function that converts a NumPy array to the array type of the inputs.
 
-    If the inputs are of several kinds, torch has precedence.
+    If the inputs have several array types, torch's type has precedence.
     """
     for value in values:
         if _is_torch(value):

@@ -72,9 +72,9 @@ class Image:
 class _Images:
     """The libraries that this process has loaded.
 
-    `loaded` has them by inode, size, time and last bytes of their file. `mapped` has those that the
-    linker knows, by inode. `spellings` counts the spellings of each path. `placed` has the paths of
-    the files that `place` wrote, by hash.
+    `loaded` maps the inode, size, time and last bytes of a file to its library. `mapped` maps an
+    inode to the library that the dynamic linker returns for it. `spellings` counts the spellings of
+    each path that were used. `placed` maps a hash of an artifact to the copy that `place` wrote.
     """
 
     loaded: dict[_File, Image] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _look_at(path: Path) -> _File:
 
 
 def _open_anew(path: Path, file: _File) -> Image:
-    """Returns the library of the file, opened under a new spelling of its path."""
+    """Loads the file under a new spelling of its path, and returns the library."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
     library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
@@ -132,11 +132,12 @@ def _open_anew(path: Path, file: _File) -> Image:
 
 
 def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
-    """Returns a path of an artifact that this or another process once read from `path` as `file`.
+    """Returns a path that holds an artifact as it was when a process read it from `path`.
 
-    If `path` still holds the same file, it is returned, so that processes share its weights.
-    Otherwise a copy is written from `contents` (bytes by suffix), and it stays until the process
-    ends. Raises OSError if the copy cannot be written.
+    `file` identifies the artifact that was read. If `path` still holds it, `path` is returned, so
+    that processes share the weights. Otherwise the artifact was replaced, and a copy is written
+    from `contents`, which has the bytes of each file by its suffix. The copy stays until this
+    process ends. Raises OSError if the copy cannot be written.
     """
     with _IMAGES.lock:
         try:

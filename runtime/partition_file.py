@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_FILE_BYTES = 64 << 20
-MOST_TEXT_BYTES = 128 << 20  # of a compressed file
+MOST_TEXT_BYTES = 128 << 20  # the limit for the text that a compressed file unpacks to
 MOST_DEPTH = 64
 MOST_COST = 1 << 62
 

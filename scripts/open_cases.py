@@ -30,7 +30,9 @@ from tcc.options import Options
 SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77, 96, 199)
 _CHANNELS = (64, 128)
 _CHAIN = 8
-_UNCHAINED_WORK = 1e8  # multiply-adds: some hundred microseconds at the peak of two cores
+# An operator with more multiply-adds is measured alone and not in a chain. This many take some
+# hundred microseconds at the peak of two cores.
+_UNCHAINED_WORK = 1e8
 _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
 
@@ -213,9 +215,11 @@ def open_rows(
 def _rounds(
     lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: PairSettings, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
-    """Returns (times, outputs) of each kind; times are by round, then by size.
+    """Returns (times, outputs), both by the kinds of `lists`: "open", "fixed" and "ort".
 
-    Each kind has a process, which runs all sizes in its turn.
+    `times[kind][round][n]` is the time of size number `n` in seconds. `outputs[kind]` has the
+    outputs of all sizes. Each kind has a process of its own. The processes take turns in every
+    round, and a process runs all sizes when it is its turn.
     """
     inputs = {f"{n} {name}": array for n, feed in enumerate(feeds) for name, array in feed.items()}
     peers: list[Peer] = []
@@ -244,8 +248,10 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """Yields the mean and the worst ratio of symbolic over fixed sizes: per operator, then
-    overall."""
+    """Yields lines with the mean and the worst ratio of times: symbolic sizes over fixed sizes.
+
+    There is a line for each operator, then a line for all.
+    """
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:
         groups.setdefault(row.operator, []).append(row)

@@ -25,7 +25,7 @@ from tcc.cli.peers.peer import PeerKind
 
 SLOWER = 1.02
 CONFIDENCE = 0.95
-ROUNDS = 15  # enough rounds for a bound well inside their range
+ROUNDS = 15  # enough rounds for a confidence bound that is neither the best nor the worst round
 BASE = "base"
 _WORKER = ROOT / "scripts" / "peers" / "peer_base.py"
 

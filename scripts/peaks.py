@@ -126,9 +126,10 @@ def undisturbed(
 
 
 class CalmTurns:
-    """Takes the turns of `interleaved`; a turn on a disturbed machine is repeated.
+    """Runs the turns of `interleaved`, and repeats a turn during which the machine was disturbed.
 
-    `disturbed` counts, by the kind of the peer, the turns for which no patience was left.
+    `disturbed` counts the disturbed turns for which no time for repetition was left, by kind of
+    peer.
     """
 
     def __init__(self, calm: Calm) -> None:

@@ -233,7 +233,7 @@ def _orders(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The chosen schedule first, and others drawn from `size` schedules.
+    """A kernel's chosen schedule, followed by schedules that were drawn at random from `size`.
 
     `refused` counts drawn schedules that could not be lowered.
     """

@@ -92,7 +92,7 @@ class Trials:
 def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> ReductionCandidate:
     """Returns the smallest model found that fails as `model` does with `inputs`.
 
-    Raises UserError if the model itself does not fail once its nodes have been written again.
+    Raises UserError if the complete model, rebuilt from its nodes, does not fail.
     """
     source = PieceModel(model, {name: array.shape for name, array in inputs.items()})
     values = {**recorded(model, source, inputs), **inputs}

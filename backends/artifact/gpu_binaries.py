@@ -39,8 +39,8 @@ class Param(Enum):
     TENSOR_MAP = 3  # the kernel's next tensor map; it names a buffer of the launch
 
 
-# CUDA's numbers of element types. SWIZZLES has the swizzle spans in bytes, at the index that is
-# their number in CUDA.
+# `_MAP_TYPES` has CUDA's numbers of element types. `SWIZZLES[n]` is the width in bytes of the
+# swizzle to which CUDA gives the number n.
 _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
 SWIZZLES = (0, 32, 64, 128)
 
@@ -51,8 +51,8 @@ class TensorMap:
 
     `buffer` is the position of the buffer. `sizes` and `strides` count elements of `dtype` (f16 or
     bf16), the outermost axis first; the last stride is 1. `box` is the shape that one copy moves.
-    Its rows are swizzled in spans of `swizzle` bytes; 0 means that they are not. Elements outside
-    the tensor read as zero.
+    `swizzle` is the width in bytes of the swizzle of the box's rows; 0 means no swizzle. Elements
+    outside the tensor read as zero.
     """
 
     buffer: int

@@ -3,13 +3,17 @@
 The table is stored next to the code and not in the program, so that no byte of a program can change
 the memory that a kernel touches. The runtime checks each launch against it (`runtime/src/needs.c`).
 The table is a sequence of integers with seven bits in each byte, the lowest bits first. The lowest
-bit of an integer is its sign:
+bit of an integer is its sign. The table starts with the bytes of scratch. For each kernel follow:
 
-    scratch, then for each kernel
-      number of sizes, number of instructions, number of buffers
-      least value, greatest value and divisor     of each size
-      IntOp, a, b       register `number of sizes + n`, from earlier registers or constants
-      tiles, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more if it is written
+    counts:       number of sizes, number of instructions, number of buffers
+    sizes:        least value, greatest value, divisor            for each size
+    instructions: IntOp, a, b                                     for each instruction
+    amounts:      number of tiles, then bytes of each buffer
+
+The first registers hold the sizes. Instruction n computes register `number of sizes + n`, from
+earlier registers or constants `a` and `b`. An amount is `4 * value + 2 * is_register + is_written`.
+If `is_register` is 1, `value` is the number of a register, otherwise it is the amount itself.
+`is_written` is 1 for a buffer that the kernel writes.
 """
 
 from collections.abc import Iterable, Sequence

@@ -57,9 +57,9 @@ _RELATIONS = {
 
 
 def known_registers(program: Program) -> dict[Register, int]:
-    """Returns the registers that have the same value in all runs, with their values.
+    """Returns the value of each register that has the same value in all runs.
 
-    All inputs have known sizes.
+    The sizes of all inputs must be constants of the program.
     """
     constants = constant_registers(program)
     ports = enumerate(program.inputs)

@@ -39,11 +39,12 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz f
 
 @frozen
 class Draw:
-    """How random inputs are drawn.
+    """Describes how one set of random inputs is drawn.
 
-    `seed` and `number` select the random values, and `scale` multiplies floats. `lowest` and
-    `larger` are passed to `fitting_shapes`, which chooses symbolic sizes. `values` maps an input's
-    name to the integers that it may take.
+    `seed` starts the random numbers, and draws of one seed with different `number` differ. `scale`
+    multiplies floats. `lowest` is the smallest value tried for a symbolic size. With `larger`,
+    symbolic sizes are about doubled where the model allows it (see `fitting_shapes`). `values` maps
+    an input's name to the integers that it may take.
     """
 
     seed: int

@@ -29,7 +29,7 @@ from tcc.frontends.onnx.pieces import Layer, PieceModel
 from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
-_MOST = 500  # layers in one batch: bounds the time of one compile
+_MOST = 500  # a batch has at most this many layers, which bounds the time of one compile
 _COPIES = 4  # copies of a value that exist at once, because both runtimes hold it and send it
 # The allowed error of a node that is compiled by itself, relative to the largest value, in rounding
 # units of its type.

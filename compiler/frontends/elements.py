@@ -8,7 +8,7 @@ from tcc.ir.narrow import bf16_values, decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DType
 
-# The largest number of elements: larger sizes in bytes come near the limit of 64 bits.
+# The most elements of a tensor. Larger sizes in bytes would come near the limit of 64 bits.
 LARGEST_TENSOR = 1 << 38
 
 

@@ -11,13 +11,14 @@ from tcc.ir.op import Array
 from tcc.options import WEIGHTS
 from tcc.passes.quantize.quantize_weights import as_stored
 
-# Relative change of a weight: eight times the error that another order of summation causes.
+# The relative size of a perturbation of weights: eight times the error that another order of
+# summation causes.
 _CHANGE = 2.0**-20
 # The largest relative error of one rounding.
 _STEPS = {"bf16": 2.0**-9, "f16": 2.0**-12, "tf32": 2.0**-12}
 _STORED = ("bf16", "f16", *WEIGHTS)
 _BITS = {"bf16": 8, "tf32": 11}  # bits of the significand
-# Relative error that another order causes in a sum; differences of sums enlarge it.
+# The relative error that another order of summation causes. Differences of sums enlarge the error.
 SUM_ERROR = 2.0**-18
 
 

@@ -34,12 +34,14 @@ from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import Shape, UnequalDimsError
 from tcc.schedule.nest import typical
 
-_FOLD_RESULT = 1024  # elements; larger constants are folded by a pass that prices their memory
+# The most elements of a result that the import folds. A pass folds larger results if it pays.
+_FOLD_RESULT = 1024
 _FOLD_OPERAND = 1 << 16
 # Exporters write slices "to the end" with ends from 10**9 on.  Smaller sizes provably end before,
 # and the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
-_MOST_DEMANDS = 16  # checks for one node that sizes are equal
+# At most this many checks that sizes are equal are added for one node.
+_MOST_DEMANDS = 16
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:

@@ -14,7 +14,7 @@ MANIFEST_SECTION = ".tcc.manifest"
 PROGRAM_SECTION = ".tcc.program"
 # Deflated JSON that maps a kernel to its LLVM IR; never loaded, and `strip` removes it.
 LISTINGS_SECTION = ".tcc.listings"
-MOST_LISTINGS = 48 << 20  # bytes, unpacked
+MOST_LISTINGS = 48 << 20  # the most bytes of all listings before they are deflated
 SIDE_SUFFIX = ".weights"
 
 # magic, version, offset and size of the weights, their SHA-256

@@ -23,8 +23,9 @@ _EXPONENT = 127  # the bias of f32 and of f8e8m0
 class FloatFormat:
     """A narrow float of `bits` bits, of which `fraction` bits are the fraction.
 
-    Three codes are given without sign: `top` of the largest value, `over` of the value beyond it,
-    and `nan` of NaN. With `signless_nan`, NaN has one code and there is no negative zero.
+    Three fields are codes without the sign bit. `top` is the code of the largest value. `over` is
+    the code that larger values round to, such as infinity. `nan` is the code of NaN. With
+    `signless_nan`, NaN has one code and there is no negative zero.
     """
 
     bits: int
@@ -46,7 +47,7 @@ class FloatFormat:
         return self.value(self.top)
 
     def value(self, code: int) -> float:
-        """Returns the value of a code without sign, up to `top` and the code behind it."""
+        """Returns the value of a code without the sign bit; the code is at most `top + 1`."""
         exponent, fraction = divmod(code, 1 << self.fraction)
         if exponent == 0:
             return fraction * 2.0 ** (1 - self.bias - self.fraction)
@@ -66,13 +67,15 @@ FORMATS = MappingProxyType(
 
 
 def _mask(dtype: DType) -> np.uint8:
-    """Returns the mask of the bits that a code of this type has."""
+    """Returns a mask with a bit for each bit of the type's codes."""
     return np.uint8((1 << dtype.bits) - 1)
 
 
 def encode(values: Any, dtype: DType) -> Array:
-    """Rounds values, held in the type's carrier, to a narrow type, and returns their codes (u8).
-    Integers wrap."""
+    """Rounds values to a narrow type, and returns their codes (u8). Integers wrap.
+
+    `values` have the type's carrier, which is the wider type that NumPy computes in.
+    """
     data = np.asarray(values)
     if not dtype.is_float:
         return np.asarray(data.astype(np.uint8) & _mask(dtype))
@@ -134,7 +137,10 @@ def _value(narrow: FloatFormat, code: int) -> float:
 
 
 def rounded(values: Any, dtype: DType) -> Array:
-    """Rounds carried values to a narrow type; integers wrap."""
+    """Rounds values to a narrow type, but returns them in the wider type that NumPy computes in.
+
+    Integers wrap.
+    """
     return decode(encode(values, dtype), dtype)
 
 
@@ -144,7 +150,7 @@ def bf16_values(bits: Array) -> Array:
 
 
 def bf16_bits(values: Array) -> Array:
-    """Returns the bits (u16) of values of bf16, which f32 carries."""
+    """Returns the bits (u16) of bf16 values that an f32 array holds."""
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 

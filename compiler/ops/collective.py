@@ -39,9 +39,11 @@ class CollectiveAttrs:
     `Reduction`. `root` is the rank whose operand a broadcast sends. `group` is the model's name for
     the group of ranks.
 
-    `members` are the lists of a `RankGroup`; if empty, all ranks take part. Blocks are equal unless
-    `rows` says otherwise, for an all_gather or all_to_all: it has the number of rows of each block
-    of the operand, then of each block of the result.
+    `members` has the lists of ranks of a `RankGroup`; if it is empty, all ranks take part.
+
+    `rows` is empty if all blocks have equally many rows. An all_gather or all_to_all may have
+    unequal blocks. Then `rows` has the number of rows of each block of the operand, followed by
+    the number of rows of each block of the result.
     """
 
     ranks: int = 0

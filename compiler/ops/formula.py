@@ -134,6 +134,8 @@ def total(
 
 
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
-    """Returns the indices of a point without those of `axes`: where the stage of `total` is
-    read."""
+    """Returns the indices of the point `at` without the indices at the positions `axes`.
+
+    At this point a stage that `total` appends is read, if it reduces `axes`.
+    """
     return tuple(i for n, i in enumerate(at) if n not in axes)

@@ -106,7 +106,8 @@ def broadcast_dims(a: Index, b: Index, axis: Axes) -> Index:
 def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
     """Returns the shape to which all `shapes` broadcast, aligned at the last axis (NumPy's rule).
 
-    The operands have `tail` more axes after those of `shapes`; errors count axes from their end.
+    The operands may have `tail` more axes behind the axes of `shapes`. Error messages number axes
+    from the last axis of the operands.
     """
     rank = max((len(shape) for shape in shapes), default=0)
     result = [const(1)] * rank

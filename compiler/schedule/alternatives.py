@@ -52,10 +52,10 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 
 @frozen
 class Alternative(Generic[_T]):
-    """`replacement`, which takes `price` seconds.
+    """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is its text if the replacement has none. `bytes` is the part that it takes of a memory
-    that all sites share.
+    `name` is the alternative's text if the replacement has none. All sites share one memory, of
+    which the alternative takes `bytes`.
     """
 
     replacement: _T
@@ -73,9 +73,9 @@ class Alternative(Generic[_T]):
 class Site:
     """The place of a decision: its `kind`, and the `content` on which its prices depend.
 
-    Contents name no values of the model, so equal layers have equal sites. `number` tells sites of
-    equal content apart where neighbours decide with them: the first has 0. `device` is the target
-    where a compile has several, as in `cuda` or `cuda:sm_90`.
+    Contents name no values of the model, so equal layers have equal sites. Where a choice also
+    depends on the neighbours of a site, sites of equal content get different `number`, from 0 on.
+    `device` is the target, such as `cuda` or `cuda:sm_90`, if a compile has several targets.
     """
 
     kind: str

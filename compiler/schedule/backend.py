@@ -27,9 +27,10 @@ class KernelModel(Protocol):
     """The properties and methods of a backend that passes may use.
 
     `gaps`: values may lie with gaps between their elements (halos, planes set apart). `scratch`: a
-    tile has memory in which its stages exchange values. Without it every kernel of several stages
-    must be `legal`, and a kernel that is not is cut. `updates`: kernels update slices of buffers;
-    without it functions of the host do. `divides` divides long sums among tiles.
+    tile has memory in which its stages exchange values. Without scratch, every kernel of several
+    stages must be `legal`, and a kernel that is not legal is cut. `updates`: kernels update slices
+    of buffers. Without it, functions of the host update them. `divides`: long sums are divided
+    among tiles.
 
     `join_margin`: two kernels stay apart if together they save more than this margin of the price
     of the joined kernel. `ledger` sees the decisions of the compile.

@@ -201,7 +201,8 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            if isinstance(node.source, StageRef):  # it varies with all its iterators
+            # A stage varies with all of its iterators, so the read varies with all its indices.
+            if isinstance(node.source, StageRef):
                 varying.update(free_vars(*node.indices))
             if access is None:
                 continue

@@ -1,4 +1,4 @@
-"""Bars for ended runs: the time from the request to end a run until the run ends."""
+"""Limits for cancelled runs: the time from the request to end a run until the run ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ Case = tuple[ModelProto, dict[str, Any]]
 
 
 def cancels(folder: Path) -> Iterator[Figure]:
-    """Yields for each case and each of three ways to end it the second longest of eight times.
+    """Yields how many milliseconds a run takes to end once its end is requested.
 
-    The runs are ended at eight different moments.
+    There is a figure for each case and each way to end a run in `WAYS`. The case runs eight times,
+    and its end is requested at each moment in `MOMENTS` once. The figure is the second longest
+    time.
     """
     del folder
     for name, case in CASES.items():

@@ -1,4 +1,4 @@
-"""Bars for collectives between GPUs, with stand-in libraries on every machine and on a real GPU."""
+"""Limits for collectives of GPUs, with stand-in libraries on every machine and on a real GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOLDS, _DOES_NOT = "all hold", "some do not hold"
 
 
 def devices(folder: Path) -> Iterator[Figure]:
-    """Yields the figures of the matrix of operations and of every fault, over stand-in libraries.
+    """Yields figures for all operations and for every fault, with stand-in libraries.
 
     These libraries check each call. Then come the figures of each operation on a real GPU with one
     rank.

@@ -1,4 +1,4 @@
-"""Bars for system calls that fail: each call of a load and a run, and of two ranks that connect."""
+"""Limits for system calls that fail: calls of a load, of a run and of two ranks that connect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADS = ((1, "map", 1), (2, "copy", 1), (2, "share", 16))
 
 
 def failures(folder: Path) -> Iterator[Figure]:
-    """Yields the outcomes of failing calls, with each of their errors.
+    """Yields the outcomes of runs in which system calls fail, for each error of each call.
 
     A call fails alone, or together with all later calls.
     """

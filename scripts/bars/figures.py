@@ -1,4 +1,4 @@
-"""Figures with their bars, and helpers for the programs that measure them."""
+"""Measured figures with the limits that they must meet (bars), and helpers to measure them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ RUNTIME, TESTS = ROOT / "runtime", ROOT / "tests" / "runtime"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured value and its bar.
+    """A measured value, and the limit that it must meet (`bar`).
 
-    `met` is None if the machine lacks something that the measurement needs.
+    `met` says if the value meets the limit. It is None if the machine lacks something that the
+    measurement needs.
     """
 
     what: str
@@ -38,13 +39,13 @@ Measure = Callable[[Path], Iterable[Figure]]
 
 
 def at_most(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
-    """Returns a figure that meets its bar if the value is at most `bar`."""
+    """Returns a figure whose limit is met if the value is at most `bar`."""
     text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
     return Figure(what, text, f"<= {bar:g}{unit_name and ' ' + unit_name}", value <= bar)
 
 
 def at_least(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
-    """Returns a figure that meets its bar if the value is at least `bar`."""
+    """Returns a figure whose limit is met if the value is at least `bar`."""
     text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
     return Figure(what, text, f">= {bar:g}{unit_name and ' ' + unit_name}", value >= bar)
 

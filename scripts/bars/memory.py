@@ -1,4 +1,4 @@
-"""Bars for memory: arenas, plans, weights, pools, calls of the system's allocator, code size."""
+"""Limits for memory: arenas, plans, weights, pools, calls of the system's allocator, code size."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def minimalloc(folder: Path) -> Iterator[Figure]:
 
 
 def weights(folder: Path) -> Iterator[Figure]:
-    """Yields the share of memory that each of two processes with the same artifact's weights
-    has."""
+    """Yields the memory that two processes with one artifact take together, over the bytes of its
+    weights."""
     width = int((WEIGHTS / 4) ** 0.5)
     array = np.random.default_rng(0).standard_normal((width, width), np.float32)
     ports = [

@@ -1,4 +1,4 @@
-"""Bar for programs of artifacts with changed words: how many of them end the process."""
+"""Limits for programs of artifacts with changed words: how many of them end the process."""
 
 from __future__ import annotations
 

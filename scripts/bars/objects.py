@@ -1,4 +1,4 @@
-"""Bars for objects that outlive their parents, and for threads in one comm."""
+"""Limits for objects that outlive their parents, and for threads in one comm."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _orders_figure(what: str, folder: Path, library: Path, variables: dict[str, 
 def turns(folder: Path) -> Iterator[Figure]:
     """Yields the time that a call needs to check that no other thread is in the comm.
 
-    It is the least time over turns that alternate, of 10^7 calls each.
+    Libraries with and without the check are measured in turn, with 10^7 calls each time. The figure
+    is computed from the least times.
     """
     what = f"a call on a comm of one rank, over {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")

@@ -1,4 +1,4 @@
-"""Bar for orders: no other order of launches needs less memory than the compiler's order.
+"""Limits for orders: no other order of launches needs less memory than the compiler's order.
 
 The search shares no code with the compiler. It takes each program before results are placed over
 operands. It assumes that every result that may overwrite an operand does so when the operand dies.
@@ -39,7 +39,7 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # share of the compiler's arena; no order may need less
+SHARE = 0.97  # no order of launches may need less than this share of the compiler's arena
 MAX_SETS = 4 << 20  # how many sets of launches are remembered at most
 
 

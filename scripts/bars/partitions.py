@@ -1,4 +1,4 @@
-"""The partition planner on problems of the contest on intra-operator parallelism (ASPLOS 2025)."""
+"""Runs the partition planner on the contest on intra-operator parallelism (ASPLOS 2025)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BARS = (
 
 @dataclass(frozen=True, slots=True)
 class SolverOutcome:
-    """A run of the command: its plan's figures, its wall and processor seconds, its memory."""
+    """A run of the planner: the figures of its plan, its wall and processor seconds, its memory."""
 
     cost: int
     bound: int
@@ -61,7 +61,7 @@ class SolverOutcome:
 
 
 def run_bar(bar: CostBar) -> SolverOutcome:
-    """Returns the outcome of the command on a bar's problem."""
+    """Runs the planner on the problem `bar.name` and returns the outcome."""
     start = time.monotonic()
     path = DATA / f"iopddl_{bar.name}.json.gz"
     words = (sys.executable, "-m", "tcc.runtime.partition", path, "--seconds", str(bar.seconds))
@@ -102,7 +102,11 @@ def _figure(bar: CostBar, outcome: SolverOutcome) -> Figure:
 
 
 def solver(folder: Path) -> Iterator[Figure]:
-    """Measures the planner's plans; writes the table once all problems are done."""
+    """Yields the cost of the planner's plan for each problem of the contest, and its limit.
+
+    Rows with cost, time and memory are added to `folder/rows.txt` after each problem. The table of
+    all rows replaces the file `TABLE` at the end.
+    """
     rows = []
     for bar in BARS:
         say(f"problem {bar.name}, {bar.seconds} s ...")

@@ -1,4 +1,4 @@
-"""Bars for the runtime's C code under sanitizers and valgrind, measured by the tests that run it
+"""Limits for the runtime's C code under sanitizers and valgrind, measured by the tests that run it
 there."""
 
 from __future__ import annotations

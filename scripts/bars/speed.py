@@ -1,4 +1,4 @@
-"""Bars for time: processes that run at once, a call of Module, and collectives."""
+"""Limits for time: processes that run at once, a call of Module, and collectives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MIB = 1 << 20
 def processes(folder: Path) -> Iterator[Figure]:
     """Yields the time of two processes with two threads each, over the time with one thread each.
 
-    It is the median over turns that alternate.
+    The figure is the median over measurements of both cases in turn.
     """
     program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 

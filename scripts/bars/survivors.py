@@ -1,4 +1,4 @@
-"""Bar for ranks that end at random moments: the time until the others continue without them."""
+"""Limits for ranks that end at random moments: the time until the others continue without them."""
 
 from __future__ import annotations
 

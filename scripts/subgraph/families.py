@@ -83,9 +83,9 @@ def rows(**other_axes: int) -> tuple[Sizes, ...]:
 
 
 def images(*shapes: tuple[int, int], **other_axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
-    """Returns the sizes with batch 1 and 8, each with the images (channels, size) in `shapes`.
+    """Returns sizes for each batch of 1 and 8 and each image (channels, size) in `shapes`.
 
-    `other_axes` are added to each; an axis with several values gives several sizes.
+    The axes `other_axes` are added to the sizes. An axis with several values gives several sizes.
     """
     return tuple(
         sizes

@@ -50,8 +50,8 @@ class SubgraphResult:
 
     `why` says what prevents a measurement. For a timed graph whose error is above the tolerance, it
     is the verdict of `tcc verify`. `tcc` and `ort` are seconds, the medians of all runs. `ratio` is
-    the median over rounds of ONNX Runtime's time over tcc's in the same round, and `best` that of
-    the best rounds. Both are None if nothing was timed.
+    the median over all rounds of ONNX Runtime's time over tcc's in the same round. `best` is the
+    same ratio for the best rounds. Both are None if nothing was timed.
 
     `error` is the largest difference over the largest expected value. `disturbed` counts turns that
     found no calm moment. `kernels` are tcc's kernels, the slowest first, if the ratio is below the

@@ -172,7 +172,7 @@ def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """Returns the image size of the configuration, or of the image processor, or else 224."""
+    """Returns the image size (height, width) of the model or its image processor, or else 224."""
     from transformers.models.auto import image_processing_auto as auto
 
     size = getattr(config, "image_size", None)

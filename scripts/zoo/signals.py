@@ -18,8 +18,10 @@ from torch.utils import _pytree as pytree
 
 BOUNDS = (1e-3, 1e3)  # least and greatest standard deviation of a layer's output
 TARGET = (0.1, 10.0)  # standard deviations that `rescale` leaves unchanged
-LEAST_MOVE = 1e-4  # root mean square over the output's range: ten times the effect of rounding
-# a batch norm does not take new statistics for a channel with a smaller variance
+# Another input must change an output by at least this much: root mean square, relative to the
+# output's range. It is ten times the effect of rounding.
+LEAST_MOVE = 1e-4
+# A batch norm does not take new statistics for a channel with a smaller variance.
 LEAST_VARIANCE = 1e-8
 NOISE = 0.1  # standard deviation of the noise that is added to constant parameters
 

@@ -63,7 +63,10 @@ class Statements:
         self._words = blocks_as_words(body, self._indices.code.module.profile)
 
     def run(self, body: Sequence[Stmt]) -> None:
-        """Emits statements of the body that `plan` has seen."""
+        """Emits the statements of `body`, for which `plan` must have been called before.
+
+        `body` is the body of `plan`, or a part of it.
+        """
         for statement in body:
             if not isinstance(statement, Store):
                 self._write()

@@ -28,7 +28,7 @@ from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
-_LATER = -65536  # the bits of the second of a word's two elements
+_LATER = -65536  # a mask of the upper 16 bits of a word, which hold its second element
 _LEAST_LANES = 4  # the fewest lanes of a dot-product instruction
 # The sign bits of a word's four bytes, and a one in each byte.
 _SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101

@@ -439,11 +439,10 @@ def _load_vector(
 
 
 def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
-    """Returns the two half registers of a masked access to 64-bit elements, () for any other
-    access.
+    """Returns the two halves of the register of a masked access to 64-bit elements.
 
-    LLVM 22 would split this access while it selects instructions. An assertion fails there if the
-    mask of one half is certainly false.
+    The result is empty for any other access. LLVM 22 would split an access to 64-bit elements while
+    it selects instructions. Its assertion then fails if the mask of one half is always false.
     """
     width = access.code.module.profile.lanes(64)
     masked = mask.vector is not None or chunk.count < chunk.width
@@ -507,7 +506,7 @@ def _or_constant(
 
 
 def masked_load(code: Code, fallback: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
-    """Loads the lanes for which `mask` holds; takes the other lanes from `fallback`."""
+    """Returns a vector of loaded lanes where `mask` is true, and lanes of `fallback` elsewhere."""
     name = f"llvm.masked.load.{mangled(fallback)}.p0"
     code.module.add(
         name, lambda: f"declare {fallback.type} @{name}(ptr, {mask.type}, {fallback.type})"

@@ -16,9 +16,9 @@ _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """Returns the value that a code in a byte stands for.
+    """Returns the value that a code of type `dtype` stands for.
 
-    Bits above the width of the type are ignored.
+    `bits` is a byte with the code in its lowest bits; its other bits are ignored.
     """
     if not dtype.is_float:
         return wrapped(code, bits, dtype)
@@ -30,7 +30,10 @@ def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
 
 
 def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
-    """Returns the code of a value, in a byte; an f32 is rounded, an integer truncated."""
+    """Returns a byte with the code of `value` in type `dtype`.
+
+    An f32 is rounded to the type. An integer loses its upper bits.
+    """
     if not dtype.is_float:
         return code.op("and", value, (1 << dtype.bits) - 1)
     bits = code.bitcast(value, "i32")
@@ -61,9 +64,10 @@ def _power(code: Code, wide: Reg) -> Reg:
 
 
 def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """Converts a code to f16, which an instruction then widens to f32.
+    """Returns the f32 value of an 8-bit float with the bit pattern `bits`.
 
-    f8e5m2 is the upper half of an f16. f8e4m3fn has another bias than f16, so the result is
+    The bits are moved to the fields of an f16, which one instruction widens to f32. f8e5m2 is the
+    upper byte of an f16. The exponent of f8e4m3fn has another bias than that of f16, so the f32 is
     multiplied by a power of two.
     """
     if dtype is F8E5M2:

@@ -85,7 +85,8 @@ def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
 def _in_order(pieces: list[_Piece]) -> list[_Piece]:
     """Returns `pieces` without guards in the order of memory, if all are single elements.
 
-    Pieces at constant distances are sorted as a group, which stands where its first piece stood.
+    Pieces at constant distances from one another are sorted. They stand together at the position
+    of the first of them.
     """
     first_access = pieces[0][0]
     same_buffer = all(

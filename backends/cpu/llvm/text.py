@@ -262,7 +262,7 @@ class Code:
         return vector
 
     def shuffle(self, a: Reg, b: Reg | None, lanes: Sequence[int]) -> Reg:
-        """Returns lanes selected by number from those of `a` followed by those of `b`; -1 is
+        """Returns a vector of selected lanes: n is a lane of `a` followed by `b`, and -1 is
         undefined."""
         second = Reg(a.elem, a.width, "poison") if b is None else b
         if len(lanes) == 1:

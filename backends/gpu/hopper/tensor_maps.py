@@ -15,7 +15,7 @@ _SPANS = (128, 64, 32)
 def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:
     """Returns the tensor map of a box in `buffer`.
 
-    It is swizzled in the widest span that divides its rows.
+    Its swizzle is the widest that divides the bytes of a row. Boxes of fewer than 8 rows have none.
     """
     row, rows = box.shape[-1] * buffer.dtype.bytes, prod(box.shape[:-1])
     span = next((s for s in _SPANS if row % s == 0), 0) if rows >= 8 else 0

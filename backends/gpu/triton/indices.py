@@ -45,9 +45,9 @@ def index_type(kernel: TileKernel) -> str:
 
 @frozen
 class VaryingAxes:
-    """The axes along which an expression varies (its span).
+    """The span of a Triton expression: the axes of a block along which the expression varies.
 
-    `ranked`: the expression has the rank of a block; otherwise it is a scalar.
+    If `ranked`, the expression has the rank of the block. Otherwise it is a scalar.
     """
 
     axes: frozenset[int]
@@ -57,7 +57,10 @@ class VaryingAxes:
         return VaryingAxes(self.axes | other.axes, self.ranked or other.ranked)
 
     def covers(self, shape: Sequence[int]) -> bool:
-        """True if an expression with this span has exactly `shape`, without a broadcast."""
+        """True if an expression that varies along these axes already has `shape`.
+
+        Otherwise the expression must be broadcast to `shape`.
+        """
         return not shape or (self.ranked and self.axes == long_axes(shape))
 
 
@@ -73,9 +76,10 @@ def block_span(shape: Sequence[int]) -> VaryingAxes:
 def span_of(
     index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[int]]
 ) -> VaryingAxes:
-    """Returns the span of `index` for a block of `shape`.
+    """Returns the axes of a block of `shape` along which `index` varies.
 
-    `bound` has the shapes of the blocks to which data-dependent variables are bound.
+    The value of a data-dependent variable is an element of a block. `bound` has the shape of this
+    block for each of these variables.
     """
     variables = free_vars(index)
     axes = frozenset(n for n in long_axes(shape) if free_vars(lanes(shape)[n])[0] in variables)

@@ -48,7 +48,8 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
-_LEAST_SUM = (16, 32)  # the shortest summed axis for a matrix unit: usually, and for bytes
+# The shortest summed axis for which matrix units are used: usually, and for types of one byte.
+_LEAST_SUM = (16, 32)
 _RANKED = VaryingAxes(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"

@@ -92,7 +92,11 @@ class KernelFact:
         )
 
     def _limit_at(self, flops: int, bytes_: int) -> tuple[str | None, float | None]:
-        """Returns the limit at the nearest priced sizes, and its share."""
+        """Returns (limit, share) at the priced sizes whose work is nearest to the arguments.
+
+        `limit` names the resource that limits the kernel there. `share` is the part of the
+        predicted time that it takes.
+        """
         if not self.limits:
             return self.limit, self.limit_share
         amount = (flops, bytes_)[self._work]

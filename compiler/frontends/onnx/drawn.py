@@ -22,7 +22,8 @@ from tcc.ir.op import Array
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first opset with Range
-_COUNT = 1 << 18  # random numbers of a node whose size is known only at run time
+# How many random numbers are stored for a node whose size is known only at run time.
+_COUNT = 1 << 18
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:

@@ -51,7 +51,8 @@ _DATA_FIELDS = (
     "raw_data float_data int32_data int64_data double_data uint64_data string_data"
 ).split()
 _MAX_RANK = 64
-_MAX_DENSE = 1 << 31  # bytes; a small sparse tensor can declare a shape of any size
+# The most bytes of a sparse tensor in dense form: its shape may be far larger than its data.
+_MAX_DENSE = 1 << 31
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _BYTES = 2  # the wire type of fields with a length
-_WORTH_IT = 4096  # bytes; smaller fields stay in the protobuf
+_WORTH_IT = 4096  # fields of fewer bytes stay in the protobuf
 _ELEMENTS = (4, 5, 6, 7, 9, 10, 11)  # the fields of a TensorProto that hold its elements
-_SMALL, _MOST_FRAME = 1 << 19, 64 << 20  # bytes
+# Messages of at most `_SMALL` bytes are not checked. `_MOST_FRAME` is the most bytes of a message
+# without the elements of its tensors.
+_SMALL, _MOST_FRAME = 1 << 19, 64 << 20
 _MOST_FIELDS, _MOST_MESSAGES = 1_500_000, 300_000
 
 # Field number, wire type, and the offsets of the tag's start, the content's start and its end.

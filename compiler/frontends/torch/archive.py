@@ -178,13 +178,18 @@ def _place(data: memoryview, entry: zipfile.ZipInfo) -> tuple[int, int, int]:
 
 # ---- weights -------------------------------------------------------------------------------------
 
-_SHARED = 1 << 24  # bytes; limit of a tensor whose elements share memory
-_USES = 64  # all weights together take at most so many times the file's bytes
+# The most bytes of a tensor whose elements share memory, so that the file stores fewer bytes.
+_SHARED = 1 << 24
+# The weights that are read take at most this many times the bytes of the file.
+_USES = 64
 
 
 @dataclass(slots=True)
 class _Weights:
-    """Parameters, buffers, constants of one program, by name; `bytes_read` counts bytes."""
+    """Reads the parameters, buffers and constants of one program, by name.
+
+    `bytes_read` is the number of bytes of all arrays read so far.
+    """
 
     archive: _Archive
     model: str

@@ -17,7 +17,7 @@ from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
 
-_MOST_NODES = 20_000  # graph nodes for one call
+_MOST_NODES = 20_000  # one call becomes at most this many nodes of the graph
 
 
 @frozen

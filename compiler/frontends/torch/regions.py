@@ -1,4 +1,7 @@
-"""Imports operators of torch that contain blocks: regions, cond, while_loop, scan, map."""
+"""Imports torch's higher-order operators, whose arguments include blocks of further operators.
+
+They are cond, while_loop, scan, map, and operators that run a block in another context.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -17,9 +20,9 @@ Region: TypeAlias = Callable[[CallContext, Run], Any]
 
 
 def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
-    """Returns the first arguments, which must be of these `kinds`, and one more.
+    """Returns the first arguments, which must have the types `kinds`, and the next argument.
 
-    The one more is the argument after them, or an empty list if there is none.
+    An empty list stands for the next argument if there is none.
     """
     arguments = list(ctx.arguments.values())
     if len(arguments) < len(kinds) or not all(map(isinstance, arguments, kinds)):
@@ -33,8 +36,10 @@ def _finished(ctx: CallContext, scope: Scope, results: Sequence[Any]) -> Graph:
 
 
 def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
-    """Returns the types of the call's results from number `first` on; data-dependent sizes are new
-    symbols."""
+    """Returns the types of the call's results from number `first` on.
+
+    New symbols stand for data-dependent sizes.
+    """
     types = []
     for meta in ctx.call.result[first:]:
         if not isinstance(meta, Tensor):
@@ -47,7 +52,7 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
     return tuple(types)
 
 
-# ---- regions that run as they stand ----------------------------------------------------------
+# ---- blocks that are inlined -----------------------------------------------------------------
 
 
 def _inlined(number: int, off: int | None = None) -> Region:

@@ -72,7 +72,7 @@ _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = {
     "CeilToInt": ceildiv,
     "ceiling": ceildiv,
 }
-# Largest denominator and value of a fraction, so that its products with sizes are exact.
+# The largest denominator, and the largest value, of a fraction. Its products with sizes are exact.
 _FINEST = 1 << 10
 
 

@@ -2,7 +2,7 @@
 
 from tcc.errors import UserError
 
-_MOST_TERMS = 1 << 14  # terms of a product of sums; sizes of real models have some dozens
+_MOST_TERMS = 1 << 14  # the most terms of a product of sums; real models have some dozens
 
 
 class LargeFormulaError(UserError, ValueError):

@@ -4,8 +4,9 @@ from functools import lru_cache
 
 from tcc.ir.index import Index, bounds, divisor_of, parts_of
 
-_LONGEST = 64  # atoms of a formula without a name
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # the range of the run's integers
+# A formula of at most this many atoms is written out; a symbol replaces a longer formula.
+_LONGEST = 64
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # the range of integers at run time
 
 
 @lru_cache(1 << 16)

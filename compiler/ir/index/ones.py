@@ -16,7 +16,7 @@ from tcc.ir.index import (
     symbol,
 )
 
-_TRIED = 256  # combinations of symbols' values that are tried
+_TRIED = 256  # about this many combinations of values of the symbols are tried
 
 
 def if_one(size: Index, then: Index, other: Index) -> Index:

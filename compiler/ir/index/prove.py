@@ -20,7 +20,7 @@ from tcc.ir.index import (
     sole_atom,
 )
 
-_MOST_CASES = 256  # cases of one proof; proofs of real models have some dozens
+_MOST_CASES = 256  # a proof gives up after this many cases; real models need some dozens
 
 
 @lru_cache(1 << 14)

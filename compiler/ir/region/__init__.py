@@ -44,12 +44,12 @@ Literal: TypeAlias = bool | int | float
 
 
 class Factor(NamedTuple):
-    """An element of type `dtype`: component `component` of `source` at `forms`, one a dimension.
+    """An element of type `dtype`: component `component` of `source` at the indices `forms`.
 
-    `source` is the number of a parameter, or `~n` for stage n; None stands for the integer that the
-    only form gives.  Outside of the source's extents the value is `fill`, a node, so that 0.0 and
-    -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of a leaf
-    has no forms and reads the whole source.
+    There is one form for each dimension.  `source` is the number of a parameter, or `~n` for stage
+    n.  If it is None, the factor is the integer that its only form gives.  Outside of the source's
+    extents the value is `fill`, a node, so that 0.0 and -0.0 differ.  If `fill` is None, no read is
+    outside, or a `select` drops it.  A factor of a leaf has no forms and reads the whole source.
     """
 
     source: int | None

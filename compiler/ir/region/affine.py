@@ -405,8 +405,9 @@ def _scales(of: Affine, div: int) -> list[int]:
 
 
 def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
-    """Returns `(quotient, remainder)` with `of == by * quotient + remainder`. Each term goes whole
-    to one of the two; only a numeric offset is divided."""
+    """Returns `(quotient, remainder)` with `of == by * quotient + remainder`.
+
+    Each term is part of the quotient or of the remainder. Only a numeric offset is divided."""
 
     def split(size: Size) -> tuple[Size, Size]:
         if not isinstance(size, int):

@@ -24,7 +24,7 @@ from tcc.ir.region.canonical import stage_digests
 from tcc.ir.region.field import PRIMES, PrimeField, Values, element, key_of, scattered
 from tcc.ir.types import BOOL, DType
 
-_CHUNK = 1 << 18  # elements of a grid that are evaluated at once
+_CHUNK = 1 << 18  # about this many elements of a grid are evaluated at once
 _MOST_ELEMENTS = 1 << 27
 # Sets of sizes at which regions with symbols are compared; tries to draw a set; and the number of
 # tries after which the range of the symbols doubles.

@@ -57,7 +57,9 @@ def region_text(region: Region) -> str:
 
 # ---- from expressions ---------------------------------------------------------------------------
 
-_MOST_OCCURRENCES = 16  # a power by repeated squares has 2^n of them
+# A body with more occurrences of its factors is not written out: a power by repeated squares has
+# 2^n occurrences.
+_MOST_OCCURRENCES = 16
 
 
 def _stage(stage: expr.Stage) -> RegionStage:

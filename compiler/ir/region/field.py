@@ -1,9 +1,9 @@
-"""Scalars modulo a prime: exact values of bodies for checks.
+"""Evaluates the bodies of stages exactly, as integers modulo a prime, to check derivations.
 
 Elements are int64 in `[0, p)`; their order is that of the representatives from -p/2 to p/2, so
-small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are further elements.  A function
-that is no ring operation is a keyed random function of its arguments: equal arguments give equal
-results, and different arguments give equal results with probability 1/p.
+small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are further elements.  A hash with
+a key stands for each function that is no ring operation.  So equal arguments give equal results,
+and different arguments give equal results with probability 1/p.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def key_of(*parts: object) -> int:
 
 
 def scattered(key: int, numbers: Values, prime: int) -> Values:
-    """Returns a random element for each number (splitmix64; Steele, Lea and Flood 2014)."""
+    """Returns a hash of each number as an element (splitmix64; Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) + np.uint64(key)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -44,8 +44,10 @@ def scattered(key: int, numbers: Values, prime: int) -> Values:
 
 
 def element(value: Literal, prime: int) -> int:
-    """Returns the element of a literal: a float as its exact fraction, NaN as a fixed random
-    element."""
+    """Returns the element that stands for a literal.
+
+    A finite float gives its exact fraction, and NaN gives one fixed element.
+    """
     if isinstance(value, float) and not isfinite(value):
         if isinf(value):
             return INFINITY if value > 0 else MINUS_INFINITY
@@ -56,14 +58,16 @@ def element(value: Literal, prime: int) -> int:
 
 @entity
 class PrimeField:
-    """Evaluates bodies modulo `prime`, with random functions that `seed` determines."""
+    """Evaluates bodies modulo `prime`; `seed` selects the hashes that stand for functions."""
 
     prime: int
     seed: int
 
     def body(self, scalars: Scalars, factors: Sequence[Values]) -> list[Values]:
-        """Returns the values of scalars over `Arg`s; `factors` are the `Arg`s' arrays, which
-        broadcast."""
+        """Returns the values of `scalars`; `factors[n]` is the array that `Arg` n stands for.
+
+        The arrays broadcast.
+        """
         value_of: dict[Scalar, Values] = {}
         for scalar in walk(*scalars):
             value_of[scalar] = self._scalar(scalar, value_of, factors)
@@ -92,7 +96,7 @@ class PrimeField:
         return self.random(f"cast {source.name} {target.name}", [value])
 
     def apply(self, function: str, dtype: DType, args: list[Values]) -> Values:
-        """Returns a function of `FUNCTIONS` on elements; `dtype` is that of the result."""
+        """Returns the results of a function of `FUNCTIONS`, which have type `dtype`."""
         if function in _ORDERED:
             return self._truth(_ORDERED[function](*map(self.signed, args)))
         if function in _LOGICAL:
@@ -113,14 +117,17 @@ class PrimeField:
         return np.asarray(value, np.int64)
 
     def random(self, name: str, args: Sequence[Values]) -> Values:
-        """Returns a random function of the arguments."""
+        """Returns hashes of `name` and `args`, which stand for the results of a function `name`.
+
+        Equal names and arguments give equal results.
+        """
         mixed = np.zeros((), np.int64)
         for place, arg in enumerate(args):
             mixed = scattered(key_of(self.seed, name, place), mixed ^ (arg + 2), self.prime)
         return mixed
 
     def signed(self, value: Values) -> Values:
-        """Returns the representatives from -p/2 to p/2, infinities at the ends."""
+        """Returns the representatives from -p/2 to p/2; infinities become -p and p."""
         p = self.prime
         centred = np.where(value > p // 2, value - p, value)
         return np.where(value >= 0, centred, np.where(value == INFINITY, p, -p))
@@ -146,7 +153,7 @@ class PrimeField:
         return np.where(first, args[0], args[1])
 
     def _quotient(self, a: Values, b: Values) -> Values:
-        """Returns a/b; a random function of both where b is 0 or an infinity."""
+        """Returns a/b; where b is 0 or an infinity, a hash of a and b stands for the quotient."""
         power, exponent, inverse = np.maximum(b, 0), self.prime - 2, np.ones_like(b)
         while exponent:
             if exponent & 1:

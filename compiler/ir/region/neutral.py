@@ -1,5 +1,7 @@
-"""The value of a stage at points where a factor has its fill value; changes of bounds rely on
-it."""
+"""Computes what a stage yields at points where a factor has its fill value.
+
+Rules that change the bounds of loops rely on it.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ from tcc.ir.types import BOOL
 def folded(
     body: Scalars, values: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
 ) -> Scalars:
-    """Returns the body with the constants `values` in place of scalars, and without the conditions
-    that they decide.
+    """Returns the body with constants in place of the scalars that are keys of `values`.
 
-    `absorbs`: a factor 0 makes a product 0, even if other factors are infinite or NaN. `computes`:
-    functions of numbers are computed too.
+    Conditions that the constants decide are removed. With `absorbs`, a factor 0 makes a product 0,
+    even if other factors are infinite or NaN. With `computes`, functions of constants are computed
+    too.
     """
 
     def leaf(node: Scalar) -> Scalar:
@@ -77,8 +79,7 @@ def _computed(scalar: Scalar) -> Const:
 def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """Returns the value of a stage with this body if each of its terms has the constants `values`
-    in it.
+    """Returns the value of a stage with this body if `values` replaces scalars in all its terms.
 
     Returns None if the value is not constant, or if the terms would change the monoid's result.
     """
@@ -92,8 +93,10 @@ def value_at(
 
 
 def filled_value(stage: RegionStage, place: int) -> Const | None:
-    """Returns the value of the stage where factor `place` reads outside; a factor without a fill
-    counts as 0."""
+    """Returns the value of the stage where factor number `place` reads outside its source.
+
+    The factor then has its fill value, or 0 if it has none.
+    """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
@@ -126,10 +129,10 @@ def inner_range(
 
 
 def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
-    """Returns (first, end, value): outside of `first` to `end` - 1 of a loop, the stage or its
-    terms have the constant `value`.
+    """Returns (first, end, value) if a loop needs to run from `first` to `end` - 1 only.
 
-    Returns None if no factor determines such a range.
+    At other values of the loop, the stage or its terms have the constant `value`. Returns None if
+    no factor determines the range.
     """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):

@@ -83,7 +83,7 @@ class Strip:
 
     @property
     def width(self) -> int:
-        """The number of elements of a row, with those before and after."""
+        """The number of stored elements of a row, including the elements of its halo."""
         return prod(sum(axis) for axis in self.row)
 
     def count(self, size: int) -> int:
@@ -93,7 +93,7 @@ class Strip:
 
 @entity
 class GroupStage:
-    """One stage.  `accesses` has the place of every read of an operand in `body`.
+    """One stage.  `accesses` says for each read of an operand in `body` which element it reads.
 
     `stores` has for each component the results it is written to (often none or one).  With a
     `strip`, offsets into its local memory count rows from zero, so they may be negative.

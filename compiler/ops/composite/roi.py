@@ -140,8 +140,8 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
     for r, c, ph, pw in np.ndindex(*y.shape):
-        # The coordinates are rounded to the regions' type first: it decides which of them are ties
-        # when they are rounded to pixels.
+        # The coordinates are first rounded to the type of `rois`. This rounding decides which
+        # coordinates are ties when they are rounded to pixels.
         scaled = (rois[r, 1:].astype(np.float64) * attrs.spatial_scale).astype(rois.dtype)
         x1, y1, x2, y2 = (_round(float(v)) for v in scaled)
         spans = []

@@ -81,10 +81,11 @@ _LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x1000
 
 @dataclass(slots=True)
 class _Net:
-    """A nondeterministic automaton; its nodes are called places.
+    """A nondeterministic automaton (NFA); its states are called places.
 
-    For each place, `steps` has (lowest byte, highest byte, next place), `free` the places reached
-    without a byte, and `marks` (kind of position in the text, next place).
+    `steps` has for each place a list of (lowest byte, highest byte, next place). `free` has the
+    places that are reached without reading a byte. `marks` has a list of (kind of assertion, next
+    place): the next place is reached without a byte where the assertion holds.
     """
 
     steps: list[list[tuple[int, int, int]]] = field(default_factory=list)
@@ -228,9 +229,10 @@ class _Builder:
             raise ValueError("the pattern takes too long to become an automaton")
 
     def closure(self, places: Set[int], marks: tuple[str, ...] = ()) -> frozenset[int]:
-        """Returns `places` and all places that are reached from them without a byte.
+        """Returns the epsilon closure of `places`: all places reached from them without a byte.
 
-        Conditions of the kinds in `marks` count as met.
+        The closure includes `places`. Assertions of the kinds in `marks`, such as a word boundary,
+        count as true.
         """
         reached, waiting = set(places), list(places)
         while waiting:
@@ -244,8 +246,11 @@ class _Builder:
         return frozenset(reached)
 
     def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
-        """Returns the places once it is known whether the next character belongs to a word
-        (`word`)."""
+        """Returns the places of `state` and those that true assertions lead to.
+
+        `word` says if the next character belongs to a word, which decides the assertions of word
+        boundaries. Assertions of the kinds in `marks` are true as well.
+        """
         bound = BOUNDARY if word != state.word else INSIDE
         kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
         return self.closure(state.places, kinds) if kinds else state.places

@@ -74,7 +74,7 @@ class KnobChoice:
     priced: int
 
 
-PANELS = (4, 3, 2)  # vectors of a panel
+PANELS = (4, 3, 2)  # candidates for the number of vectors across a panel
 
 
 _CONTRACTION = (
@@ -109,8 +109,7 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
-    """Returns the analytic schedule, and the schedules that differ from it by one setting of one
-    knob."""
+    """Returns the analytic schedule, then the schedules in which one knob has another setting."""
     varied = [knobs for knob in knobs_of(group) for knobs in knob.variants(Knobs())]
     schedules = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *varied))
     return list(dict.fromkeys(schedules))

@@ -42,7 +42,8 @@ from tcc.schedule.cpu.vectors import (
 )
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-# Operations of a tile below which it is not cut further: the cut costs more than it balances.
+# A tile with fewer operations is not cut further, because a cut would cost more time than an even
+# distribution of the tiles saves.
 TILE_WORK = 1 << 14
 
 
@@ -109,7 +110,7 @@ def _loops_inside(
     )
 
 
-@lru_cache(maxsize=256)  # many schedules of a group are tried
+@lru_cache(maxsize=256)  # callers try many schedules of a group, all with the same vectors
 def _vectors(
     group: TileGroup, main: GroupStage, because: Because, *, known_size: bool
 ) -> Mapping[GroupStage, Var]:

@@ -296,10 +296,9 @@ def k_blocks_of(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns the K-blocks of the outer reductions, outermost first; empty if one K-block holds the
-    whole sum.
+    """Returns the K-blocks of the outer reductions, outermost first.
 
-    Tiles cut the loops `common`.
+    The result is empty if one K-block holds all steps of the sum. Tiles cut the loops `common`.
     """
     stage = contraction.stage
     if (
@@ -403,8 +402,10 @@ def _one_pass(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
 
 
 def _element(contraction: ContractionLoops) -> float:
-    """Returns the bytes of the vector operand for one column and one step of the sum, as they are
-    read from memory or scratch."""
+    """Returns how many bytes of the vector operand a column takes in one step of the sum.
+
+    They are bytes as they lie in memory or scratch.
+    """
     stage = contraction.stage
     if packs(stage, contraction.vector, contraction.rows):
         return stage.body[0].dtype.bytes
@@ -510,8 +511,7 @@ def _level(
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Returns True if the vector operand lies in memory as panels of the block's width, one after
-    the other."""
+    """Returns True if the vector operand is stored as consecutive panels as wide as the block."""
     stage = contraction.stage
     step, reads = _streamed_reads(contraction)
     if step is None or len(reads) != 1:

@@ -91,10 +91,10 @@ class Price:
 class Pricer:
     """Prices groups for one machine, and caches the work that it counted in them.
 
-    `constants` are the bytes of all the model's weights; None: they come from memory in every run.
-    The bytes of them that a cache does not keep come from the next level. Caches hold as much of
-    computed operands as they keep of all that a group touches. `pairs`: one instruction multiplies
-    two bf16 in the time of one f32.
+    `constants` are the bytes of the model's weights. Bytes of weights that a cache does not keep
+    come from the next level. If `constants` is None, weights come from memory in every run.
+    Caches hold the same share of computed operands as of all that a group touches. With `pairs`,
+    one instruction multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
@@ -357,8 +357,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns the number of neighbours along a sum that one instruction multiplies. For bf16 it
-        is two only if exactly one factor varies along the lanes."""
+        """Returns the number of neighbours along a sum that one instruction multiplies. For bf16
+        the number is two only if exactly one factor varies along the lanes."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -573,8 +573,8 @@ class _Pricing:
         return nest_loops(loops, len(grid_loops), touches, outer, scratch, ahead=bool(nest.ahead))
 
     def _in_scratch(self, source: int | StageRef) -> bool:
-        """Returns True if one place in memory serves the source in all tiles of a thread, one after
-        the other."""
+        """Returns True if all tiles of a thread keep the source in the same memory, one after the
+        other."""
         return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
@@ -590,7 +590,7 @@ class _Pricing:
         return largest, max(1.0, reuse / self._rows_of_block())
 
     def _rows_of_block(self) -> int:
-        """Returns the number of rows for which one load of the vector operand serves."""
+        """Returns the number of rows that are multiplied after one load of the vector operand."""
         largest = 1
         for nest in self.schedule.nests:
             iters = {v.name for n in nest.stages for v in self.stages[n].stage.iters}

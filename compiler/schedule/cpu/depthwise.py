@@ -18,9 +18,10 @@ from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips, typical
 
-# Bytes of the rows under a window: half of a first-level cache; the other half is for results.
+# At most this many bytes of rows lie under a window: half of a first-level cache. The other half is
+# for results.
 NEAR = 24 << 10
-# Tiles for each core: enough to share them evenly.
+# At least about this many tiles for each core, so that the cores share the tiles evenly.
 FEW = 8
 # Rows of a tile, and the fewest blocks of its columns, if either size is symbolic. Neighbouring
 # tiles read the rows and columns between them twice.
@@ -34,8 +35,10 @@ def window_tiles(
     common: Vars,
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns the elements that a tile covers of the two loops along which a window slides; empty
-    if there are no two such loops."""
+    """Returns how many elements a tile covers of each of the two loops along which a window slides.
+
+    The dict is empty if a window slides along fewer than two loops.
+    """
     for access in stage.accesses.values():
         slides = _slides(access, stage, vector, common)
         if vector is None or len(slides) < 2:
@@ -64,8 +67,11 @@ def window_tiles(
 
 
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
-    """Returns the number of blocks of lanes in a tile, equal for all tiles: at most about `limit`,
-    because the cache lines of all lanes are neighbours in memory."""
+    """Returns how many blocks of lanes a tile covers: at most `limit`, but at least one.
+
+    The number is chosen such that all tiles cover about equally many blocks. A tile covers several
+    blocks because the cache lines of neighbouring lanes are neighbours in memory.
+    """
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))
 
@@ -76,8 +82,9 @@ def _slides(
     """Returns the loops along which neighbouring results share elements of an operand that varies
     with the lanes.
 
-    Each loop comes with two numbers: the steps of the window along it, and the steps between the
-    windows of neighbouring results. The loop whose neighbours lie furthest apart comes first.
+    Each tuple is (loop, size, distance). `size` is the number of elements that a window has along
+    the loop, and `distance` is the number of elements between the windows of neighbouring results.
+    The loop whose neighbours lie furthest apart in memory comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []
@@ -95,6 +102,9 @@ def _slides(
 
 
 def _step(access: Access, var: Var) -> int:
-    """Returns the elements between neighbours along a loop, at typical sizes; 0 if irregular."""
+    """Returns the distance in elements between neighbours along a loop, at typical sizes.
+
+    The distance is 0 if it is not the same for all neighbours.
+    """
     linear = linear_in(access.offset, var)
     return 0 if linear is None else typical(linear[0])

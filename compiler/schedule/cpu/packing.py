@@ -23,11 +23,12 @@ FEW_ROWS = 40
 
 
 def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = False) -> bool:
-    """Returns True if a K-block of the operand along `vector` is stored in scratch before it is
-    multiplied.
+    """Returns True if K-blocks of the vector operand are stored in scratch before the
+    multiplication.
 
-    The sum must have a known size. A computed operand is packed if packing it once for all of
-    `rows` pays. An operand in memory is packed if it is to be `copied`.
+    The result is False if the contraction sums over a loop of symbolic size. Otherwise there are
+    two cases. An operand in memory is packed if `copied` asks for it. A computed operand is packed
+    if the loops `rows` have enough points to use the packed values again.
     """
     if any(known_extent(v) is None for v in stage.reduce):
         return False
@@ -38,14 +39,16 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
 
 
 def unpacking_operations(stage: GroupStage, vector: Var) -> int:
-    """Returns the instructions that compute an element of the operand along `vector` from memory,
-    such as a level times its scale."""
+    """Returns how many operations compute an element of the vector operand from what it reads.
+
+    A level times its scale is an example. An operand that is only read or converted counts 0.
+    """
     operand = _operand(stage, vector)
     return 0 if isinstance(operand, Read | Cast) else _operations(operand)
 
 
 def _operand(stage: GroupStage, vector: Var) -> Scalar:
-    """Returns the factor along `vector`."""
+    """Returns the factor of the contraction that varies with the loop `vector`."""
     factors = contraction_factors(stage)
     assert factors is not None
     return next((f for f in (factors.a, factors.b) if vector in depends(stage, f)), factors.a)

@@ -22,10 +22,10 @@ from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# Steps in a block of a streaming loop: the exponentials and sums of 64 rows then stay in the first
+# The block size of a streaming loop. The exponentials and sums of 64 rows then stay in the first
 # two caches.
 _BLOCK = 128
-# The same for groups without contractions: a row of a tile fits the first-level cache.
+# The block size for groups without contractions. A row of a tile then fits the first-level cache.
 _LONG_BLOCK = 4096
 
 

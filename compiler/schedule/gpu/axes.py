@@ -56,10 +56,11 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Returns a schedule in which each group of loops is an axis with its block size.
+    """Returns a schedule in which each group of loops is one axis with its block size.
 
-    `blocks` are pairs of loops and block size; of several pairs for a loop the first counts. Loops
-    in blocks of one are no axis.
+    `blocks` yields pairs (loops of an axis, block size). If the same loops are in several pairs,
+    the first pair applies. Pairs with block size 1 or without loops are ignored. `parallel` has the
+    loops of each parallel axis.
     """
     sizes: dict[str, int] = {}
     for loops, block in blocks:
@@ -70,9 +71,9 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's loops that it shares neither with all stages nor with a streaming loop.
+    """Returns a stage's loops that are neither common to all stages nor a streaming loop.
 
-    They are in the order in which its values are stored.
+    The loops have the order in which the stage's values are stored.
     """
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
@@ -81,7 +82,7 @@ def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """Returns a stage's reduced loops, except a streaming loop.
 
-    They are in the order of the storage of the stages that it reads.
+    The loops have the order in which the values that the stage reads are stored.
     """
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
@@ -100,7 +101,7 @@ def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
 
 
 def reads_stages(stage: GroupStage) -> bool:
-    """Returns True if a stage reduces what another stage holds."""
+    """Returns True if a stage reduces values that another stage of its tile has computed."""
     return any(
         isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)
         for n, a in stage.accesses.items()

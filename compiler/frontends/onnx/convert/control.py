@@ -95,7 +95,8 @@ def _if_node(
     )
 
 
-_MOST_WAYS = 4  # nested branches; each level doubles the nodes that follow
+# At most this many nested branches repeat the nodes behind them, because each doubles their number.
+_MOST_WAYS = 4
 
 
 def _with_rest_of_graph(
@@ -179,7 +180,8 @@ def _scan(ctx: NodeContext) -> Results:
     return _scan_of(ctx, ctx.present())
 
 
-_LARGEST_BATCH = 64  # elements; a scan of opset 8 is unrolled over the batch
+# The largest batch of a scan of opset 8, which is unrolled over the elements of the batch.
+_LARGEST_BATCH = 64
 
 
 def _scan_of_batch(ctx: NodeContext) -> Results:

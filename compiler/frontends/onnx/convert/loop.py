@@ -35,17 +35,19 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-_MOST_WRITTEN = 8  # unrolled iterations that always run
-_MOST_BRANCHES = 4  # unrolled iterations, if some may not run
-_MOST_CHANGES = 3  # changes of the rank of a one-element value; then its rank is fixed
+# At most this many trips are unrolled: if all of them always run, and if some may not run.
+_MOST_WRITTEN = 8
+_MOST_BRANCHES = 4
+# After this many imports of a body, its one-element values may no longer change their ranks.
+_MOST_CHANGES = 3
 
 
 @frozen
 class _LoopState:
-    """The remainder of a Loop after its first trips.
+    """The remainder of a Loop, after its first trips are unrolled.
 
-    At most `trips` trips follow, the first of them only where `condition` holds, for the `carried`
-    values.  `rows` has the rows of each unrolled trip.
+    At most `trips` trips follow, with the loop-carried values `carried`. The first of them runs
+    only if `condition` is true. `rows` has the scan outputs of each unrolled trip.
     """
 
     proto: onnx.GraphProto

@@ -30,7 +30,7 @@ def _arange(ctx: CallContext) -> Operand:
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
 
 
-_LONGEST = 1 << 24  # elements of a constant
+_LONGEST = 1 << 24  # counted values of more elements are computed at run time, not stored
 
 
 def counted(ctx: CallContext, size: Index) -> Operand:

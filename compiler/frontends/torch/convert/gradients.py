@@ -30,8 +30,8 @@ from tcc.ops import OPS
 
 
 def _convolution(ctx: CallContext) -> Results:
-    """Returns the gradients of input, weight and bias that the call's mask selects, None for the
-    others."""
+    """Returns the gradients of input, weight and bias; None for each that the call's mask leaves
+    out."""
     gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
     axes, transposed = weight.rank - 2, ctx.flag("transposed")
     attrs = window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
@@ -72,11 +72,11 @@ def _weight_gradient(
     shape: Sequence[Index],
     attrs: dict[str, Any],
 ) -> Operand:
-    """Returns the gradient of a kernel of `shape`.
+    """Returns the gradient of a convolution's weight, which has `shape`.
 
-    `image` is the tensor that the kernel reads; `windows` has one element for each window. The
-    gradient is the convolution of both. In it batch and channels change roles, and so do strides
-    and dilations.
+    `image` is the tensor that the convolution reads, and `windows` has an element for each of its
+    results. The gradient is the convolution of `image` with `windows`. The axes of batch and
+    channels change roles in it, and strides and dilations change roles too.
     """
     group = attrs["group"]
     batch, channels, *extent = image.shape
@@ -149,7 +149,11 @@ def _average_pool(axes: int) -> Converter:
 def _lengths(
     ctx: CallContext, count: Index, extent: Index, n: int, attrs: dict[str, Any]
 ) -> Operand:
-    """Returns the number of elements in each window of axis `n`, as averages count them."""
+    """Returns the number of elements by which an average pool divides, for each window of axis `n`.
+
+    The padding counts only if the call's `count_include_pad` is true. The axis has `count` windows
+    over `extent` elements.
+    """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
     start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
     end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
@@ -215,7 +219,8 @@ def _adaptive_max(axes: int) -> Converter:
 
 # ---- linear maps along one axis ------------------------------------------------------------------
 
-_LARGEST = 1 << 26  # elements of a resize's matrix, which the importer computes
+# The most elements of the matrix of a resize, which the importer computes.
+_LARGEST = 1 << 26
 
 
 # The terms of sums: the position of each term's result, the position of its source, its factor.

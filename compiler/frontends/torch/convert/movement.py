@@ -126,7 +126,8 @@ def _unfold(ctx: CallContext) -> Operand:
     return ctx.moved(windows, axis + 1, windows.rank - 1)
 
 
-_MOST_PLACES = 1 << 28  # elements; each takes eight bytes while compiling
+# The most elements of a tensor with strides; each takes eight bytes of memory in the compiler.
+_MOST_PLACES = 1 << 28
 
 
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
