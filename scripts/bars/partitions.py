@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -21,6 +22,16 @@ from bars.figures import Figure, say
 DATA = ROOT / "../shared/data"
 TABLE = ROOT / "scripts" / "results" / "partition_solver.txt"
 MOST_MEMORY = 2 << 30
+# Runs the planner, then prints the peak of its memory in KiB as an error line.  `ru_maxrss` would
+# also count the memory of the process that started it.
+_PLANNER = """
+import runpy, sys
+try:
+    runpy.run_module("tcc.runtime.partition", run_name="__main__", alter_sys=True)
+finally:
+    with open("/proc/self/status") as file:
+        print(*(line.split()[1] for line in file if line.startswith("VmHWM")), file=sys.stderr)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +73,28 @@ class SolverOutcome:
 
 def run_bar(bar: CostBar) -> SolverOutcome:
     """Runs the planner on the problem `bar.name` and returns the outcome."""
-    start = time.monotonic()
+    start, processor = time.monotonic(), _seconds_of_children()
     path = DATA / f"iopddl_{bar.name}.json.gz"
-    words = (sys.executable, "-m", "tcc.runtime.partition", path, "--seconds", str(bar.seconds))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        text = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    words = (sys.executable, "-c", _PLANNER, path, "--seconds", str(bar.seconds))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as process:
+        text, errors = process.communicate()
     if process.returncode not in (0, 1):
-        raise RuntimeError(f"the planner ended with exit code {process.returncode} on {path}")
+        raise RuntimeError(f"the planner of {path} ended with {process.returncode}: {errors}")
     words_of = text.splitlines()[-1].split()
     return SolverOutcome(
         int(words_of[1]),
         int(words_of[3]),
         words_of[5] == "valid" and process.returncode == 0,
         time.monotonic() - start,
-        usage.ru_utime + usage.ru_stime,
-        usage.ru_maxrss << 10,
+        _seconds_of_children() - processor,
+        int(errors.split()[-1]) << 10,
     )
+
+
+def _seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _row(bar: CostBar, outcome: SolverOutcome, figure: Figure) -> str:
