@@ -492,6 +492,7 @@ class Comm:
         self._call(name, size, ctypes.byref(address))
         assert address.value is not None
         memory = (ctypes.c_uint8 * size).from_address(address.value)
+        # NumPy's array keeps `memory` alive, and so the mapping; ctypes declares no such field.
         memory.kept = _MappedMemory(self, address)  # type: ignore[attr-defined]
         return np.ctypeslib.as_array(memory)
 

@@ -89,6 +89,7 @@ class ModelUses:
         """Gives the list to which uses are added until its end."""
         builds = sys.modules.get("models.build")
         if builds is not None and not hasattr(builds.recipe, "__wrapped__"):
+            # sys.modules knows modules without their names
             builds.recipe = self._noted(builds.recipe)  # type: ignore[attr-defined]
         self.names = names = []
         try:

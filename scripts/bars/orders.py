@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from tcc.debug import Stopped
@@ -34,6 +35,7 @@ from tcc.ir.program.operands import buffers_of, shared_memory, walk_instructions
 from tcc.options import read_options
 from tcc.passes import pipeline
 from tcc.passes.memory.in_place import replaceable
+from tcc.passes.tile.plan import Bound
 
 from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
@@ -78,13 +80,13 @@ def lowered(path: Path) -> OrderCase:
     cases: list[OrderCase] = []
     update, plan = pipeline.update_in_place, pipeline.plan_arena
 
-    def updated(program, bounds):  # type: ignore[no-untyped-def]
+    def updated(program: Program, bounds: Sequence[Bound]) -> Any:
         kernels = [(bound.kernel, bound.group) for bound in bounds]
         pairs = [replaceable(kernel, group) for kernel, group in kernels]
         cases.append(OrderCase(program, [kernel.results for kernel, _ in kernels], pairs))
         return update(program, bounds)
 
-    def planned(program, planner, *, shared):  # type: ignore[no-untyped-def]
+    def planned(program: Program, planner: Any, *, shared: bool) -> Program:
         planned_program = plan(program, planner, shared=shared)
         cases[-1].arena = constant_registers(planned_program).get(planned_program.arena, 0)
         return planned_program

@@ -116,12 +116,13 @@ def test_symbolic_sizes_have_a_limit_at_each_priced_set() -> None:
     planner = CoreChooser(CoreModel(16, 32, MACHINE.l2.size), Pricer(MACHINE))
     assert planner.pricer is not None
     (bound,) = bounds(open_matmul(), planner)
+    assert isinstance(bound.schedule, Schedule)
     sets = (bound.group, *bound.tabulated)
     facts = predictions(planner.pricer, bound, [0] * len(sets))
     assert len(facts["limits"]) == len(facts["times"]) == len(sets) > 3
     assert tuple(facts["limits"][0]) == (facts["limit"], facts["limit_share"])
     for group, (name, share), row in zip(sets, facts["limits"], facts["times"], strict=True):
-        price = planner.pricer.price(group, bound.schedule)  # type: ignore[arg-type]
+        price = planner.pricer.price(group, bound.schedule)
         assert row[2] == pytest.approx(price.seconds, rel=1e-3)
         assert (name, share) == (limit_of(price)[0], pytest.approx(limit_of(price)[1], abs=1e-3))
     # One row reads the weights once, from behind the caches; many rows use them again.
