@@ -40,6 +40,7 @@ struct tcc_comm_device {
     char reason[512];
     int64_t waiting; /* since when a caller waits for a stream; 0: none does */
     char doing[TCC_COMM_TEXT];
+    const char *call; /* the function of the library that is in progress; NULL: none is */
 };
 
 /* ---- failure --------------------------------------------------------------------------------- */
@@ -104,6 +105,15 @@ static tcc_status state(const tcc_comm_device *device) {
     return tcc_fail(TCC_INVALID_ARGUMENT, "the device's comm is closed");
 }
 
+/* With the lock in which `call` returned `result`. The watching thread may see the failure of a
+ * call in progress first, so the device remembers the call's name for its report. */
+static tcc_status judge(tcc_comm_device *device, int result, const char *call) {
+    device->call = result == TCC_NCCL_IN_PROGRESS ? call : NULL;
+    if (result != TCC_NCCL_SUCCESS && result != TCC_NCCL_IN_PROGRESS)
+        fail_by(device, result, call);
+    return state(device);
+}
+
 static tcc_status usable(const tcc_comm_device *device) {
     if (!device) return tcc_fail(TCC_INVALID_ARGUMENT, "the device is NULL");
     if (device->forks == tcc_comm_forks()) return TCC_OK;
@@ -142,7 +152,7 @@ static void look_at_library(tcc_comm_device *device) {
     failed = device->nccl->CommGetAsyncError(device->handle, &result);
     if (failed) result = failed;
     if (result != TCC_NCCL_SUCCESS && result != TCC_NCCL_IN_PROGRESS)
-        fail_by(device, result, "an error");
+        fail_by(device, result, device->call ? device->call : "an error");
 }
 
 static void look_around(tcc_comm_device *device) {
@@ -238,7 +248,8 @@ static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id)
     return status;
 }
 
-/* Waits while a call is in progress, and revokes the comm where it fails or takes too long. */
+/* Waits while a call is in progress, and revokes the comm where the call fails or takes too long.
+ * `result` is TCC_NCCL_SUCCESS or TCC_NCCL_IN_PROGRESS: `judge` has dealt with failures. */
 static tcc_status settle(tcc_comm_device *device, int result, const char *call, int64_t patience) {
     int64_t deadline = tcc_comm_now() + patience;
     for (int looks = 0; result == TCC_NCCL_IN_PROGRESS; looks++) {
@@ -254,17 +265,12 @@ static tcc_status settle(tcc_comm_device *device, int result, const char *call, 
             if (result == TCC_NCCL_IN_PROGRESS && tcc_comm_now() > deadline)
                 fail_all(device, TCC_TIMEOUT, "rank %d waited %lld ms in vain for %s in %s",
                        device->rank, (long long)(patience / 1000000), call, device->doing);
-            status = state(device);
+            status = judge(device, result, call);
         }
         pthread_mutex_unlock(&device->lock);
         TCC_RETURN_IF_ERROR(status);
     }
-    if (result == TCC_NCCL_SUCCESS) return TCC_OK;
-    pthread_mutex_lock(&device->lock);
-    fail_by(device, result, call);
-    tcc_status status = state(device);
-    pthread_mutex_unlock(&device->lock);
-    return status;
+    return TCC_OK;
 }
 
 static void destroy(tcc_comm_device *device) {
@@ -308,6 +314,7 @@ static tcc_status connect_ranks(tcc_comm_device *device, tcc_nccl_id id) {
     if (status == TCC_OK)
         result = device->nccl->CommInitRankConfig(&device->handle, device->size, id, device->rank,
                                                   &config);
+    if (status == TCC_OK) status = judge(device, result, "ncclCommInitRankConfig");
     int64_t patience = device->comm->settings.open_milliseconds * INT64_C(1000000);
     pthread_mutex_unlock(&device->lock);
     TCC_RETURN_IF_ERROR(status);
@@ -390,6 +397,7 @@ static tcc_status issue(tcc_comm_device *device, const tcc_nccl_work *works, int
         (void)tcc_comm_text(&works->work.descriptor, device->doing);
         result = tcc_nccl_issue(device->nccl, device->handle, device->rank, device->size, works, n,
                                 &call);
+        status = judge(device, result, call);
     }
     pthread_mutex_unlock(&device->lock);
     return status != TCC_OK ? status : settle(device, result, call, device->patience);
