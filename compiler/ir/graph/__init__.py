@@ -4,8 +4,9 @@
     node   = op, attributes, inputs (None where optional and absent), outputs, location
 
 Everything is frozen; a pass builds a new graph with a `GraphBuilder`.  Values are compared by
-identity.  Constants are handles: a constant value has an entry in `constants`, and its array lies
-in the graph's `ConstantStore` under its content hash, never in a node.  Bodies of If, Loop and Scan
+identity.  Constants are handles: a constant value has an entry in `constants`, and its array, or
+one array per rank, lies in the graph's `ConstantStore` under its content hash, never in a node.
+Bodies of If, Loop and Scan
 are graphs in the node's attributes; they may read values of enclosing graphs (`captures`).
 `aliases` are must-aliases (output, input): the output is the input updated in place.
 """
@@ -79,39 +80,103 @@ def _content(data: Array) -> bytes | memoryview:
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
 
 
+def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
+    """Returns the content hash, and a contiguous read-only view or copy, of `array`."""
+    data = np.ascontiguousarray(array).reshape(array.shape)
+    data.flags.writeable = False
+    name = (dtype or dtype_of(data)).name
+    digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
+    tail_start = len(content) // _PIECE * _PIECE
+    digest.update(content[tail_start:])
+    with ThreadPoolExecutor(_THREADS) as threads:  # a pool starts threads on first use
+        pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
+        for piece in threads.map(hashlib.sha256, pieces):
+            digest.update(piece.digest())
+    return digest.hexdigest(), data
+
+
 class ConstantStore:
     """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
+
+    A constant whose array differs by rank has one array per rank under one handle.
 
     The store also knows the source model's constants from which an array was computed (`sources`).
     """
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
+        self._per_rank: dict[str, tuple[Array, ...]] = {}
         self._sources: dict[str, tuple[str, ...]] = {}
 
     def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
         """Stores a contiguous read-only view or copy of `array` and returns its handle."""
-        data = np.ascontiguousarray(array).reshape(array.shape)
-        data.flags.writeable = False
-        name = (dtype or dtype_of(data)).name
-        digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
-        tail_start = len(content) // _PIECE * _PIECE
-        digest.update(content[tail_start:])
-        with ThreadPoolExecutor(_THREADS) as threads:  # a pool starts threads on first use
-            pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
-            for piece in threads.map(hashlib.sha256, pieces):
-                digest.update(piece.digest())
-        key = digest.hexdigest()
+        key, data = _keyed(array, dtype)
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
         return Handle(key)
 
+    def put_per_rank(
+        self, arrays: Sequence[Array], dtype: DType | None = None, sources: Sequence[str] = ()
+    ) -> Handle:
+        """Stores the array of each rank, in order of rank, and returns one handle for all.
+
+        If all arrays are equal, the result is the handle of an ordinary constant, as from `put`.
+        Raises `InternalError` where there are no arrays, or their shapes or types differ.
+        """
+        if len({(array.shape, array.dtype) for array in arrays}) != 1:
+            forms = [f"{array.dtype}{list(array.shape)}" for array in arrays]
+            raise InternalError(
+                "the ranks' arrays of a constant have different types",
+                why=", ".join(forms) or "there is no array",
+            )
+        pairs = [_keyed(array, dtype) for array in arrays]
+        stored = dict(reversed(pairs))
+        if len(stored) == 1:
+            return self.put(arrays[0], dtype, sources)
+        keys = " ".join(key for key, _ in pairs)
+        handle = Handle(hashlib.sha256(f"ranks {keys}".encode()).hexdigest())
+        self._per_rank.setdefault(handle.digest, tuple(stored[key] for key, _ in pairs))
+        self._add_sources(handle.digest, sources)
+        return handle
+
     def get(self, handle: Handle) -> Array:
+        """Returns an array that all ranks have.
+
+        Raises `InternalError` where it differs by rank, and `KeyError` for an unknown handle.
+        """
+        if handle.digest in self._per_rank:
+            raise InternalError(f"constant @{handle.digest[:16]} has another array on each rank")
         return self._arrays[handle.digest]
 
+    def per_rank(self, handle: Handle) -> tuple[Array, ...] | None:
+        """Returns the array of each rank; None for a constant that all ranks have."""
+        return self._per_rank.get(handle.digest)
+
+    def common(self, handle: Handle) -> Array | None:
+        """Returns an array that all ranks have; None where it differs by rank."""
+        return None if handle.digest in self._per_rank else self.get(handle)
+
+    def arrays(self, handle: Handle) -> tuple[Array, ...]:
+        """Returns the array of each rank, or the one array that all ranks have."""
+        return self.per_rank(handle) or (self.get(handle),)
+
+    def on_rank(self, handle: Handle, rank: int) -> Array:
+        """Returns the array of a rank; raises `InternalError` where the constant has none for
+        it."""
+        arrays = self.per_rank(handle)
+        if arrays is None:
+            return self.get(handle)
+        if not 0 <= rank < len(arrays):
+            raise InternalError(f"a constant for {len(arrays)} ranks has no array for rank {rank}")
+        return arrays[rank]
+
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
-        """Adds an array of another store, without a copy."""
-        self._arrays.setdefault(handle.digest, other.get(handle))
+        """Adds the arrays of a handle of another store, without a copy."""
+        arrays = other.per_rank(handle)
+        if arrays is None:
+            self._arrays.setdefault(handle.digest, other.get(handle))
+        else:
+            self._per_rank.setdefault(handle.digest, arrays)
         self._add_sources(handle.digest, other.sources(handle))
 
     def sources(self, handle: Handle) -> tuple[str, ...]:
@@ -123,8 +188,9 @@ class ConstantStore:
             self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
 
     def handles(self) -> Iterator[Handle]:
-        """Yields every handle, in the order in which the arrays were put."""
-        return map(Handle, self._arrays)
+        """Yields every handle: first of arrays that all ranks have, each kind in the order in which
+        the arrays were put."""
+        return map(Handle, (*self._arrays, *self._per_rank))
 
 
 @entity
@@ -140,9 +206,13 @@ class Graph:
     aliases: tuple[tuple[Value, Value], ...] = ()
 
     def constant(self, value: Value | None) -> Array | None:
-        """Returns the array of a constant value of this graph, else None."""
+        """Returns the array of a constant value of this graph, else None.
+
+        None also for a constant whose array differs by rank: all ranks run one program, which
+        follows from nothing that differs by rank.
+        """
         handle = None if value is None else self.constants.get(value)
-        return None if handle is None else self.store.get(handle)
+        return None if handle is None else self.store.common(handle)
 
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
@@ -278,6 +348,18 @@ class GraphBuilder:
         type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return self.constant_handle(self.store.put(data, dtype, sources), type, name)
 
+    def constant_per_rank(
+        self,
+        arrays: Sequence[Array],
+        name: str = "const",
+        dtype: DType | None = None,
+        sources: Sequence[str] = (),
+    ) -> Value:
+        """Returns a constant value with one array per rank; see `ConstantStore.put_per_rank`."""
+        handle = self.store.put_per_rank(arrays, dtype, sources)
+        type = TensorType(dtype or dtype_of(arrays[0]), tuple(map(const, arrays[0].shape)))
+        return self.constant_handle(handle, type, name)
+
     def constant_handle(self, handle: Handle, type: TensorType, name: str) -> Value:
         value = self._by_handle.get(handle)
         if value is None:
@@ -335,9 +417,10 @@ class GraphBuilder:
         return self._producers.get(value)
 
     def array(self, value: Value) -> Array | None:
-        """Returns the array of a constant of this or an enclosing graph, else None."""
+        """Returns the array of a constant of this or an enclosing graph, else None; None also where
+        the array differs by rank."""
         handle = self._constants.get(value)
-        return None if handle is None else self.store.get(handle)
+        return None if handle is None else self.store.common(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
         """Returns the sources of a constant of this or an enclosing graph; empty for other

@@ -31,16 +31,18 @@ def evaluate_graph(
     observe: Observer | None = None,
     exchange: Exchange | None = None,
     seed: int = 0,
+    rank: int | None = None,
 ) -> dict[str, Array]:
     """Returns the graph's outputs by name, for arrays of its inputs by name.
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
     every node, also in bodies.  `exchange(node, x)` returns this rank's result of a collective with
     its operand x, after all ranks have called it.  Random nodes draw with the low 64 bits of
-    `seed`.
+    `seed`.  `rank` is the number of the rank whose arrays constants have that differ by rank.
 
     Raises `UserError` where an input is missing, unknown or does not fit its type, memory does not
-    suffice, or a collective has no `exchange`; `InternalError` where an op's result does not fit
+    suffice, a collective has no `exchange`, or a constant differs by rank and `rank` is None;
+    `InternalError` where an op's result does not fit
     its inferred type.
     """
     names = [value.name for value in graph.inputs]
@@ -57,7 +59,7 @@ def evaluate_graph(
         raise UserError("an input does not fit the graph", where=graph.name, why=problem)
     with np.errstate(all="ignore"):
         frame = _Frame(_Values(), sizes, 0)
-        results = _Evaluator(observe, exchange, seed).run(graph, arrays, frame)
+        results = _Evaluator(observe, exchange, seed, rank).run(graph, arrays, frame)
     return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
 
 
@@ -137,12 +139,13 @@ class _Evaluator:
     _observe: Observer | None
     _exchange: Exchange | None
     _seed: int
+    _rank: int | None
     _plans: dict[Graph, list[list[Value]]] = field(default_factory=dict)
 
     def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
         values = frame.values
         values.update(zip(graph.inputs, inputs, strict=True))
-        values.update((value, graph.store.get(h)) for value, h in graph.constants.items())
+        values.update((value, self._constant(graph, value)) for value in graph.constants)
         if graph not in self._plans:
             self._plans[graph] = _dying(graph)
         for node, dead in zip(graph.nodes, self._plans[graph], strict=True):
@@ -154,6 +157,19 @@ class _Evaluator:
             for value in dead:
                 del values[value]
         return [values[value] for value in graph.outputs]
+
+    def _constant(self, graph: Graph, value: Value) -> Array:
+        store, handle = graph.store, graph.constants[value]
+        if self._rank is not None:
+            return store.on_rank(handle, self._rank)
+        if store.per_rank(handle) is not None:
+            raise UserError(
+                "a constant that differs by rank is evaluated for one rank",
+                where=value.name,
+                why="no number of a rank is given",
+                hint="compile the model and run it on all ranks",
+            )
+        return store.get(handle)
 
     def _node(self, node: Node, frame: _Frame) -> OutArrays:
         arrays = [None if v is None else frame.values[v] for v in node.inputs]

@@ -13,6 +13,8 @@
       return s1
     }
 
+A constant with one array per rank is `const @5feceb66ffc86f38 on 2 ranks : f32[64,32]`.
+
 Operands of an expression are `p0, p1, ...`, component c of stage n is `sN` or `sN.c`; a scalar used
 more than once in a stage is bound by `let`.  Names that are not words are quoted as in JSON.
 """
@@ -167,9 +169,10 @@ class _Printer:
         name = graph.name if _WORD.fullmatch(graph.name) else json.dumps(graph.name)
         lines = [f"graph {name}({inputs}) {{"]
         for value, handle in graph.constants.items():
-            lines.append(
-                f"{inner}{self.name(value)} = const @{handle.digest[:16]} : {value.type!r}"
-            )
+            ranks = graph.store.per_rank(handle)
+            by_rank = "" if ranks is None else f" on {len(ranks)} ranks"
+            text = f"const @{handle.digest[:16]}{by_rank} : {value.type!r}"
+            lines.append(f"{inner}{self.name(value)} = {text}")
         lines.extend(inner + self.node(node, inner) for node in graph.nodes)
         lines.extend(f"{inner}alias {self.name(a)} = {self.name(b)}" for a, b in graph.aliases)
         outputs = ", ".join(map(self.name, graph.outputs))

@@ -95,7 +95,7 @@ def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
         rows = sizes(node.attrs.rows)
         return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
-    return evaluate_graph(graph, feeds, exchange=exchange)
+    return evaluate_graph(graph, feeds, exchange=exchange, rank=rank.number)
 
 
 def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:

@@ -112,7 +112,18 @@ class _Parser:
         found = self._handles.get(self._cursor.kind("digest")[:16], [])
         if len(found) != 1:
             raise self._cursor.error("the store has not one array of this digest", token)
+        self._ranks(found[0])
         return self._typed(name, visible), found[0]
+
+    def _ranks(self, handle: Handle) -> None:
+        """Reads `on N ranks`, which follows the digest of a constant that differs by rank."""
+        arrays, token = self._store.per_rank(handle), self._cursor.peek()
+        count = None
+        if self._cursor.take("on"):
+            count = int(self._cursor.kind("number"))
+            self._cursor.expect("ranks")
+        if count != (None if arrays is None else len(arrays)):
+            raise self._cursor.error("the store has another number of arrays", token)
 
     def _node(self, visible: dict[str, Value]) -> Node:
         cursor = self._cursor
