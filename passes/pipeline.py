@@ -65,6 +65,7 @@ class GraphSettings:
     `checks`: True if grouping also adds the checks of indices that `check_indices` cannot see then.
     `derivations`: the limits of other algorithms for contractions.
     `states`: the inputs that outputs update, as pairs (input name, output name).
+    `sharder`: turns a graph into the graph that each of several ranks runs.
     """
 
     small_top_k: bool = False
@@ -82,6 +83,7 @@ class GraphSettings:
     scatter_rows: bool = False
     check_indices: bool = False
     states: tuple[tuple[str, str], ...] = ()
+    sharder: Callable[[Graph], Graph] | None = None
 
     @property
     def stays_whole(self) -> Callable[[Node], bool] | None:
@@ -89,6 +91,11 @@ class GraphSettings:
         if self.derivations is None or self.derivations.strict:
             return None
         return may_take_forms if self.derivations.bilinear else is_derived
+
+
+def shard(graph: Graph, sharder: Callable[[Graph], Graph]) -> Graph:
+    """Returns the graph that each rank runs."""
+    return sharder(graph)
 
 
 MERGE = "merge-contractions"  # the step before derivations
@@ -111,6 +118,8 @@ GRAPH: tuple[Step, ...] = (
     Step("canonicalize-again", canonicalize, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),
     Step("nest-concats", nest_concats, 1),
+    # Constants are folded, and all later steps see what a rank computes.
+    Step("shard", shard, when="sharder", reads=("sharder",)),
     Step(MERGE, merge_contractions, 2, when="merges", reads=("merges",)),
     Step("derive", derive, 2, when="derivations", reads=("derivations",)),
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),
