@@ -129,7 +129,7 @@ def lower(
         for specialisation in lowered:
             code.begin(specialisation, _names(specialisation))
         for n, (other, first) in enumerate(lowerings):
-            common = other.joined(code)
+            common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
                 lowerings[n] = common, first
                 break
