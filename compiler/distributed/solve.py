@@ -8,11 +8,11 @@ has a cost for every pair of alternatives.
     value with more readers  an alternative for each set of shardings that the ranks make of it
     edge                     the changes of sharding between a producer and what its readers need
 
-A change of sharding is paid once, however many readers need it.  Costs are whole picoseconds, so
-that sums are exact and equal models get equal choices.
+A change of sharding is paid once, however many readers need it.  Costs are whole nanoseconds, so
+that sums are exact, equal models get equal choices, and searches end at the best choice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
 from typing import TypeAlias
@@ -22,11 +22,11 @@ from tcc.distributed.greedy import expr_of
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy, strategies, whole
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.types import TensorType
 
-FORBIDDEN = 10**17  # picoseconds; more than any plan takes
-_PICOSECONDS = 1e12
+FORBIDDEN = 10**17  # nanoseconds; more than any plan takes
+_NANOSECONDS = 1e9
 _MOST_SHARDINGS = 4  # of a value at the same time
 
 Costs: TypeAlias = list[int]
@@ -35,7 +35,7 @@ ShardingSet: TypeAlias = frozenset[Sharding]
 
 @frozen
 class ProblemNode:
-    """The costs of a node's alternatives, in picoseconds, and the bytes that each needs.
+    """The costs of a node's alternatives, in nanoseconds, and the bytes that each needs.
 
     The bytes are in use at the times life[0] <= t < life[1].
     """
@@ -47,7 +47,7 @@ class ProblemNode:
 
 @frozen
 class ProblemEdge:
-    """Two nodes, and a cost in picoseconds for each pair of their alternatives, in the order of
+    """Two nodes, and a cost in nanoseconds for each pair of their alternatives, in the order of
     the first node's alternatives."""
 
     nodes: tuple[int, int]
@@ -74,8 +74,7 @@ def solve_strategies(
     writer = _ProblemWriter(graph, ranks, rates)
     solution = solver(writer.problem())
     return {
-        node: writer.strategies[number][solution[number]]
-        for number, node in enumerate(graph.nodes)
+        node: writer.strategies[number][solution[number]] for number, node in enumerate(graph.nodes)
     }
 
 
@@ -86,6 +85,7 @@ class _ProblemWriter:
         self._graph, self._ranks, self._rates = graph, ranks, rates
         self.strategies = [self._strategies_of(node) for node in graph.nodes]
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._producers = graph.producers()
         self._costs: list[Costs] = []
         self._edges: dict[tuple[int, int], Costs] = {}
         self._change = cache(self._change_cost)
@@ -98,7 +98,8 @@ class _ProblemWriter:
         readers = self._readers()
         values = (*self._graph.inputs, *(v for node in self._graph.nodes for v in node.outputs))
         for value in values:
-            self._connect(value, readers.get(value, ()), value in visible)
+            if value in readers or value in visible:
+                self._connect(value, readers.get(value, ()), value in visible)
         never = (0, 0)
         return Problem(
             tuple(ProblemNode(costs, [0] * len(costs), never) for costs in self._costs),
@@ -114,16 +115,16 @@ class _ProblemWriter:
     def _node_cost(self, node: Node, strategy: Strategy) -> int:
         expr = expr_of(node)
         seconds = 0.0 if expr is None else work_seconds(expr, strategy, self._ranks, self._rates)
-        for value, sharding in set(zip(node.inputs, strategy.operands, strict=True)):
+        for value, sharding in dict.fromkeys(zip(node.inputs, strategy.operands, strict=True)):
             if value is not None and value in self._graph.constants:
                 if self._change(value.type, WHOLE, sharding) >= FORBIDDEN:
                     return FORBIDDEN
                 seconds += constant_seconds(value.type, sharding, self._ranks, self._rates)
-        return _picoseconds(seconds)
+        return _nanoseconds(seconds)
 
     def _change_cost(self, type: TensorType, source: Sharding, result: Sharding) -> int:
         seconds = change_seconds(type, source, result, self._ranks, self._rates)
-        return FORBIDDEN if seconds is None else _picoseconds(seconds)
+        return FORBIDDEN if seconds is None else _nanoseconds(seconds)
 
     def _readers(self) -> dict[Value, list[int]]:
         """Returns the numbers of the nodes that read each value as an operand."""
@@ -173,10 +174,6 @@ class _ProblemWriter:
         place = node.outputs.index(value)
         return [s.results[place] for s in self.strategies[self._numbers[node]]]
 
-    @property
-    def _producers(self) -> Mapping[Value, Node]:
-        return self._graph.producers()
-
     def _making(self, type: TensorType, source: Sharding, shardings: ShardingSet) -> int:
         """Returns the cost of all `shardings` of a value that is there as `source`."""
         direct = sum(self._change(type, source, s) for s in shardings)
@@ -208,13 +205,10 @@ class _ProblemWriter:
 def _needed(node: Node, strategy: Strategy, value: Value) -> ShardingSet:
     """Returns the shardings of `value` that a node with this strategy reads."""
     pairs = zip(node.inputs, strategy.operands, strict=True)
-    inner = {WHOLE} if value in captures(node) else set()
-    return frozenset({sharding for operand, sharding in pairs if operand is value} | inner)
+    return frozenset(sharding for operand, sharding in pairs if operand is value)
 
 
-def _sharding_sets(
-    shardings: Iterable[Sharding], always: ShardingSet
-) -> Iterator[ShardingSet]:
+def _sharding_sets(shardings: Iterable[Sharding], always: ShardingSet) -> Iterator[ShardingSet]:
     """Yields the sets that contain `always`, the small sets first."""
     free = [s for s in dict.fromkeys(shardings) if s not in always]
     for count in range(min(_MOST_SHARDINGS, len(free)) + 1):
@@ -222,5 +216,5 @@ def _sharding_sets(
             yield always | frozenset(chosen)
 
 
-def _picoseconds(seconds: float) -> int:
-    return min(round(seconds * _PICOSECONDS), FORBIDDEN)
+def _nanoseconds(seconds: float) -> int:
+    return min(round(seconds * _NANOSECONDS), FORBIDDEN)
