@@ -324,10 +324,12 @@ class _Narrowing:
         for other in store.handles():
             for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
                 first.setdefault(name, other)
-        parts = [_bits_sum(store.get(first[name])) for name in sources if name in first]
-        array = store.common(handle)
-        sums_agree = array is not None and sum(parts) == _bits_sum(array)
-        is_reordering = len(sources) == 1 or sums_agree
+
+        def bits(handle: Handle) -> int:
+            return sum(map(_bits_sum, store.arrays(handle)))
+
+        parts = [bits(first[name]) for name in sources if name in first]
+        is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
         self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
     def _arrays(self, value: Value) -> tuple[Array, ...]:
