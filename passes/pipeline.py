@@ -8,6 +8,7 @@ the steps that lowering requires run. A step has a second row if a later one giv
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from tcc.debug import Trace
 from tcc.frozen import frozen
@@ -52,6 +53,9 @@ from tcc.passes.steps import Step
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.schedule.nest import typical
 
+# Returns the graph of a rank of a job.
+Shard: TypeAlias = Callable[[Graph], Graph]
+
 
 @frozen
 class GraphSettings:
@@ -63,6 +67,7 @@ class GraphSettings:
     With None, both factors keep their types.
     `tile_of`: returns the number of rows in a tile of a grouped GEMM.
     `checks`: True if grouping also adds the checks of indices that `check_indices` cannot see then.
+    `shard`: returns the graph that each of several ranks runs.
     `derivations`: the limits of other algorithms for contractions.
     `states`: the inputs that outputs update, as pairs (input name, output name).
     """
@@ -77,6 +82,7 @@ class GraphSettings:
     tile_of: TileOf | None = None
     checks: bool = False
     fold_factors: bool = False
+    shard: Shard | None = None
     merges: MergePrices | None = None
     derivations: Derivations | None = None
     scatter_rows: bool = False
@@ -89,6 +95,11 @@ class GraphSettings:
         if self.derivations is None or self.derivations.strict:
             return None
         return may_take_forms if self.derivations.bilinear else is_derived
+
+
+def shard_graph(graph: Graph, shard: Shard) -> Graph:
+    """Returns the graph that each of several ranks runs, with its own work folded again."""
+    return fold_constants(shard(graph))
 
 
 MERGE = "merge-contractions"  # the step before derivations
@@ -111,6 +122,7 @@ GRAPH: tuple[Step, ...] = (
     Step("canonicalize-again", canonicalize, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),
     Step("nest-concats", nest_concats, 1),
+    Step("shard", shard_graph, when="shard", reads=("shard",)),
     Step(MERGE, merge_contractions, 2, when="merges", reads=("merges",)),
     Step("derive", derive, 2, when="derivations", reads=("derivations",)),
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),
