@@ -17,6 +17,7 @@ from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
+from tcc.distributed.shard import sharder
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -38,7 +39,7 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE, Shard
+from tcc.passes.pipeline import MERGE, Sharder
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
 from tcc.runtime import Module, ModulePort
@@ -50,7 +51,7 @@ from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise
 
 Progress = Callable[[str], None]
 # Returns the function that divides a graph among a number of ranks.
-Sharder = Callable[[int], Shard]
+Sharders = Callable[[int], Sharder]
 
 
 @frozen
@@ -116,17 +117,17 @@ def compile_model(
     progress: Progress | None = None,
     *,
     whole: bool = False,
-    sharder: Sharder | None = None,
+    sharders: Sharders = sharder,
 ) -> CompileResult:
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
     The artifact appears complete or not at all.  `progress` is called with the name of each stage.
-    `whole`: all memory of this process counts as the compile's.  `sharder` returns, for a number of
-    ranks, the function that divides a graph among them.  Raises UserError for a model or
-    option that cannot be compiled or exceeds a budget, and ToolError where no linker works.
+    `whole`: all memory of this process counts as the compile's.  `sharders` returns, for a number
+    of ranks, the function that divides a graph among them.  Raises UserError for a model or option
+    that cannot be compiled or exceeds a budget, and ToolError where no linker works.
     """
-    work = partial(_compiled, model, options, output, progress, sharder)
+    work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
 
 
@@ -135,7 +136,7 @@ def _compiled(
     options: Options,
     output: Path,
     progress: Progress | None,
-    sharder: Sharder | None,
+    sharders: Sharders,
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
@@ -153,7 +154,8 @@ def _compiled(
         codes: list[Backend] = []
         for ranks in options.ranks:
             own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
-            optimised = optimise(graph, own_codes, options, trace, _shard(graph, ranks, sharder))
+            divide = sharders(ranks) if ranks > 1 else None
+            optimised = optimise(graph, own_codes, options, trace, divide)
             for code, graphs in zip(own_codes, optimised, strict=True):
                 for optimised_graph in graphs:
                     check_runnable(optimised_graph)
@@ -181,24 +183,6 @@ def _compiled(
         codes[0].needs or needed_glibc(output),
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
-
-
-def _shard(graph: Graph, ranks: int, sharder: Sharder | None) -> Shard | None:
-    """Returns the function that divides the model among ranks; None for one rank.
-
-    Raises UserError where the model has collectives of its own.
-    """
-    if ranks == 1 or sharder is None:
-        return None
-    for node in walk_nodes(graph):
-        if Trait.COLLECTIVE in node.op.traits:
-            raise UserError(
-                "a model that is divided already cannot be divided again",
-                where=f"--ranks {ranks}",
-                why=f"{node.loc or node.op.name} is a collective of the model's own",
-                hint="leave --ranks out, and start as many ranks as the model is for",
-            )
-    return sharder(ranks)
 
 
 def _ledger(options: Options) -> Ledger:

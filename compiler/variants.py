@@ -26,7 +26,7 @@ from tcc.ir.program.verify import verify_program
 from tcc.options import WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.layout.weights import WeightTable
-from tcc.passes.pipeline import GraphSettings, Shard, run_pipeline, step_names
+from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -92,12 +92,12 @@ def optimise(
     codes: Sequence[Backend],
     options: Options,
     trace: Trace,
-    shard: Shard | None = None,
+    sharder: Sharder | None = None,
 ) -> list[tuple[Graph, ...]]:
     """Returns the optimised graphs of each variant: the general one, then one for each bucket.
 
-    Variants of the same settings share their graphs.  `shard` makes them graphs of one of several
-    ranks.
+    Variants of the same settings share their graphs.  `sharder` makes them graphs that
+    each of several ranks runs.
     """
     optimised: dict[GraphSettings, tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
@@ -105,7 +105,7 @@ def optimise(
     graphs = []
     folds = options.derive and options.numerics != "strict"
     for code in codes:
-        settings = replace(code.settings, fold_factors=folds, states=options.state, shard=shard)
+        settings = replace(code.settings, fold_factors=folds, states=options.state, sharder=sharder)
         if settings not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
                 optimised[settings] = tuple(

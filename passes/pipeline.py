@@ -53,8 +53,8 @@ from tcc.passes.steps import Step
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.schedule.nest import typical
 
-# Returns the graph of a rank of a job.
-Shard: TypeAlias = Callable[[Graph], Graph]
+# Returns the graph that each of several ranks runs.
+Sharder: TypeAlias = Callable[[Graph], Graph]
 
 
 @frozen
@@ -67,9 +67,9 @@ class GraphSettings:
     With None, both factors keep their types.
     `tile_of`: returns the number of rows in a tile of a grouped GEMM.
     `checks`: True if grouping also adds the checks of indices that `check_indices` cannot see then.
-    `shard`: returns the graph that each of several ranks runs.
     `derivations`: the limits of other algorithms for contractions.
     `states`: the inputs that outputs update, as pairs (input name, output name).
+    `sharder`: turns a graph into the graph that each of several ranks runs.
     """
 
     small_top_k: bool = False
@@ -82,12 +82,12 @@ class GraphSettings:
     tile_of: TileOf | None = None
     checks: bool = False
     fold_factors: bool = False
-    shard: Shard | None = None
     merges: MergePrices | None = None
     derivations: Derivations | None = None
     scatter_rows: bool = False
     check_indices: bool = False
     states: tuple[tuple[str, str], ...] = ()
+    sharder: Sharder | None = None
 
     @property
     def stays_whole(self) -> Callable[[Node], bool] | None:
@@ -97,9 +97,9 @@ class GraphSettings:
         return may_take_forms if self.derivations.bilinear else is_derived
 
 
-def shard_graph(graph: Graph, shard: Shard) -> Graph:
-    """Returns the graph that each of several ranks runs, with its own work folded again."""
-    return fold_constants(shard(graph))
+def shard(graph: Graph, sharder: Sharder) -> Graph:
+    """Returns the graph that each rank runs."""
+    return sharder(graph)
 
 
 MERGE = "merge-contractions"  # the step before derivations
@@ -122,7 +122,8 @@ GRAPH: tuple[Step, ...] = (
     Step("canonicalize-again", canonicalize, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),
     Step("nest-concats", nest_concats, 1),
-    Step("shard", shard_graph, when="shard", reads=("shard",)),
+    # Constants are folded, and all later steps see what a rank computes.
+    Step("shard", shard, when="sharder", reads=("sharder",)),
     Step(MERGE, merge_contractions, 2, when="merges", reads=("merges",)),
     Step("derive", derive, 2, when="derivations", reads=("derivations",)),
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),

@@ -1,4 +1,4 @@
-"""A small hand-written division of a graph: every matmul has its columns divided among the ranks."""
+"""A small hand-written division of a graph: the columns of every matmul, among the ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
 from tcc.passes.graph.emit import emit
+from tcc.passes.graph.fold_constants import fold_constants
 
 
 def by_columns(ranks: int) -> Callable[[Graph], Graph]:
     """Divides the columns of constant matrices, as long as `ranks` divides their number."""
-    return lambda graph: rewritten(graph, partial(_divided, ranks))
+    return lambda graph: fold_constants(rewritten(graph, partial(_divided, ranks)))
 
 
 def _divided(ranks: int, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:

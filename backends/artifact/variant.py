@@ -28,8 +28,8 @@ class Variant:
     the weights; the program has their offsets. `ranks` is the number of ranks for which the model
     is divided; with 1, it is not. If the ranks' weights differ, `rank_weights` has the parts of
     each rank, all of one size, and `weights` are empty. `features` are the instruction sets that
-    the CPU must have. `facts` are further entries of the manifest, and `listings` the kernels' texts by
-    symbol.
+    the CPU must have. `facts` are further entries of the manifest, and `listings` the kernels'
+    texts by symbol.
     """
 
     target: str

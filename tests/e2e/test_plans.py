@@ -1,5 +1,5 @@
-"""One artifact with plans for several numbers of ranks: each process loads the plan and the weights of
-its own rank, and all of them give the results of one."""
+"""One artifact with plans for several numbers of ranks: each process loads the plan and the weights
+of its own rank, and all of them give the results of one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reference(x: Array) -> dict[str, Array]:
 
 def made(folder: Path, name: str, **choices: Any) -> Path:
     options = read_options({"jobs": 1, **choices})
-    compile_model(mlp(), options, folder / f"{name}.so", sharder=by_columns)
+    compile_model(mlp(), options, folder / f"{name}.so", sharders=by_columns)
     return folder / f"{name}.so"
 
 
@@ -106,7 +106,7 @@ def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path
     assert one["weights"]["bytes"] >= whole
     # A plan that divides nothing has the weights of the one for one rank.
     options = read_options({"jobs": 1, "ranks": (1, 2)})
-    compile_model(mlp(), options, tmp_path / "m.so", sharder=lambda _: lambda graph: graph)
+    compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: lambda graph: graph)
     one, two = read_manifest(tmp_path / "m.so")["variants"]
     assert two["weights"]["offsets"] == [one["weights"]["offset"]] * 2
 

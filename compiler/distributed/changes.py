@@ -1,0 +1,157 @@
+"""Changes of sharding: the collectives that turn one sharding of a value into another.
+
+    partial -> whole       all_reduce
+    partial -> split       reduce_scatter
+    split -> whole         all_gather
+    split -> split         all_to_all, where the axes differ
+    whole -> split         a slice at the rank's own place
+
+Collectives have blocks along axis 0.  Around them, an axis of n * B elements becomes two axes, n
+and B, and n moves to the front; it moves only where an axis before it has more than one element.
+"""
+
+from math import prod
+from typing import Any
+
+from tcc.distributed.mesh import MeshAxis
+from tcc.distributed.sharding import Partial, Sharding, Split, Whole, local_type
+from tcc.errors import InternalError
+from tcc.frozen import frozen
+from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.types import BOOL, U8, TensorType
+from tcc.ops import OPS
+from tcc.ops.shapes import Shape
+
+
+@frozen
+class Transfer:
+    """The collective of a change of sharding: its kind, and the bytes that a rank sends.
+
+    `kind` is empty where a rank needs nothing of other ranks.
+    """
+
+    kind: str
+    bytes: int
+
+
+# The size symbol of a rank's number.
+_RANK = "number of the rank"
+_NO_TRANSFER = Transfer("", 0)
+
+
+def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -> Transfer | None:
+    """Returns the collective that changes a value of `type` from `source` to `result`.
+
+    None for a change that does not exist: nothing becomes partial.
+    """
+    size = prod(as_int(dim) or 0 for dim in type.shape) * type.dtype.bytes
+    share = size * (ranks - 1) // ranks
+    match source, result:
+        case (a, b) if a == b:
+            return _NO_TRANSFER
+        case Whole(), Split():
+            return _NO_TRANSFER
+        case Partial(), Whole():
+            return Transfer("all_reduce", 2 * share)
+        case Partial(), Split():
+            return Transfer("reduce_scatter", share)
+        case Split(), Whole():
+            return Transfer("all_gather", share)
+        case Split(), Split():
+            return Transfer("all_to_all", share // ranks)
+    return None
+
+
+class Changer:
+    """Adds changes of sharding along a mesh axis to a graph."""
+
+    def __init__(self, builder: GraphBuilder, axis: MeshAxis) -> None:
+        self._b, self._axis = builder, axis
+        self._number: Index | None = None
+
+    def change(self, value: Value, type: TensorType, source: Sharding, result: Sharding) -> Value:
+        """Adds nodes that change `value`, a rank's array of a value of `type`, from the sharding
+        `source` to `result`; returns the new array.
+
+        Raises InternalError for a change that does not exist.
+        """
+        if source == result:
+            return value
+        shape = local_type(type, result, self._axis.ranks).shape
+        match source, result:
+            case Whole(), Split(axis):
+                return self._slice(value, axis, shape)
+            case Partial(reduction), Whole():
+                return self._collective("all_reduce", value, reduction)
+            case Partial(reduction), Split(axis):
+                blocks = self._blocks_first(value, axis)
+                return self._shaped(self._collective("reduce_scatter", blocks, reduction), shape)
+            case Split(axis), Whole():
+                gathered = self._collective("all_gather", value)
+                return self._blocks_back(gathered, value.type.shape, axis, shape)
+            case Split(axis), Split(other):
+                exchanged = self._collective("all_to_all", self._blocks_first(value, other))
+                block = list(value.type.shape)
+                block[other] = shape[other]
+                return self._blocks_back(exchanged, tuple(block), axis, shape)
+        raise InternalError(f"no collective changes {source} to {result}", where=value.name)
+
+    def _slice(self, value: Value, axis: int, shape: Shape) -> Value:
+        starts = [const(0)] * len(shape)
+        starts[axis] = self._axis.place(self._rank()) * shape[axis]
+        return self._add("slice", value, starts=tuple(starts), steps=(1,) * len(shape), sizes=shape)
+
+    def _rank(self) -> Index:
+        """Returns the rank's number as a size symbol, which the first call binds."""
+        if self._number is None:
+            self._number = symbol(_RANK, 0, self._axis.all_ranks - 1)
+            (rank,) = self._b.add(OPS["rank"], [])
+            row = OPS["bind_size"]
+            self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
+        return self._number
+
+    def _blocks_first(self, value: Value, axis: int) -> Value:
+        """Returns `value` with the blocks of `axis` one behind another along axis 0."""
+        ranks, shape = self._axis.ranks, value.type.shape
+        block = shape[axis] // ranks
+        head, tail = _count(shape[:axis]), _count(shape[axis + 1 :])
+        parted = self._shaped(value, (head, const(ranks), block * tail))
+        return self._shaped(self._swapped(parted), (const(ranks) * head, block * tail))
+
+    def _blocks_back(self, value: Value, block: Shape, axis: int, shape: Shape) -> Value:
+        """Returns `value` of shape `shape` from blocks of shape `block`, which lie one behind
+        another along axis 0 and belong one behind another along `axis`."""
+        head, tail = _count(block[:axis]), _count(block[axis:])
+        parted = self._shaped(value, (const(self._axis.ranks), head, tail))
+        return self._shaped(self._swapped(parted), shape)
+
+    def _swapped(self, value: Value) -> Value:
+        """Returns `value` with its first two axes exchanged."""
+        first, second, last = value.type.shape
+        if as_int(first) == 1 or as_int(second) == 1:
+            return self._shaped(value, (second, first, last))
+        return self._add("transpose", value, perm=(1, 0, 2))
+
+    def _shaped(self, value: Value, shape: Shape) -> Value:
+        return value if value.type.shape == shape else self._add("reshape", value, shape=shape)
+
+    def _collective(self, kind: str, value: Value, reduction: str = "sum") -> Value:
+        attrs = {
+            "ranks": self._axis.ranks,
+            "reduction": reduction,
+            "members": self._axis.members,
+        }
+        if value.type.dtype is not BOOL:
+            return self._add(kind, value, **attrs)
+        numbers = self._add(kind, self._add("cast", value, to=U8), **attrs)
+        return self._add("cast", numbers, to=BOOL)
+
+    def _add(self, op: str, value: Value, **attrs: Any) -> Value:
+        row = OPS[op]
+        (result,) = self._b.add(row, [value], row.attrs(**attrs))
+        return result
+
+
+def _count(shape: Shape) -> Index:
+    return const(prod(as_int(dim) or 0 for dim in shape))

@@ -1,0 +1,108 @@
+"""Chooses a strategy for each node, in the order of the graph.
+
+A node takes the strategy of the least sum of
+
+- the changes of its operands from the shardings that they have,
+- its own work, and the reading of its constants,
+- the changes that would make its results whole, because a later node may need them so.
+
+The last part makes a matmul's columns, and then the rows of the next, cheaper than to gather
+between them.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tcc.distributed.costs import Rates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.sharding import WHOLE, Sharding
+from tcc.distributed.strategies import Strategy, strategies, whole
+from tcc.frozen import frozen
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Graph, Node, Value, bodies, captures
+from tcc.ir.op import Trait
+
+Choice = Mapping[Node, Strategy]
+
+
+def expr_of(node: Node) -> Expr | None:
+    """Returns the expression by which ranks share a node; None for a node that stays whole."""
+    if node.op.expr is None or Trait.OPAQUE in node.op.traits or bodies(node):
+        return None
+    return node.op.expr([None if v is None else v.type for v in node.inputs], node.attrs)
+
+
+@frozen
+class _Spread:
+    """The shardings in which ranks have each value so far."""
+
+    graph: Graph
+    ranks: int
+    rates: Rates
+    shardings: dict[Value, list[Sharding]]
+
+    def seconds(self, node: Node, expr: Expr, strategy: Strategy) -> float | None:
+        """Returns the predicted seconds of a strategy; None for one that the operands do not
+        allow."""
+        total = work_seconds(expr, strategy, self.ranks, self.rates)
+        pairs = [
+            (v, s) for v, s in zip(node.inputs, strategy.operands, strict=True) if v is not None
+        ]
+        for value, sharding in dict.fromkeys(pairs):
+            seconds = self._operand_seconds(value, sharding)
+            if seconds is None:
+                return None
+            total += seconds
+        for value, sharding in zip(node.outputs, strategy.results, strict=True):
+            total += self._change(value, sharding, WHOLE) or 0.0
+        return total
+
+    def _operand_seconds(self, value: Value, sharding: Sharding) -> float | None:
+        changes = [self._change(value, source, sharding) for source in self.shardings[value]]
+        seconds = min((s for s in changes if s is not None), default=None)
+        if seconds is None or value not in self.graph.constants:
+            return seconds
+        return constant_seconds(value.type, sharding, self.ranks, self.rates)
+
+    def _change(self, value: Value, source: Sharding, result: Sharding) -> float | None:
+        return change_seconds(value.type, source, result, self.ranks, self.rates)
+
+    def take(self, node: Node, strategy: Strategy) -> None:
+        """Records the shardings that a strategy gives to results, and makes of operands."""
+        for value, sharding in zip(node.inputs, strategy.operands, strict=True):
+            if value is not None and value not in self.graph.constants:
+                self._record(value, sharding)
+        for value in captures(node):
+            if value in self.shardings:
+                self._record(value, WHOLE)
+        for value, sharding in zip(node.outputs, strategy.results, strict=True):
+            self.shardings[value] = [sharding]
+
+    def _record(self, value: Value, sharding: Sharding) -> None:
+        if sharding not in self.shardings[value]:
+            self.shardings[value].append(sharding)
+
+
+def choose_strategies(graph: Graph, ranks: int, rates: Rates) -> dict[Node, Strategy]:
+    """Returns a strategy for each node of `graph`, which `ranks` ranks run.
+
+    Equal graphs get equal strategies: the first of equal cost wins.
+    """
+    start: Iterable[Value] = (*graph.inputs, *graph.constants)
+    spread = _Spread(graph, ranks, rates, {value: [WHOLE] for value in start})
+    choice: dict[Node, Strategy] = {}
+    for node in graph.nodes:
+        expr = expr_of(node)
+        strategy = whole(len(node.inputs), len(node.outputs))
+        if expr is not None:
+            strategy = _cheapest(spread, node, expr) or strategy
+        spread.take(node, strategy)
+        choice[node] = strategy
+    return choice
+
+
+def _cheapest(spread: _Spread, node: Node, expr: Expr) -> Strategy | None:
+    best: tuple[float, Strategy] | None = None
+    for strategy in strategies(expr, spread.ranks):
+        seconds = spread.seconds(node, expr, strategy)
+        if seconds is not None and (best is None or seconds < best[0]):
+            best = seconds, strategy
+    return best and best[1]

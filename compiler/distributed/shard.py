@@ -1,0 +1,143 @@
+"""Turns a graph into the graph that every rank runs, by a strategy for each node.
+
+    %h = relu(matmul(%x, %a)) ; %y = matmul(%h, %b)        a : f32[64,256]  b : f32[256,64]
+
+    on 2 ranks: columns of a, rows of b
+    %h = relu(matmul(%x, %a.block)) ; %p = matmul(%h, %b.block) ; %y = all_reduce(%p)
+
+All ranks run the same graph.  They differ in constants, which have an array per rank under one
+handle, and in their numbers.  Inputs and outputs of the graph are whole on every rank.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from tcc.distributed.changes import Changer, transfer
+from tcc.distributed.costs import HOST, Rates
+from tcc.distributed.greedy import choose_strategies, expr_of
+from tcc.distributed.local_nodes import local_op
+from tcc.distributed.mesh import Mesh, MeshAxis
+from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
+from tcc.distributed.strategies import Strategy
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
+from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
+from tcc.ir.op import Trait
+
+
+def sharder(ranks: int, rates: Rates = HOST) -> Callable[[Graph], Graph]:
+    """Returns the step that divides a graph among `ranks` ranks, at least 2.
+
+    The step raises UserError for a graph with collectives of its own.
+    """
+
+    def shard(graph: Graph) -> Graph:
+        _check(graph)
+        choice = choose_strategies(graph, ranks, rates)
+        return sharded(graph, choice, Mesh((ranks,)).axis(0))
+
+    return shard
+
+
+def _check(graph: Graph) -> None:
+    for node in walk_nodes(graph):
+        if Trait.COLLECTIVE in node.op.traits:
+            raise UserError(
+                "a model that divides itself cannot be divided again",
+                where=node.loc or graph.name,
+                why=f"it has the collective {node.op.name}",
+                hint="compile it without --ranks, and run it on the ranks that it expects",
+            )
+
+
+def sharded(graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis) -> Graph:
+    """Returns the graph that each rank of a mesh axis runs, with the strategy `choice[node]` of
+    each node.
+
+    Returns `graph` itself if every strategy is whole.
+    """
+    if not any(_divides(strategy) for strategy in choice.values()):
+        return graph
+    return _Sharding(graph, axis).apply(choice)
+
+
+def _divides(strategy: Strategy) -> bool:
+    return any(not isinstance(s, Whole) for s in (*strategy.operands, *strategy.results))
+
+
+class _Sharding:
+    """One sweep over a graph: the ranks' arrays of each value, by sharding."""
+
+    def __init__(self, graph: Graph, axis: MeshAxis) -> None:
+        self._graph, self._axis = graph, axis
+        self._b = b = GraphBuilder(graph.name, graph.store)
+        self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        for value in graph.inputs:
+            self._arrays[value] = {WHOLE: b.input(value.name, value.type)}
+        # The names of whole results are reserved first, so that no new value gets one of them.
+        self._names = {v: b.fresh(v.name) for node in graph.nodes for v in node.outputs}
+        for value, handle in graph.constants.items():
+            constant = b.constant_handle(handle, value.type, value.name)
+            self._arrays[value] = {WHOLE: constant}
+        self._changer = Changer(b, axis)
+
+    def apply(self, choice: Mapping[Node, Strategy]) -> Graph:
+        graph, b = self._graph, self._b
+        for node in graph.nodes:
+            b.loc = node.loc
+            self._node(node, choice[node])
+        outputs = [self._array(value, WHOLE) for value in graph.outputs]
+        aliases = tuple((self._array(a, WHOLE), self._array(i, WHOLE)) for a, i in graph.aliases)
+        result = without_dead(b.finish(outputs, aliases))
+        pairs = zip(outputs, graph.outputs, strict=True)
+        new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
+        return substituted(result, new) if new else result
+
+    def _node(self, node: Node, strategy: Strategy) -> None:
+        inputs = tuple(
+            None if value is None else self._array(value, sharding)
+            for value, sharding in zip(node.inputs, strategy.operands, strict=True)
+        )
+        expr = expr_of(node) if strategy.loops else None
+        op, attrs = node.op, node.attrs
+        if expr is not None:
+            op, attrs = local_op(node, expr, strategy, self._axis.ranks)
+        inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
+        if inner:
+            attrs = map_bodies(attrs, lambda body: substituted(body, inner))
+        outputs = []
+        for value, sharding in zip(node.outputs, strategy.results, strict=True):
+            whole = isinstance(sharding, Whole)
+            name = self._names[value] if whole else self._b.fresh(f"{value.name}.part")
+            result = Value(name, local_type(value.type, sharding, self._axis.ranks))
+            self._arrays[value] = {sharding: result}
+            outputs.append(result)
+        self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
+
+    def _array(self, value: Value, sharding: Sharding) -> Value:
+        """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
+        arrays = self._arrays[value]
+        if sharding not in arrays:
+            constant = self._block(value, sharding) if isinstance(sharding, Split) else None
+            arrays[sharding] = constant or self._changed(value, sharding)
+        return arrays[sharding]
+
+    def _changed(self, value: Value, sharding: Sharding) -> Value:
+        ranks, sources = self._axis.ranks, self._arrays[value]
+        changes = {s: transfer(value.type, s, sharding, ranks) for s in sources}
+        prices = {s: (bool(c.kind), c.bytes) for s, c in changes.items() if c is not None}
+        source = min(prices, key=prices.__getitem__)
+        return self._changer.change(sources[source], value.type, source, sharding)
+
+    def _block(self, value: Value, sharding: Split) -> Value | None:
+        """Returns the ranks' blocks of a constant as one constant; None for other values."""
+        array = self._graph.constant(value)
+        if array is None:
+            return None
+        store, blocks = self._graph.store, np.split(array, self._axis.ranks, sharding.axis)
+        return self._b.constant_per_rank(
+            [blocks[self._axis.place(rank)] for rank in range(self._axis.all_ranks)],
+            f"{value.name}.block",
+            value.type.dtype,
+            store.sources(self._graph.constants[value]),
+        )

@@ -1,0 +1,36 @@
+"""Runs a graph on ranks in lockstep, and divides one-node graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import Graph, Node, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.op import Trait
+from tcc.ops.collective import collective_kind
+
+from tests.lib.oracle.ranks import Rank, exchanged, in_lockstep
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def on_ranks(graph: Graph, feeds: Mapping[str, Array], ranks: int) -> list[dict[str, Array]]:
+    """The outputs of a graph on each rank, where all ranks have the same inputs."""
+
+    def run(rank: Rank) -> dict[str, Array]:
+        def exchange(node: Node, x: Array) -> Array:
+            if node.op.name == "rank":
+                return np.array(rank.number)
+            return exchanged(rank, collective_kind(node.op.name), node.attrs, x)
+
+        return evaluate_graph(graph, feeds, exchange=exchange, rank=rank.number)
+
+    return in_lockstep(ranks, run)
+
+
+def collectives(graph: Graph) -> list[str]:
+    """The names of the collectives of a graph, in order."""
+    nodes = [node.op for node in walk_nodes(graph) if Trait.COLLECTIVE in node.op.traits]
+    return [op.name for op in nodes if op.name != "rank"]
