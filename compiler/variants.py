@@ -238,7 +238,7 @@ def _variant(
     }
     listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
-        code.target.text,
+        code.target.text if ranks == 1 else f"{code.target.text} on {ranks} ranks",
         encode_program(program),
         names,
         packed[0] if len(packed) == 1 else (),
