@@ -12,7 +12,7 @@ A change of sharding is paid once, however many readers need it.  Costs are whol
 that sums are exact, equal models get equal choices, and searches end at the best choice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from typing import TypeAlias
@@ -68,10 +68,17 @@ Solver: TypeAlias = Callable[[Problem], Sequence[int]]
 
 
 def solve_strategies(
-    graph: Graph, ranks: int, rates: Rates, solver: Solver
+    graph: Graph,
+    ranks: int,
+    rates: Rates,
+    solver: Solver,
+    fixed: Mapping[Node, Strategy] | None = None,
 ) -> dict[Node, Strategy]:
-    """Returns a strategy for each node of `graph`, which `ranks` ranks run."""
-    writer = _ProblemWriter(graph, ranks, rates)
+    """Returns a strategy for each node of `graph`, which `ranks` ranks run.
+
+    Nodes in `fixed` get the strategy that stands there.
+    """
+    writer = _ProblemWriter(graph, ranks, rates, fixed or {})
     solution = solver(writer.problem())
     return {
         node: writer.strategies[number][solution[number]] for number, node in enumerate(graph.nodes)
@@ -81,9 +88,13 @@ def solve_strategies(
 class _ProblemWriter:
     """Writes the problem of a graph; its first nodes are those of the graph, in order."""
 
-    def __init__(self, graph: Graph, ranks: int, rates: Rates) -> None:
+    def __init__(
+        self, graph: Graph, ranks: int, rates: Rates, fixed: Mapping[Node, Strategy]
+    ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
-        self.strategies = [self._strategies_of(node) for node in graph.nodes]
+        self.strategies = [
+            (fixed[node],) if node in fixed else self._strategies_of(node) for node in graph.nodes
+        ]
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()
         self._costs: list[Costs] = []
@@ -218,3 +229,30 @@ def _sharding_sets(shardings: Iterable[Sharding], always: ShardingSet) -> Iterat
 
 def _nanoseconds(seconds: float) -> int:
     return min(round(seconds * _NANOSECONDS), FORBIDDEN)
+
+
+def predicted_seconds(
+    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, rates: Rates
+) -> float:
+    """Returns the predicted seconds of a run with a choice of strategies."""
+    problem = _ProblemWriter(graph, ranks, rates, choice).problem()
+    return least_cost(problem) / _NANOSECONDS
+
+
+def least_cost(problem: Problem) -> int:
+    """Returns the cost of a problem whose edges join nodes of one alternative to any others.
+
+    Each node takes the alternative that is cheapest beside the nodes of one alternative.
+    """
+    costs = [list(node.costs) for node in problem.nodes]
+    total = 0
+    for edge in problem.edges:
+        first, second = edge.nodes
+        if len(costs[first]) == 1:
+            costs[second] = [a + b for a, b in zip(costs[second], edge.costs, strict=True)]
+        else:
+            assert len(costs[second]) == 1
+            costs[first] = [a + b for a, b in zip(costs[first], edge.costs, strict=True)]
+    for row in costs:
+        total += min(row)
+    return total
