@@ -12,9 +12,12 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
+from tcc.backends.artifact.variant import Variant
+from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
+from tcc.distributed.shard import sharder
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -36,7 +39,7 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE
+from tcc.passes.pipeline import MERGE, Sharder
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
 from tcc.runtime import Module, ModulePort
@@ -47,6 +50,8 @@ from tcc.temporary import temporary_folder
 from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise, variant_backends
 
 Progress = Callable[[str], None]
+# Returns the function that divides a graph among a number of ranks.
+Sharders = Callable[[int], Sharder]
 
 
 @frozen
@@ -112,20 +117,26 @@ def compile_model(
     progress: Progress | None = None,
     *,
     whole: bool = False,
+    sharders: Sharders = sharder,
 ) -> CompileResult:
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
     The artifact appears complete or not at all.  `progress` is called with the name of each stage.
-    `whole`: all memory of this process counts as the compile's.  Raises UserError for a model or
-    option that cannot be compiled or exceeds a budget, and ToolError where no linker works.
+    `whole`: all memory of this process counts as the compile's.  `sharders` returns, for a number
+    of ranks, the function that divides a graph among them.  Raises UserError for a model or option
+    that cannot be compiled or exceeds a budget, and ToolError where no linker works.
     """
-    work = partial(_compiled, model, options, output, progress)
+    work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
 
 
 def _compiled(
-    model: Any, options: Options, output: Path, progress: Progress | None
+    model: Any,
+    options: Options,
+    output: Path,
+    progress: Progress | None,
+    sharders: Sharders,
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
@@ -139,13 +150,18 @@ def _compiled(
     trace.end("import", graph)
     ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with ExitStack() as resources:
-        codes = variant_backends(targets, options, model_bytes, resources, ledger)
-        optimised = optimise(graph, codes, options, trace)
-        for code, graphs in zip(codes, optimised, strict=True):
-            for optimised_graph in graphs:
-                check_runnable(optimised_graph)
-                code.check(optimised_graph)
-        variants = make_variants(graph, optimised, codes, options, trace)
+        variants: list[Variant] = []
+        codes: list[Backend] = []
+        for ranks in options.ranks:
+            own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
+            divide = sharders(ranks) if ranks > 1 else None
+            optimised = optimise(graph, own_codes, options, trace, divide)
+            for code, graphs in zip(own_codes, optimised, strict=True):
+                for optimised_graph in graphs:
+                    check_runnable(optimised_graph)
+                    code.check(optimised_graph)
+            variants += make_variants(graph, optimised, own_codes, options, trace, ranks)
+            codes += own_codes
     warnings = _unused_lines(ledger, model, options)
     with trace.stage("link"):
         manifest = codes[0].write(

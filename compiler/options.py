@@ -20,6 +20,7 @@ from tcc.frozen import frozen
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
 MOST_BUCKETS = 32  # each bucket has code of its own
+MOST_RANKS = 64  # of one host's communicator, and of a plan
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 GPU_KERNELS = ("auto", "triton")
@@ -163,6 +164,20 @@ def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
     return tuple((name, _positive(size)) for name, size in _pairs(value, "SYM=SIZE"))
 
 
+def _ranks(value: Any) -> tuple[int, ...]:
+    """Returns numbers of ranks in ascending order."""
+    parts = value.split(",") if isinstance(value, str) else value
+    counts = [_positive(part) for part in ((parts,) if isinstance(parts, int) else parts)]
+    if not counts:
+        raise ValueError("no number of ranks is given")
+    if max(counts) > MOST_RANKS:
+        raise ValueError(f"{max(counts)} ranks are more than {MOST_RANKS}")
+    duplicates = [count for count in counts if counts.count(count) > 1]
+    if duplicates:
+        raise ValueError(f"{duplicates[0]} is given twice")
+    return tuple(sorted(counts))
+
+
 def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
     def sizes(spec: Any) -> Shape:
         parts = spec.split(",") if isinstance(spec, str) else tuple(spec)
@@ -226,6 +241,13 @@ class Options:
         "Separate code for these values of a symbolic size, as in seq=32,64,128; the general code "
         "serves all other values.  Several symbolic sizes get code for each combination.",
         _buckets, default=(), repeated=True,
+    )
+    ranks: tuple[int, ...] = _option(
+        "--ranks", "COUNT,...",
+        "Divides the model among this many processes (ranks), as in 1,2,4: a plan for each number "
+        "in one file, of which every rank maps its own part of the weights.  Start the ranks by "
+        "tcc run --nproc, mpirun, torchrun or srun.",
+        _ranks, default=(1,),
     )
     state: tuple[tuple[str, str], ...] = _option(
         "--state", "PAST=PRESENT",
@@ -364,6 +386,7 @@ class Choices(TypedDict, total=False):
     dynamic_shapes: Any
     typical: Mapping[str, int] | Sequence[str]
     buckets: Mapping[str, Sequence[int]] | Sequence[str]
+    ranks: int | str | Sequence[int]
     state: Mapping[str, str] | Sequence[str]
     level: int
     numerics: Literal["default", "strict"]

@@ -25,7 +25,8 @@ from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
-from tcc.passes.pipeline import GraphSettings, run_pipeline, step_names
+from tcc.passes.layout.weights import WeightTable
+from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -87,11 +88,16 @@ def variant_backends(
 
 
 def optimise(
-    graph: Graph, codes: Sequence[Backend], options: Options, trace: Trace
+    graph: Graph,
+    codes: Sequence[Backend],
+    options: Options,
+    trace: Trace,
+    sharder: Sharder | None = None,
 ) -> list[tuple[Graph, ...]]:
     """Returns the optimised graphs of each variant: the general one, then one for each bucket.
 
-    Variants of the same settings share their graphs.
+    Variants of the same settings share their graphs.  `sharder` makes them graphs that
+    each of several ranks runs.
     """
     optimised: dict[GraphSettings, tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
@@ -99,7 +105,7 @@ def optimise(
     graphs = []
     folds = options.derive and options.numerics != "strict"
     for code in codes:
-        settings = replace(code.settings, fold_factors=folds, states=options.state)
+        settings = replace(code.settings, fold_factors=folds, states=options.state, sharder=sharder)
         if settings not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
                 optimised[settings] = tuple(
@@ -111,7 +117,10 @@ def optimise(
 
 
 def lower(
-    codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
+    codes: Sequence[Backend],
+    optimised: Sequence[tuple[Graph, ...]],
+    trace: Trace,
+    ranks: int = 1,
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
     """Returns the lowered programs, each with its backend.
 
@@ -127,7 +136,7 @@ def lower(
             ]
             lowered = (general, *special)
         for specialisation in lowered:
-            code.begin(specialisation, _names(specialisation))
+            code.begin(specialisation, _names(specialisation, ranks))
         for n, (other, first) in enumerate(lowerings):
             common = other.joined(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
@@ -144,11 +153,13 @@ def make_variants(
     codes: Sequence[Backend],
     options: Options,
     trace: Trace,
+    ranks: int = 1,
 ) -> list[Variant]:
-    """Returns the variants with their code; `graph` is the model before optimisation."""
+    """Returns the variants for a number of ranks with their code; `graph` is the model before
+    optimisation."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
-    lowerings = lower(codes, optimised, trace)
+    lowerings = lower(codes, optimised, trace, ranks)
     if options.stop_after:
         raise UserError(
             "this compile does not have the step",
@@ -166,7 +177,7 @@ def make_variants(
         )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
-        variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
+        variants.append(_variant(code, lowered, unfused, options, trace, label, variants, ranks))
     return variants
 
 
@@ -175,9 +186,11 @@ def _integer_weights(parts: Sequence[Lowered]) -> bool:
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
-def _names(lowered: Lowered) -> tuple[str, ...]:
-    """Returns the symbols of the program's kernels."""
-    return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+def _names(lowered: Lowered, ranks: int) -> tuple[str, ...]:
+    """Returns the symbols of the program's kernels; programs for other numbers of ranks have
+    others."""
+    prefix = "tcc_kernel_" if ranks == 1 else f"tcc_kernel_of{ranks}_"
+    return tuple(f"{prefix}{n}" for n in range(len(lowered.kernels)))
 
 
 def _label(code: Backend, codes: Sequence[Backend]) -> str:
@@ -193,17 +206,18 @@ def _variant(
     trace: Trace,
     label: str,
     earlier: Sequence[Variant],
+    ranks: int,
 ) -> Variant:
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
-            general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
+            general, *specials = (code.fitted(part, _names(part, ranks), trace) for part in parts)
             lowered = join_programs(general, specials)
-            names = _names(lowered)
-            arrays = executor.submit(lambda: [part() for part in lowered.weights.parts()])
+            names = _names(lowered, ranks)
+            arrays = executor.submit(_packed, lowered.weights)
             generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):
-            packed = _shared(arrays.result(), earlier)
+            packed = [_shared(parts_of_rank, earlier) for parts_of_rank in arrays.result()]
     program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
@@ -227,14 +241,21 @@ def _variant(
         code.target.text,
         encode_program(program),
         names,
-        packed,
+        packed[0] if len(packed) == 1 else (),
         generated.objects,
         code.target.profile.features,
         generated.gpu,
         facts,
         listings,
         encode_needs(lowered.kernels, generated.scratch),
+        ranks,
+        packed if len(packed) > 1 else (),
     )
+
+
+def _packed(weights: WeightTable) -> list[list[Array]]:
+    """Returns the parts of each rank's weights, or the parts that all ranks have."""
+    return [[part() for part in weights.parts(rank)] for rank in range(weights.ranks)]
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:

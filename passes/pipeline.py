@@ -8,6 +8,7 @@ the steps that lowering requires run. A step has a second row if a later one giv
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from tcc.debug import Trace
 from tcc.frozen import frozen
@@ -52,6 +53,9 @@ from tcc.passes.steps import Step
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.schedule.nest import typical
 
+# Returns the graph that each of several ranks runs.
+Sharder: TypeAlias = Callable[[Graph], Graph]
+
 
 @frozen
 class GraphSettings:
@@ -83,7 +87,7 @@ class GraphSettings:
     scatter_rows: bool = False
     check_indices: bool = False
     states: tuple[tuple[str, str], ...] = ()
-    sharder: Callable[[Graph], Graph] | None = None
+    sharder: Sharder | None = None
 
     @property
     def stays_whole(self) -> Callable[[Node], bool] | None:
@@ -93,7 +97,7 @@ class GraphSettings:
         return may_take_forms if self.derivations.bilinear else is_derived
 
 
-def shard(graph: Graph, sharder: Callable[[Graph], Graph]) -> Graph:
+def shard(graph: Graph, sharder: Sharder) -> Graph:
     """Returns the graph that each rank runs."""
     return sharder(graph)
 

@@ -214,6 +214,7 @@ class Api(Structure):
         ("instance_cancel", CFUNCTYPE(_status, _handle)),
         ("instance_next_run", CFUNCTYPE(ctypes.c_uint64, _handle)),
         ("instance_cancel_run", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
+        ("model_get_on", CFUNCTYPE(_status, _handle, POINTER(_handle))),
     )
 
 

@@ -50,7 +50,9 @@ def load(
     time of every kernel, see `Module.times`.
 
     A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). If it
-    has groups of ranks, all ranks load it together. Raises `error` if the file cannot be loaded, or
+    has groups of ranks, all ranks load it together. A file with plans for several numbers of ranks
+    is loaded for the ranks of `comm`, else of the shared comm, else for those that a launcher's
+    variables name, else for one rank. Raises `error` if the file cannot be loaded, or
     if it needs CPU features that this machine lacks. A run that takes longer than its timeout
     raises `late`.
     """
@@ -104,7 +106,7 @@ class Module:
         self._api: abi.Api
         self._image, self._api = (original._image, original._api) if original else self._open()
         handle = ctypes.c_void_p()
-        self._check(self._api.model_get(ctypes.byref(handle)))
+        self._check(self._get(ctypes.byref(handle)))
         self._handle = handle.value
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
@@ -289,6 +291,12 @@ class Module:
                 hint="compile the model again",
             )
         return image, api
+
+    def _get(self, handle: Any) -> Any:
+        """Gets the model for this process's rank; older artifacts have one plan for all ranks."""
+        if not self._api.model_get_on:
+            return self._api.model_get(handle)
+        return self._api.model_get_on(self._comm and self._comm.handle, handle)
 
     def _python_functions(self) -> tuple[Callable[..., Any], Callable[[int], Any]]:
         try:

@@ -25,7 +25,12 @@ def part_hashes(variants: Sequence[Variant]) -> dict[str, str]:
     return {
         "programs": _digest(variant.program for variant in variants),
         "kernels": _digest(code for variant in variants for code in _code(variant)),
-        "weights": _digest(part for variant in variants for part in variant.weights),
+        "weights": _digest(
+            part
+            for variant in variants
+            for rank in range(variant.ranks)
+            for part in variant.weights_of(rank)
+        ),
     }
 
 

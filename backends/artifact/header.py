@@ -13,7 +13,7 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
     """Returns the text of a header that declares `<name>_api` and includes no other header of tcc.
 
     Sizes that are known at compile time become macros. The arena size is the largest of all
-    variants.
+    variants. A state whose size differs in a plan for N ranks has macros NAME_RANKS_N_... too.
     """
     upper = name.upper()
     port_lists = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
@@ -24,6 +24,7 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
         for i, port in enumerate(ports)
     ]
     lines = [f"#define {upper}_{kind}S {len(ports)}" for kind, ports in port_lists]
+    lines += _plan_macros(upper, manifest)
     lines.append(f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}")
     arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
     if None not in arenas:
@@ -52,6 +53,19 @@ const tcc_api *{name}_api(void);
 
 #endif
 """
+
+
+def _plan_macros(upper: str, manifest: dict[str, Any]) -> list[str]:
+    """Returns macros of the sizes of ports that differ in plans for other numbers of ranks."""
+    lines = []
+    for variant in manifest["variants"]:
+        for kind in ("input", "output"):
+            ports = zip(manifest[f"{kind}s"], variant.get(f"{kind}s", ()), strict=False)
+            for i, (port, own) in enumerate(ports):
+                prefix = f"#define {upper}_RANKS_{variant.get('ranks', 1)}_{kind.upper()}_{i}_DIM_"
+                sizes = zip(port["shape"], own["shape"], strict=True)
+                lines += [f"{prefix}{n} {b}" for n, (a, b) in enumerate(sizes) if a != b]
+    return list(dict.fromkeys(lines))
 
 
 def comment_text(text: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tcc.backends.artifact.variant import (
     row_source,
     variant_source,
 )
-from tcc.backends.artifact.weight_section import Section, append_section, lay_out
+from tcc.backends.artifact.weight_section import Range, Section, append_section, lay_out
 from tcc.errors import InternalError, UserError
 from tcc.ir.container import (
     ABI_VERSION,
@@ -99,7 +100,7 @@ def link_artifact(
     if name != c_name(name):
         raise InternalError(f"{name!r} is no name of an artifact", where="link")
     section = lay_out(
-        [variant.weights for variant in variants],
+        [variant.weights_of(rank) for variant in variants for rank in range(variant.ranks)],
         [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
     )
     side = side_file or section.size > _MOST_EMBEDDED
@@ -126,19 +127,27 @@ def _complete(
     section: Section,
     side: bool,
 ) -> dict[str, Any]:
-    places = zip(variants, programs, section.weights, section.images, strict=True)
+    ports = describe_ports(programs[0])
+    weights = _rank_ranges(variants, section)
+    places = zip(variants, programs, weights, section.images, strict=True)
     return {
         **manifest,
         "abi": ABI_VERSION,
         "name": name,
-        **describe_ports(programs[0]),
-        "variants": [describe_variant(*facts) for facts in places],
+        **ports,
+        "variants": [describe_variant(*facts, ports) for facts in places],
         "weights": {
             "bytes": section.size,
             "sha256": section.sha256.hex(),
             "place": "side file" if side else "artifact",
         },
     }
+
+
+def _rank_ranges(variants: Sequence[Variant], section: Section) -> list[tuple[Range, ...]]:
+    """Returns the range of each rank's weights, for each variant."""
+    ranges = iter(section.weights)
+    return [tuple(islice(ranges, variant.ranks)) for variant in variants]
 
 
 def _listings(variants: Sequence[Variant]) -> dict[str, str]:
@@ -197,7 +206,8 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     """Returns the C text of the artifact's variants, its manifest, and its two exported
     functions."""
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
-    places = enumerate(zip(variants, section.weights, section.images, strict=True))
+    weights = _rank_ranges(variants, section)
+    places = enumerate(zip(variants, weights, section.images, strict=True))
     rows = "".join(row_source(i, *facts) for i, facts in places)
     digest = ", ".join(str(byte) for byte in section.sha256)
     return f"""#include "runtime.h"

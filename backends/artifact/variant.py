@@ -25,9 +25,11 @@ class Variant:
 
     `needs` is the table of `encode_needs`, against which the runtime checks launches. It is empty
     for kernels that were written by hand, and then nothing is checked. `weights` are the parts of
-    the weights; the program has their offsets. `features` are the instruction sets that the CPU
-    must have. `facts` are further entries of the manifest, and `listings` the kernels' texts by
-    symbol.
+    the weights; the program has their offsets. `ranks` is the number of ranks for which the model
+    is divided; with 1, it is not. If the ranks' weights differ, `rank_weights` has the parts of
+    each rank, all of one size, and `weights` are empty. `features` are the instruction sets that
+    the CPU must have. `facts` are further entries of the manifest, and `listings` the kernels'
+    texts by symbol.
     """
 
     target: str
@@ -40,22 +42,33 @@ class Variant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     listings: Mapping[str, str] = field(default_factory=dict)
     needs: bytes = b""
+    ranks: int = 1
+    rank_weights: Sequence[Sequence[BytesLike]] = ()
+
+    def weights_of(self, rank: int) -> Sequence[BytesLike]:
+        """Returns the parts of the weights of a rank."""
+        return self.rank_weights[rank] if self.rank_weights else self.weights
 
 
 def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
     """Raises InternalError if variants do not fit their programs or one another.
 
-    All variants must have the same ports, and no two kernels that are linked may have the same
-    name.
+    All variants must have the same ports, but the states of variants for different numbers of ranks
+    may have different sizes.  No two kernels that are linked may have the same name.
     """
     if not variants:
         raise InternalError("an artifact needs a variant", where="link")
     symbols: set[str] = set()
-    ports = describe_ports(programs[0])
+    ports: dict[int, dict[str, Any]] = {}
+    whole_ports = _without_states(describe_ports(programs[0]))
     for variant, program in zip(variants, programs, strict=True):
         if program.kernels != variant.kernels:
             raise InternalError("kernels do not fit the program", where="link")
-        if describe_ports(program) != ports:
+        own_ports = describe_ports(program)
+        if (
+            ports.setdefault(variant.ranks, own_ports) != own_ports
+            or _without_states(own_ports) != whole_ports
+        ):
             raise InternalError(
                 f"the variants {variants[0].target} and {variant.target} have different ports",
                 where="link",
@@ -63,6 +76,21 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
         if variant.gpu is None and not symbols.isdisjoint(variant.kernels):
             raise InternalError("two variants link kernels of one name", where="link")
         symbols.update(variant.kernels if variant.gpu is None else ())
+
+
+def _without_states(ports: dict[str, Any]) -> dict[str, Any]:
+    """Returns the manifest's ports without the shapes of states, of which each rank has a part."""
+    states = {port["state"] for port in ports["outputs"]}
+    return {
+        "inputs": [
+            port | {"shape": None, "text": None} if number in states else port
+            for number, port in enumerate(ports["inputs"])
+        ],
+        "outputs": [
+            port | {"shape": None, "text": None} if port["state"] >= 0 else port
+            for port in ports["outputs"]
+        ],
+    }
 
 
 def describe_ports(program: Program) -> dict[str, Any]:
@@ -75,11 +103,16 @@ def describe_ports(program: Program) -> dict[str, Any]:
 
 
 def describe_variant(
-    variant: Variant, program: Program, weights: Range, images: Range
+    variant: Variant,
+    program: Program,
+    weights: Sequence[Range],
+    images: Range,
+    ports: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the entry of a variant in the manifest's `variants`.
 
-    `weights` and `images` are ranges of the weight section.
+    `weights`, by rank, and `images` are ranges of the weight section.  `ports` are those of the
+    artifact; an entry has `inputs` and `outputs` of its own if they differ.
     """
     entry = {
         **variant.facts,
@@ -87,8 +120,13 @@ def describe_variant(
         "features": list(variant.features),
         "kernel_count": len(variant.kernels),
         "arena_bytes": constant_registers(program).get(program.arena),
-        "weights": {"offset": weights.offset, "bytes": weights.size},
+        "weights": {"offset": weights[0].offset, "bytes": weights[0].size},
     }
+    if variant.ranks > 1:
+        entry["ranks"] = variant.ranks
+        entry["weights"]["offsets"] = [part.offset for part in weights]
+    own_ports = describe_ports(program)
+    entry |= own_ports if own_ports != ports else {}
     if variant.gpu is not None:
         entry["gpu"] = {
             "platform": variant.gpu.platform.name.lower(),
@@ -158,12 +196,14 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 """
 
 
-def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
+def row_source(number: int, variant: Variant, weights: Sequence[Range], images: Range) -> str:
     """Returns the C text of a variant's row in the table of variants."""
     kernels = "0" if variant.gpu is not None else f"kernels{number}"
+    ranges = ", ".join(f"{{{part.offset}ull, {part.size}ull}}" for part in weights)
     needs = [f"tcc_needs{number}_{end}" if variant.needs else "0" for end in ("begin", "end")]
     return f"""    {{
         .target = "{variant.target}",
+        .ranks = {variant.ranks},
         .program = tcc_program{number}_begin,
         .program_end = tcc_program{number}_end,
         .needs = {needs[0]},
@@ -172,7 +212,7 @@ def row_source(number: int, variant: Variant, weights: Range, images: Range) -> 
         .n_kernels = {len(variant.kernels)},
         .features = features{number},
         .n_features = {len(variant.features)},
-        .weights = {{{weights.offset}ull, {weights.size}ull}},
+        .weights = (const tcc_range[]){{{ranges}}},
         .images = {{{images.offset}ull, {images.size}ull}},
     }},
 """

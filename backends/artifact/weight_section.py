@@ -33,7 +33,7 @@ class Section:
     """The contents of the section.
 
     `parts` are the data in order, with `size` bytes in total and the hash `sha256`. `weights` and
-    `images` have the ranges of each variant.
+    `images` have the ranges of what was laid out.
     """
 
     parts: tuple[BytesLike, ...]
@@ -44,7 +44,8 @@ class Section:
 
 
 def lay_out(weights: Sequence[Sequence[BytesLike]], images: Sequence[bytes]) -> Section:
-    """Returns a section with the `weights` and `images` of each variant; equal data is stored once.
+    """Returns a section with the `weights` of all variants' ranks, and the `images` of the
+    variants; equal data is stored once.
 
     Weights start at a page, large weights at a huge page, images at a cache line.
     """

@@ -92,6 +92,8 @@ class CBackend(Backend):
             reasons["--machine"] = "C files are for every machine"
         if options.state:
             reasons["--state"] = "C files keep no state from run to run"
+        if options.ranks != (1,):
+            reasons["--ranks"] = "C files have no communicator"
         return reasons
 
     @classmethod
@@ -180,8 +182,9 @@ class CBackend(Backend):
                 os.replace(folder / place.name, place)
         program = decode_program(variant.program)
         weight_range = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
-        entry = describe_variant(variant, program, weight_range, Range(0, 0))
-        return {**manifest, **describe_ports(program), "name": name, "variants": [entry]}
+        ports = describe_ports(program)
+        entry = describe_variant(variant, program, [weight_range], Range(0, 0), ports)
+        return {**manifest, **ports, "name": name, "variants": [entry]}
 
 
 # Stands for the model's name until `write` knows it.

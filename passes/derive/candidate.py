@@ -19,8 +19,9 @@ from tcc.schedule.margins import MARGINS
 # more for each bit of precision that a result may lose.
 MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
-# The array of each constant operand; None for the other operands.
-Arrays: TypeAlias = Sequence[Array | None]
+# The array of each rank, or the one that all ranks have, of each constant operand; None for the
+# other operands.
+RankArrays: TypeAlias = Sequence[Sequence[Array] | None]
 
 
 @frozen
@@ -76,7 +77,7 @@ class Candidate:
 
     @abstractmethod
     def emit(
-        self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
+        self, b: GraphBuilder, operands: Sequence[Value], arrays: RankArrays | None
     ) -> Value | None:
         """Adds the nodes that compute the site's result, and returns the result.
 

@@ -143,7 +143,7 @@ def _emitted(
     b: GraphBuilder, site: DerivationSite, candidate: Candidate, new: dict[Value, Value]
 ) -> Replacement:
     operands = [new[v] for v in site.operands]
-    arrays = [b.array(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
+    arrays = [b.arrays(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
     value = candidate.emit(b, operands, arrays)
     return None if value is None else [value]
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
 from tcc.ir.region import Region, is_leaf, shape_of
@@ -129,9 +129,10 @@ def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
     constants = parts[0].known  # all scopes share one mapping
 
     def join(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
-        array = np.concatenate([b.store.get(constants[v]) for v in values], axis)
+        parts = [b.store.arrays(constants[v]) for v in values]
+        arrays = on_each_rank(parts, lambda arrays: np.concatenate(arrays, axis)) or ()
         sources = [s for v in values for s in b.store.sources(constants[v])]
-        return b.constant(array, values[0].name, values[0].type.dtype, sources)
+        return b.constant_per_rank(arrays, values[0].name, values[0].type.dtype, sources)
 
     return merged(graph, groups, join)
 

@@ -15,7 +15,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
-from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
+from tcc.passes.derive.candidate import Candidate, RankArrays, SearchResult
 from tcc.passes.derive.sites import DerivationSite
 from tcc.passes.graph.decompose import is_derived, phases
 from tcc.passes.program.price import unread
@@ -37,7 +37,7 @@ class Phases(Candidate):
         return 0
 
     def emit(
-        self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
+        self, b: GraphBuilder, operands: Sequence[Value], arrays: RankArrays | None
     ) -> Value | None:
         image, source, *biases = operands
         bias = biases[0] if biases else None
@@ -49,10 +49,11 @@ class Phases(Candidate):
 
 
 def _contents(value: Value | None) -> Any:
-    """Returns zeros in the shape of a constant, because prices do not depend on its elements."""
+    """Returns zeros in the shape of a constant for all ranks, because prices do not depend on its
+    elements."""
     if value is None:
         return None
-    return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
+    return (np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier),)
 
 
 def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.graph import GraphBuilder, Value, on_each_rank
 from tcc.ir.index import as_index
-from tcc.ir.op import Array
+from tcc.ir.op import Array, Arrays
 from tcc.ir.region import Factor, Region, RegionStage
 from tcc.ir.region.affine import plain
 from tcc.ir.region.check import Unchecked
@@ -22,7 +22,7 @@ from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, lea
 from tcc.passes.derive.algebra.fold import fold, foldable
 from tcc.passes.derive.algebra.instance import agree
 from tcc.passes.derive.algebra.reassociate import reassociated
-from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, SearchResult
+from tcc.passes.derive.candidate import MARGIN, Candidate, RankArrays, SearchResult
 from tcc.passes.derive.guide import is_regular, repairs
 from tcc.passes.derive.search import DerivationState, search
 from tcc.passes.derive.sites import DerivationSite, composed
@@ -86,25 +86,35 @@ class Rewritten(Candidate):
         return ""
 
     def emit(
-        self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
+        self, b: GraphBuilder, operands: Sequence[Value], arrays: RankArrays | None
     ) -> Value | None:
         region = self.region
         if arrays is None:
             return self._add(b, operands, lambda n, c: unread(b, _stage_type(region, n, c)))
-        folded = {
-            n: [_rounded(a, d) for a, d in zip(parts, region.stages[n].dtypes, strict=True)]
-            for n, parts in fold(region, self.constants, arrays).items()
-        }
-        if not all(np.isfinite(a).all() for parts in folded.values() for a in parts):
-            return None  # infinite constants, or sums beyond the range of their type
+        folded = on_each_rank(arrays, self._folded)
+        if folded is None:
+            return None
         pairs = zip(operands, self.constants, strict=True)
         sources = [s for v, c in pairs if c for s in b.sources(v)]
 
         def constant(number: int, component: int) -> Value:
             dtype = region.stages[number].dtypes[component]
-            return b.constant(folded[number][component], "derived", dtype, sources)
+            parts = [stages[number][component] for stages in folded]
+            return b.constant_per_rank(parts, "derived", dtype, sources)
 
         return self._add(b, operands, constant)
+
+    def _folded(self, arrays: Arrays) -> dict[int, list[Array]] | None:
+        """Returns the components of constant stages by stage, for one rank's constants.
+
+        None where a constant is infinite, or a sum is beyond the range of its type.
+        """
+        folded = {
+            n: [_rounded(a, d) for a, d in zip(parts, self.region.stages[n].dtypes, strict=True)]
+            for n, parts in fold(self.region, self.constants, arrays).items()
+        }
+        is_finite = all(np.isfinite(a).all() for parts in folded.values() for a in parts)
+        return folded if is_finite else None
 
     def _add(self, b: GraphBuilder, operands: Sequence[Value], folded: _Folded) -> Value:
         """Adds a node for every stage that is not constant; `folded` gives the values of constant

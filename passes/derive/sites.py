@@ -14,7 +14,6 @@ from enum import Enum
 from functools import lru_cache, partial
 from typing import Any
 
-import numpy as np
 from tcc.frozen import entity
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
@@ -146,8 +145,8 @@ class SiteScope:
             handle = None if value is None else self.known.get(value)
             if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
                 continue
-            array = np.asarray(self.graph.store.get(handle)).reshape(-1)
-            if value.type.dtype in WIDE and not is_near_one(float(array[0])):
+            arrays = self.graph.store.arrays(handle)
+            if value.type.dtype in WIDE and not all(is_near_one(float(a.item())) for a in arrays):
                 return True
         return False
 

@@ -144,7 +144,7 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
     kernels = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
-        kernels.append((expr, tuple(b.array(v) is not None for v in operands)))
+        kernels.append((expr, tuple(b.arrays(v) is not None for v in operands)))
     before, after = (model.alone(*kernel) for kernel in kernels)
     if before is None or after is None:
         return True

@@ -135,8 +135,8 @@ def _transposed(
     x, source, bias = (*inputs, None)[:3]
     assert x is not None
     assert source is not None
-    weights = b.array(source)
-    shift = None if bias is None else b.array(bias)
+    weights = b.arrays(source)
+    shift = None if bias is None else b.arrays(bias)
     value = None if weights is None else phases(b, node.attrs, (x, source, bias), weights, shift)
     return None if value is None else (value,)
 
@@ -145,14 +145,14 @@ def phases(
     b: GraphBuilder,
     attrs: Any,
     operands: tuple[Value, Value, Value | None],
-    weights: Array,
-    shift: Array | None,
+    weights: Sequence[Array],
+    shift: Sequence[Array] | None,
 ) -> Value | None:
     """Adds convolutions that compute a transposed convolution, and returns its result.
 
     None where their kernels are too large, where sizes or padding do not allow it, or where the
-    result is empty.  `operands` are image, weights and bias.  `weights` is the array of the
-    weights, and `shift` that of the bias if it is constant.
+    result is empty.  `operands` are image, weights and bias.  `weights` has the arrays of
+    the weights, one per rank or one for all, and `shift` those of the bias if it is constant.
     """
     x, source, bias = operands
     if set(attrs.dilations) != {1}:
@@ -161,19 +161,20 @@ def phases(
     axes = [
         _axis(k, s, p, q, e)
         for k, s, (p, q), e in zip(
-            weights.shape[2:], attrs.strides, ends, attrs.output_padding, strict=True
+            weights[0].shape[2:], attrs.strides, ends, attrs.output_padding, strict=True
         )
         if p is not None and q is not None
     ]
-    filters = prod(weights.shape[:2]) * prod(a.taps * a.stride for a in axes)
-    if filters > max(_MOST_FILTERS, 8 * weights.size):  # strides far beyond the kernel
+    filters = prod(weights[0].shape[:2]) * prod(a.taps * a.stride for a in axes)
+    if filters > max(_MOST_FILTERS, 8 * weights[0].size):  # strides far beyond the kernel
         return None
     (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
     constant = None if _has_empty_residues(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
-    parts = _Parts(b, axes, split_kernels(weights, *sizes, attrs.group), constant)
+    kernels = [split_kernels(array, *sizes, attrs.group) for array in weights]
+    parts = _Parts(b, axes, kernels, constant)
     value = parts.residues(x, source)
     if value is None:
         return None
@@ -193,14 +194,15 @@ def _has_empty_residues(axes: Sequence[_Axis]) -> bool:
 class _Parts:
     """The convolutions that compute one node.
 
-    Residues with equally many taps along every axis share a convolution.  `kernels` is the array
-    that `split_kernels` returns.  `bias` is the constant that the convolutions add, if any.
+    Residues with equally many taps along every axis share a convolution.  `kernels` has the
+    arrays that `split_kernels` returns, one per rank or one for all.  `bias` has the constants that
+    the convolutions add, if any.
     """
 
     b: GraphBuilder
     axes: Sequence[_Axis]
-    kernels: Array
-    bias: Array | None
+    kernels: Sequence[Array]
+    bias: Sequence[Array] | None
 
     def residues(self, x: Value, source: Value) -> Value | None:
         """Returns all residues, as [n, group, residues..., channel, positions...].
@@ -239,7 +241,7 @@ class _Parts:
 
         None where padding leaves no elements of the image.
         """
-        b, rank, group = self.b, len(self.axes), self.kernels.shape[0]
+        b, rank, group = self.b, len(self.axes), self.kernels[0].shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
         axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
         cropped = _crop(b, x, axes)
@@ -247,13 +249,18 @@ class _Parts:
             return None
         residues = [slice(s.first, s.end) for s in spans]
         taps = [slice(n, None) for n in late]
-        kernel = self.kernels[(slice(None), *residues, slice(None), slice(None), *taps)]
-        array = np.ascontiguousarray(kernel).reshape(-1, *kernel.shape[rank + 2 :])
-        operands = [cropped, b.constant(array, source.name, source.type.dtype)]
+        at = (slice(None), *residues, slice(None), slice(None), *taps)
+        kernels = [np.ascontiguousarray(kernel[at]) for kernel in self.kernels]
+        shape = kernels[0].shape
+        arrays = [kernel.reshape(-1, *shape[rank + 2 :]) for kernel in kernels]
+        operands = [cropped, b.constant_per_rank(arrays, source.name, source.type.dtype)]
         if self.bias is not None:
-            count = prod(kernel.shape[1 : rank + 1])
-            repeated_bias = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
-            operands.append(b.constant(repeated_bias.reshape(-1), "bias", source.type.dtype))
+            count = prod(shape[1 : rank + 1])
+            biases = [
+                np.repeat(bias.reshape(group, 1, -1), count, axis=1).reshape(-1)
+                for bias in self.bias
+            ]
+            operands.append(b.constant_per_rank(biases, "bias", source.type.dtype))
         value = emit(
             b,
             "conv",
@@ -265,7 +272,7 @@ class _Parts:
             group=group,
         )
         n, _, *image = value.type.shape
-        shape = (n, *map(const, kernel.shape[: rank + 2]), *image)
+        shape = (n, *map(const, kernels[0].shape[: rank + 2]), *image)
         return emit(b, "reshape", value, shape=shape)
 
 

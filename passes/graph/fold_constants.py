@@ -2,6 +2,8 @@
 
     %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
 
+A node with an operand that differs by rank is evaluated for every rank.
+
 Requires nothing.  Establishes that every node whose operands are all constant is folded, in bodies
 too.  These nodes are not folded:
 
@@ -15,11 +17,21 @@ too.  These nodes are not folded:
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tcc.frozen import field_names
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier, constant_bytes
+from tcc.ir.graph import (
+    Graph,
+    GraphBuilder,
+    Node,
+    Value,
+    bodies,
+    carrier,
+    constant_bytes,
+    on_each_rank,
+)
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, Arrays, OpSpec, Trait
@@ -60,8 +72,8 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    arrays = [None if v is None else _operand(b, node, v) for v in inputs]
-    if any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
+    operands = [None if v is None else _operand(b, node, v) for v in inputs]
+    if any(a is None and v is not None for a, v in zip(operands, inputs, strict=True)):
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
@@ -69,13 +81,18 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     if is_laborious(node.op, operand_types, node.attrs):
         return None
     types = node.op.infer(operand_types, node.attrs)
-    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays, room) else None
-    if results is None:
+    arrays = [None if a is None else a[0] for a in operands]
+    if not _worth_storing(node.op, types, arrays, room):
+        return None
+    results = on_each_rank(operands, partial(_evaluate, node))
+    if results is None or len({tuple(np.shape(a) for a in rank) for rank in results}) > 1:
         return None
     sources = [s for v in inputs if v is not None for s in b.sources(v)]
     return [
-        b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype, sources)
-        for a, t, v in zip(results, types, node.outputs, strict=True)
+        b.constant_per_rank(
+            [carrier(np.asarray(a), t.dtype) for a in arrays], v.name, t.dtype, sources
+        )
+        for arrays, t, v in zip(zip(*results, strict=True), types, node.outputs, strict=True)
     ]
 
 
@@ -99,12 +116,12 @@ def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
         return None
 
 
-def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
+def _operand(b: GraphBuilder, node: Node, value: Value) -> Sequence[Array] | None:
     if node.op.name in _SHAPE_ONLY:
         shape = value.type.static_shape
         empty = np.zeros((), value.type.dtype.carrier)
-        return None if shape is None else np.broadcast_to(empty, shape)
-    return b.array(value)
+        return None if shape is None else (np.broadcast_to(empty, shape),)
+    return b.arrays(value)
 
 
 def _stored_bytes(types: Sequence[TensorType]) -> int | None:

@@ -71,10 +71,10 @@ class _Surface:
         for value in (*(v for v in graph.inputs if v in elements), *constants):
             unpacked[value] = self._unpacked(value, elements[value])
         for value in constants:
-            array = graph.store.get(graph.constants[value])
-            data = pack(encode(array, value.type.dtype), value.type.dtype)
-            sources = graph.store.sources(graph.constants[value])
-            handles[unpacked[value]] = graph.store.put(data, U8, sources)
+            handle, dtype = graph.constants[value], value.type.dtype
+            data = [pack(encode(array, dtype), dtype) for array in graph.store.arrays(handle)]
+            sources = graph.store.sources(handle)
+            handles[unpacked[value]] = graph.store.put_per_rank(data, U8, sources)
         for value in (v for v in outside if v in graph.constants):  # an output that is a constant
             handles[elements[value]] = graph.constants[value]
         packed_outputs = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}

@@ -93,21 +93,29 @@ class WeightTable:
         offsets."""
         return list(self._offsets.items()) == list(other._offsets.items())
 
-    def parts(self) -> Iterator[Callable[[], Array]]:
-        """Yields functions that return the parts of the section as arrays of bytes, in order.
+    @property
+    def ranks(self) -> int:
+        """Returns the number of ranks whose sections differ; 1 where all ranks have one."""
+        return max((len(self._store.arrays(e.handle)) for e in self._offsets), default=1)
+
+    def parts(self, rank: int = 0) -> Iterator[Callable[[], Array]]:
+        """Yields functions that return the parts of a rank's section as arrays of bytes, in order.
+
+        The sections of all ranks have the same offsets and size.
 
         A part is a weight, or the zeros between two weights.  Appending the zeros to a weight would
         copy it.
         """
         ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
-            yield partial(self._bytes, entry)
+            yield partial(self._bytes, entry, rank)
             padding = end - start - _count(entry.layout) * entry.dtype.bytes
             if padding:
                 yield partial(np.zeros, padding, np.uint8)
 
-    def _bytes(self, entry: _Entry) -> Array:
-        return stored_bytes(pack(self._store.get(entry.handle), entry.layout), entry.dtype)
+    def _bytes(self, entry: _Entry, rank: int) -> Array:
+        array = self._store.on_rank(entry.handle, rank)
+        return stored_bytes(pack(array, entry.layout), entry.dtype)
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:

@@ -43,7 +43,7 @@ from tcc.ir.expr.scalar import (
     read_from,
     walk,
 )
-from tcc.ir.graph import Graph, Handle, Value, Values
+from tcc.ir.graph import Graph, Handle, Value, Values, on_each_rank
 from tcc.ir.index import (
     Index,
     Indices,
@@ -273,9 +273,10 @@ class _Narrowing:
             return None
         if value not in self.floats:
             self.floats[value] = None
-            array = rounded(self._array(value), self.precision.floats)
-            if array is not None:
-                new = self._constant(value, array, self.precision.floats)
+            floats = self.precision.floats
+            arrays = on_each_rank([self._arrays(value)], lambda a: rounded(a[0], floats))
+            if arrays is not None:
+                new = self._constant(value, arrays, floats)
                 name = self.precision.floats.name
                 self._note(value, name, name if needed else "")
                 self.floats[value] = _in_floats(new)
@@ -293,15 +294,15 @@ class _Narrowing:
         return self.levels[value, axis]
 
     def _levels(self, value: Value, axis: int) -> _Replacement | None:
-        array = self._array(value)
-        length = array.shape[axis]
+        arrays = self._arrays(value)
+        length = arrays[0].shape[axis]
         # An odd number of 4-bit levels does not fill whole bytes.
         bits = 8 if length % 2 else self.precision.bits
-        quantisation = quantized(array, axis, bits)
+        quantisation = on_each_rank([arrays], lambda a: quantized(a[0], axis, bits))
         if quantisation is None:
             return None
-        levels, scales = quantisation
-        packed = nibbles(levels, axis) if bits == 4 else levels
+        levels, scales = zip(*quantisation, strict=True)
+        packed = [nibbles(part, axis) for part in levels] if bits == 4 else levels
         values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
         size = group_size(length)
         self._note(value, f"int{bits}", "")
@@ -323,19 +324,22 @@ class _Narrowing:
         for other in store.handles():
             for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
                 first.setdefault(name, other)
-        parts = [_bits_sum(store.get(first[name])) for name in sources if name in first]
-        is_reordering = len(sources) == 1 or sum(parts) == _bits_sum(store.get(handle))
+
+        def bits(handle: Handle) -> int:
+            return sum(map(_bits_sum, store.arrays(handle)))
+
+        parts = [bits(first[name]) for name in sources if name in first]
+        is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
         self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
-    def _array(self, value: Value) -> Array:
-        array = self.constants[value].constant(value)
-        assert array is not None
-        return array
+    def _arrays(self, value: Value) -> tuple[Array, ...]:
+        graph = self.constants[value]
+        return graph.store.arrays(graph.constants[value])
 
-    def _constant(self, source: Value, array: Array, dtype: DType) -> Value:
-        shape = tuple(map(const, array.shape))
+    def _constant(self, source: Value, arrays: Sequence[Array], dtype: DType) -> Value:
+        shape = tuple(map(const, arrays[0].shape))
         value = Value(f"{source.name}.{dtype.name}", TensorType(dtype, shape))
-        self.new_constants[value] = self.placed.graph.store.put(array, dtype)
+        self.new_constants[value] = self.placed.graph.store.put_per_rank(arrays, dtype)
         return value
 
 

@@ -37,7 +37,7 @@ from tcc.ir.expr.scalar import (
     transform,
     walk,
 )
-from tcc.ir.graph import Handle, Value
+from tcc.ir.graph import Handle, Value, on_each_rank
 from tcc.ir.index import Var, free_vars, of_atom
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
@@ -134,38 +134,39 @@ class _Rewriting:
         """Returns a factor as signed bytes plus an offset; constants have no offset if possible."""
         node, zero = factor.node, factor.zero
         assert isinstance(node.source, int)
-        array = self._array(node)
-        if array is not None and array.size:
-            point = self._point(node, array, zero)
-            signed = None if point is None else signed_bytes(array, point)
+        arrays = self._arrays(node)
+        if arrays is not None and arrays[0].size:
+            points = self._points(node, arrays[0].ndim, zero)
+            signed = points and on_each_rank((arrays, points), lambda pair: signed_bytes(*pair))
             if signed is not None:
                 return _Signed(self._constant(node, signed), None)
             if node.dtype is U8:
-                halved = (array.astype(np.int32) - _HALF).astype(np.int8)
+                halved = [(a.astype(np.int32) - _HALF).astype(np.int8) for a in arrays]
                 return _Signed(self._constant(node, halved), _difference(_HALF, zero))
         if node.dtype is U8:
             half = literal(_HALF, I32)
             return _Signed(cast(apply("sub", cast(node, I32), half), I8), _difference(_HALF, zero))
         return _Signed(node, None if zero is None else _difference(0, zero))
 
-    def _point(self, node: Read, array: Array, zero: Scalar | None) -> Array | None:
-        """Returns the zero point of a constant factor, as an array that broadcasts to the factor.
+    def _points(self, node: Read, rank: int, zero: Scalar | None) -> Sequence[Array] | None:
+        """Returns the zero points of a constant factor with `rank` axes, one array per rank of the
+        job or one for all, each of which broadcasts to the factor.
 
         None where the zero point is not constant.
         """
         if zero is None:
-            return np.zeros((), np.int32)
+            return (np.zeros((), np.int32),)
         inner = zero.arg if isinstance(zero, Cast) else zero
-        point = self._array(inner) if isinstance(inner, Read) and _is_operand(inner) else None
-        if point is None or not isinstance(inner, Read):
+        points = self._arrays(inner) if isinstance(inner, Read) and _is_operand(inner) else None
+        if points is None or not isinstance(inner, Read):
             return None
-        if point.size == 1:
-            return point.reshape(()).astype(np.int32)
-        along = [n for n, i in enumerate(node.indices) if i is inner.indices[-1]]
-        if point.ndim != 1 or len(along) != 1:
-            return None
-        shape = [-1 if n == along[0] else 1 for n in range(array.ndim)]
-        return point.astype(np.int32).reshape(shape)
+        shape = []
+        if points[0].size > 1:
+            along = [n for n, i in enumerate(node.indices) if i is inner.indices[-1]]
+            if points[0].ndim != 1 or len(along) != 1:
+                return None
+            shape = [-1 if n == along[0] else 1 for n in range(rank)]
+        return [point.astype(np.int32).reshape(shape) for point in points]
 
     def _correction(self, stage: Stage, a: _Signed, b: _Signed) -> Scalar | None:
         """Returns what the offsets add to the sum of products; None if there are no offsets."""
@@ -195,10 +196,10 @@ class _Rewriting:
             Expr((source.type,), (Stage(iters, stage.reduce, "sum", (term,)),), (StageRef(0),))
         )
         (sum_type,) = expr.types
-        array = self._array(node)
-        if array is not None:
-            (sums,) = evaluate_expr(expr, [array])
-            value = self._new_constant(Value(f"{source.name}.sum", sum_type), np.asarray(sums))
+        arrays = self._arrays(node)
+        if arrays is not None:
+            sums = [np.asarray(evaluate_expr(expr, [array])[0]) for array in arrays]
+            value = self._new_constant(Value(f"{source.name}.sum", sum_type), sums)
         else:
             value = Value(f"{source.name}.sum", sum_type)
             loc = f"{self.old.loc} (sums of {source.name})"
@@ -226,23 +227,23 @@ class _Rewriting:
 
     # ---- operands -------------------------------------------------------------------------------
 
-    def _array(self, node: Read) -> Array | None:
+    def _arrays(self, node: Read) -> tuple[Array, ...] | None:
+        """Returns the arrays of a constant operand, one per rank or one for all."""
         assert isinstance(node.source, int)
-        value = self.operands[node.source]
-        if value in self.constants:
-            return self.placed.graph.store.get(self.constants[value])
-        return self.placed.graph.constant(value) if value in self.placed.graph.constants else None
+        value, graph = self.operands[node.source], self.placed.graph
+        handle = self.constants.get(value) or graph.constants.get(value)
+        return None if handle is None else graph.store.arrays(handle)
 
-    def _constant(self, node: Read, array: Array) -> Read:
+    def _constant(self, node: Read, arrays: Sequence[Array]) -> Read:
         """Returns a read of signed bytes in place of the operand that `node` reads."""
         assert isinstance(node.source, int)
         old = self.operands[node.source]
         value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
-        self._new_constant(value, array)
+        self._new_constant(value, arrays)
         return read(self._operand(value), node.indices, I8)
 
-    def _new_constant(self, value: Value, array: Array) -> Value:
-        self.constants[value] = self.placed.graph.store.put(array, value.type.dtype)
+    def _new_constant(self, value: Value, arrays: Sequence[Array]) -> Value:
+        self.constants[value] = self.placed.graph.store.put_per_rank(arrays, value.type.dtype)
         return value
 
     def _operand(self, value: Value) -> int:

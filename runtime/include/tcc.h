@@ -355,6 +355,12 @@ typedef struct tcc_api {
      * the next, and nothing happens if it is over.  So a watchdog that is told the number beforehand
      * neither comes too early nor ends another run.  TCC_INVALID_ARGUMENT: later than the next. */
     tcc_status (*instance_cancel_run)(tcc_instance *instance, uint64_t number);
+    /* As model_get, for a model with plans for several numbers of ranks: this process is the comm's rank
+     * of as many as it has, and maps the weights of that rank.  With NULL, and in model_get, it is a rank
+     * of the process's comm (tcc_comm_share), else what a launcher's variables say, else one rank alone.
+     * TCC_UNSUPPORTED: the file has no plan for that number, or the model is loaded already for another
+     * rank or number of ranks; instances on such a comm, and runs, fail with it too. */
+    tcc_status (*model_get_on)(tcc_comm *comm, tcc_model **out_model);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -89,7 +89,7 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
                              tcc_statistics *out) {
     if (!model || !out) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     memset(out, 0, sizeof *out);
-    out->weight_bytes = model->variant->weights.bytes;
+    out->weight_bytes = model->variant->weights->bytes;
     out->state_bytes = (uint64_t)model->program.state_bytes;
     int32_t threads = __atomic_load_n(&model->threads, __ATOMIC_RELAXED);
     if (instance && instance->threads_own >= 0) threads = instance->threads_own;
@@ -201,6 +201,7 @@ const tcc_api *tcc_runtime_api(void) {
         .instance_cancel = instance_cancel,
         .instance_next_run = instance_next_run,
         .instance_cancel_run = instance_cancel_run,
+        .model_get_on = tcc_model_get_on,
     };
     return &table;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "collective.h"
+#include "ranks.h"
 #include "sized.h"
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
@@ -105,6 +106,7 @@ static tcc_status find_comm(tcc_run *run) {
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
     tcc_status fits = tcc_collective_fits(run->comm);
+    if (fits == TCC_OK) fits = tcc_ranks_check(instance->model, run->comm);
     if (fits != TCC_OK) {
         run->comm = NULL;
         return fits;

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "ranks.h"
 
 /* An artifact holds one model, so its lifetime state is the file's own.  Nobody holds the lock while
  * code of others runs, drivers above all: that may take its time, and fork. */
@@ -36,11 +36,12 @@ static void after_fork_in_child(void) {
     pthread_mutex_unlock(&the.lock);
 }
 
-static tcc_status load(void) {
+static tcc_status load(const tcc_comm *comm) {
     const tcc_artifact *artifact = &tcc_artifact_info;
     if (artifact->abi != TCC_ABI_VERSION)
         return tcc_fail(TCC_UNSUPPORTED, "model '%s' has ABI %u, its runtime %d: compile it again",
                         artifact->name, artifact->abi, TCC_ABI_VERSION);
+    TCC_RETURN_IF_ERROR(tcc_ranks_choose(artifact, comm, &the.model));
     return tcc_variant_open(artifact, &the.model);
 }
 
@@ -79,7 +80,9 @@ static void unload(tcc_instance *idle, tcc_instance *stateful) {
     memset(&the.model, 0, sizeof the.model);
 }
 
-tcc_status tcc_model_get(tcc_model **out_model) {
+tcc_status tcc_model_get(tcc_model **out_model) { return tcc_model_get_on(NULL, out_model); }
+
+tcc_status tcc_model_get_on(tcc_comm *comm, tcc_model **out_model) {
     if (!out_model) return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the model");
     tcc_status status = TCC_OK;
     pthread_mutex_lock(&the.lock);
@@ -89,8 +92,10 @@ tcc_status tcc_model_get(tcc_model **out_model) {
             pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
     if (!the.users) {
         begin_change();
-        status = load();
+        status = load(comm);
         end_change();
+    } else if (comm) {
+        status = tcc_ranks_check(&the.model, comm);
     }
     if (status == TCC_OK) {
         the.users++;

@@ -359,9 +359,13 @@ TCC_RARE tcc_status tcc_features_check(const tcc_feature *features, int32_t coun
 
 #define TCC_ABI_VERSION 3
 
-/* The model as one program, its code and its weights.  All variants have the same ports. */
+#define TCC_MAX_RANKS 64 /* that a model is divided for */
+
+/* The model as one program, its code and its weights.  All variants have the same ports, but the states
+ * of a model that is divided for several ranks have a size for each number of ranks. */
 typedef struct tcc_variant {
     const char *target; /* as a command line names it */
+    int32_t ranks;      /* that it is divided for; 1: it is not */
     const uint8_t *program;
     const uint8_t *program_end;
     const uint8_t *needs, *needs_end; /* of the kernels, as needs.h has it; NULL: not known */
@@ -369,7 +373,7 @@ typedef struct tcc_variant {
     int64_t n_kernels;
     const tcc_feature *features; /* of the CPU, which runs at least the program */
     int32_t n_features;
-    tcc_range weights; /* of the weight section */
+    const tcc_range *weights; /* of the weight section, by rank: all of one size */
     tcc_range images;  /* kernels for GPUs, there too, on a multiple of 64; empty: for the CPU */
 } tcc_variant;
 
@@ -392,9 +396,9 @@ typedef struct tcc_gpu tcc_gpu;
 typedef struct tcc_gpu_instance tcc_gpu_instance;
 
 /* Finds the variant that suits a GPU of this machine best, and that GPU.  TCC_UNSUPPORTED, with all
- * reasons, where no GPU can run any.  `section` is the whole weight section, mapped while the result
+ * reasons, where no GPU can run any.  Variants are for `ranks`, as tcc_ranks_serve has it.  `section` is the whole weight section, mapped while the result
  * is in use until tcc_gpu_open has returned. */
-TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, const char *section,
+TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, const char *section,
                         const tcc_variant **out_variant, tcc_gpu **out_gpu);
 /* Brings kernels and weights of the variant that was found to its GPU. */
 TCC_RARE tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
@@ -415,6 +419,7 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);
 
 struct tcc_model {
     const tcc_variant *variant;
+    int32_t ranks, rank; /* that it is loaded for; zeros: the artifact has one plan for all */
     tcc_program program;
     tcc_weights weights; /* of a model on a GPU: until they are there */
     tcc_gpu *gpu; /* NULL: the CPU */
@@ -550,9 +555,11 @@ tcc_status tcc_values_give(tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
-/* Fills the variant, program, weights and any GPU of `model`.  On failure nothing is held. */
+/* Fills the variant, program, weights and any GPU of `model`, whose rank is chosen.  On failure nothing is
+ * held. */
 TCC_RARE tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
 tcc_status tcc_model_get(tcc_model **out_model);
+tcc_status tcc_model_get_on(tcc_comm *comm, tcc_model **out_model);
 void tcc_model_release(tcc_model *model);
 tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
                           tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,

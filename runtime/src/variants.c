@@ -5,15 +5,20 @@
 #include <string.h>
 
 #include "needs.h"
+#include "ranks.h"
 #include "runtime.h"
 
 /* ---- the choice ---------------------------------------------------------------------------------------- */
 
 static bool is_for_gpus(const tcc_variant *variant) { return variant->images.bytes > 0; }
 
-static bool has_some(const tcc_artifact *artifact, bool for_gpus) {
+static bool serves(const tcc_variant *variant, int32_t ranks, bool for_gpus) {
+    return is_for_gpus(variant) == for_gpus && tcc_ranks_serve(variant, ranks);
+}
+
+static bool has_some(const tcc_artifact *artifact, int32_t ranks, bool for_gpus) {
     for (int32_t i = 0; i < artifact->n_variants; i++)
-        if (is_for_gpus(&artifact->variants[i]) == for_gpus) return true;
+        if (serves(&artifact->variants[i], ranks, for_gpus)) return true;
     return false;
 }
 
@@ -22,14 +27,15 @@ static tcc_status check_features(const tcc_artifact *artifact, const tcc_variant
 }
 
 /* The first whose features are there. */
-static tcc_status find_for_cpu(const tcc_artifact *artifact, const tcc_variant **out_variant) {
+static tcc_status find_for_cpu(const tcc_artifact *artifact, int32_t ranks,
+                               const tcc_variant **out_variant) {
     tcc_status status =
         tcc_fail(TCC_UNSUPPORTED,
                  "TCC_DEVICE is cpu, and model '%s' was compiled for GPUs only: compile it with +cpu "
                  "behind its --target",
                  artifact->name);
     for (int32_t i = 0; i < artifact->n_variants; i++) {
-        if (is_for_gpus(&artifact->variants[i])) continue;
+        if (!serves(&artifact->variants[i], ranks, false)) continue;
         status = check_features(artifact, &artifact->variants[i]);
         if (status == TCC_OK) {
             *out_variant = &artifact->variants[i];
@@ -45,34 +51,39 @@ static tcc_status decode(const tcc_variant *variant, tcc_program *out_program) {
     TCC_RETURN_IF_ERROR(
         tcc_program_decode(variant->program, (size_t)(variant->program_end - variant->program),
                            is_for_gpus(variant) ? NULL : variant->kernels, variant->n_kernels,
-                           (int64_t)variant->weights.bytes, out_program));
+                           (int64_t)variant->weights->bytes, out_program));
     if (!variant->needs) return TCC_OK;
     tcc_status status = tcc_needs_read(variant->needs, variant->needs_end, out_program);
     if (status != TCC_OK) tcc_program_free(out_program);
     return status;
 }
 
-static bool same_ports(const tcc_port_info *one, const tcc_port_info *other, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        const tcc_port *a = &one[i].port, *b = &other[i].port;
-        if (strcmp(a->name, b->name) || memcmp(&a->dtype, &b->dtype, sizeof a->dtype) ||
-            a->ndim != b->ndim || a->state != b->state ||
-            (a->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)))
-            return false;
-    }
-    return true;
+static bool same_port(const tcc_port *a, const tcc_port *b, bool sizes) {
+    return !strcmp(a->name, b->name) && !memcmp(&a->dtype, &b->dtype, sizeof a->dtype) &&
+           a->ndim == b->ndim && a->state == b->state &&
+           (!sizes || !a->ndim || !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape));
+}
+
+/* `whole`: the states have one size, too; those of another number of ranks need not. */
+static bool same_ports(const tcc_program *own, const tcc_program *other, bool whole) {
+    bool same = own->n_inputs == other->n_inputs && own->n_outputs == other->n_outputs;
+    for (int32_t i = 0; same && i < own->n_inputs; i++)
+        same = same_port(&own->inputs[i].port, &other->inputs[i].port,
+                         whole || !tcc_ports_feeds_state(own, i));
+    for (int32_t i = 0; same && i < own->n_outputs; i++)
+        same = same_port(&own->outputs[i].port, &other->outputs[i].port,
+                         whole || own->outputs[i].port.state < 0);
+    return same;
 }
 
 /* Callers know the ports from the manifest, whatever runs. */
 static tcc_status check_ports(const tcc_artifact *artifact, const tcc_model *model) {
     for (int32_t i = 0; i < artifact->n_variants; i++) {
         tcc_program other = {0};
-        const tcc_program *own = &model->program;
         if (&artifact->variants[i] == model->variant) continue;
         TCC_RETURN_IF_ERROR(decode(&artifact->variants[i], &other));
-        bool same = own->n_inputs == other.n_inputs && own->n_outputs == other.n_outputs &&
-                    same_ports(own->inputs, other.inputs, own->n_inputs) &&
-                    same_ports(own->outputs, other.outputs, own->n_outputs);
+        bool whole = artifact->variants[i].ranks == model->variant->ranks;
+        bool same = same_ports(&model->program, &other, whole);
         tcc_program_free(&other);
         if (!same)
             return tcc_fail(TCC_CORRUPT,
@@ -97,11 +108,11 @@ static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
     TCC_RETURN_IF_ERROR(tcc_weights_map(artifact->section_bytes, artifact->section_sha256, all, false,
                                         &model->weights));
     const char *section = model->weights.base;
-    tcc_status status = tcc_gpu_find(artifact, section, &model->variant, &model->gpu);
+    tcc_status status = tcc_gpu_find(artifact, model->ranks, section, &model->variant, &model->gpu);
     if (status == TCC_OK) status = check_features(artifact, model->variant);
     if (status == TCC_OK) status = open_program(artifact, model);
     if (status == TCC_OK) {
-        tcc_range weights = model->variant->weights;
+        tcc_range weights = model->variant->weights[model->rank];
         status = tcc_gpu_open(model->gpu, &model->program, section + weights.offset,
                               (size_t)weights.bytes, artifact->name);
         if (status != TCC_OK) tcc_program_free(&model->program);
@@ -115,10 +126,10 @@ static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
 }
 
 static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
-    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, &model->variant));
+    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, model->ranks, &model->variant));
     TCC_RETURN_IF_ERROR(open_program(artifact, model));
     tcc_status status = tcc_weights_map(artifact->section_bytes, artifact->section_sha256,
-                                        model->variant->weights, true, &model->weights);
+                                        model->variant->weights[model->rank], true, &model->weights);
     if (status != TCC_OK) tcc_program_free(&model->program);
     return status;
 }
@@ -126,9 +137,9 @@ static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
 tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model) {
     const char *device = secure_getenv("TCC_DEVICE");
     bool cpu = device && !strcmp(device, "cpu"), number = device && *device && !cpu;
-    if (!has_some(artifact, true) || cpu) return open_on_cpu(artifact, model);
+    if (!has_some(artifact, model->ranks, true) || cpu) return open_on_cpu(artifact, model);
     tcc_status status = open_on_gpu(artifact, model);
-    if (status == TCC_OK || !has_some(artifact, false)) return status;
+    if (status == TCC_OK || !has_some(artifact, model->ranks, false)) return status;
     char reason[640];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
     /* who names a GPU wants that one, and one that fails is not left in silence */

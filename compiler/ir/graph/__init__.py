@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -31,6 +31,7 @@ from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 
+T = TypeVar("T")
 # Bytes per hashed piece of a constant, and the number of threads that hash one constant.
 _PIECE, _THREADS = 1 << 20, 4
 
@@ -191,6 +192,24 @@ class ConstantStore:
         """Yields every handle: first of arrays that all ranks have, each kind in the order in which
         the arrays were put."""
         return map(Handle, (*self._arrays, *self._per_rank))
+
+
+def on_each_rank(
+    operands: Sequence[Sequence[Array] | None], compute: Callable[[Sequence[Any]], T | None]
+) -> list[T] | None:
+    """Returns the results of `compute` for the operands of each rank, or one result for all ranks.
+
+    An operand is the array of each rank, one array that all ranks have, or None.  If `compute`
+    returns None for one rank, the result is None: all ranks get the same program.
+    """
+    ranks = max((len(arrays) for arrays in operands if arrays is not None), default=1)
+    results = []
+    for rank in range(ranks):
+        result = compute([None if a is None else a[rank % len(a)] for a in operands])
+        if result is None:
+            return None
+        results.append(result)
+    return results
 
 
 @entity
@@ -421,6 +440,12 @@ class GraphBuilder:
         the array differs by rank."""
         handle = self._constants.get(value)
         return None if handle is None else self.store.common(handle)
+
+    def arrays(self, value: Value | None) -> tuple[Array, ...] | None:
+        """Returns the array of each rank, or the one that all ranks have, of a constant of this or
+        an enclosing graph; None for other values."""
+        handle = None if value is None else self._constants.get(value)
+        return None if handle is None else self.store.arrays(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
         """Returns the sources of a constant of this or an enclosing graph; empty for other

@@ -17,13 +17,14 @@ Requires folded constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank
 from tcc.ir.index import as_int
-from tcc.ir.op import Trait
+from tcc.ir.op import Array, Arrays, Trait
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.conv_forms import amplification
@@ -41,7 +42,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     products,
     transformed_weights,
 )
-from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
+from tcc.passes.derive.candidate import Candidate, RankArrays, SearchResult, price_factor
 from tcc.passes.derive.sites import DerivationSite, SiteScope
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
@@ -80,7 +81,7 @@ class Tiled(Candidate):
         return 4 * _weights(self.conv, self.form)
 
     def emit(
-        self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
+        self, b: GraphBuilder, operands: Sequence[Value], arrays: RankArrays | None
     ) -> Value | None:
         image, source, *biases = operands
         conv, form = self.conv, self.form
@@ -108,16 +109,22 @@ class Tiled(Candidate):
         return guarded
 
     def _weights(
-        self, b: GraphBuilder, source: Value, form: Form, arrays: Arrays | None
+        self, b: GraphBuilder, source: Value, form: Form, arrays: RankArrays | None
     ) -> Value | None:
         """Returns the weights of a form; None where they leave the range of f32."""
         if arrays is None:
             return unread(b, self.conv.weights_type(form))
-        weights = arrays[1]
-        assert weights is not None
-        with np.errstate(over="ignore", invalid="ignore"):
-            transformed = transformed_weights(self.conv, form, weights).astype(F32.carrier)
-        return b.constant(transformed, source.name, F32) if np.isfinite(transformed).all() else None
+        transformed = on_each_rank(arrays[1:2], partial(_transformed, self.conv, form))
+        return None if transformed is None else b.constant_per_rank(transformed, source.name, F32)
+
+
+def _transformed(conv: Conv, form: Form, arrays: Arrays) -> Array | None:
+    """Returns the weights of a form for one rank's weights; None where they leave the range."""
+    (weights,) = arrays
+    assert weights is not None
+    with np.errstate(over="ignore", invalid="ignore"):
+        transformed = transformed_weights(conv, form, weights).astype(F32.carrier)
+    return transformed if np.isfinite(transformed).all() else None
 
 
 def convolutions(scope: SiteScope) -> Iterator[DerivationSite]:

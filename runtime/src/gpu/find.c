@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../ranks.h"
 #include "gpu.h"
 
 static const char *const kinds[TCC_PLATFORM_COUNT] = {"cuda", "rocm"};
@@ -9,17 +10,22 @@ static const char *const kinds[TCC_PLATFORM_COUNT] = {"cuda", "rocm"};
 /* The tables of kernels by variant; those for the CPU have none (n_variants is 0). */
 typedef struct search {
     const tcc_artifact *artifact;
+    int32_t ranks;
     tcc_gpu_images *tables;
 } search;
 
 static tcc_status read_tables(search *in, const char *section) {
     for (int32_t i = 0; i < in->artifact->n_variants; i++) {
         const tcc_variant *variant = &in->artifact->variants[i];
-        tcc_range images = variant->images, weights = variant->weights;
+        tcc_range images = variant->images;
         uint64_t size = in->artifact->section_bytes;
-        if (!images.bytes) continue;
-        if (images.offset > size || images.bytes > size - images.offset || images.offset % 64 ||
-            weights.offset > size || weights.bytes > size - weights.offset)
+        if (!images.bytes || !tcc_ranks_serve(variant, in->ranks)) continue;
+        bool fits = images.offset <= size && images.bytes <= size - images.offset && images.offset % 64 == 0;
+        for (int32_t rank = 0; rank < variant->ranks; rank++) {
+            tcc_range weights = variant->weights[rank];
+            fits = fits && weights.offset <= size && weights.bytes <= size - weights.offset;
+        }
+        if (!fits)
             return tcc_fail(TCC_CORRUPT,
                             "the artifact is damaged: its GPU kernels or their weights are not in it");
         TCC_RETURN_IF_ERROR(tcc_gpu_images_decode(section + images.offset, images.bytes,
@@ -29,7 +35,9 @@ static tcc_status read_tables(search *in, const char *section) {
 }
 
 static bool is_of(const search *in, int32_t i, int32_t platform) {
-    return in->artifact->variants[i].images.bytes && in->tables[i].platform == platform;
+    const tcc_variant *variant = &in->artifact->variants[i];
+    return variant->images.bytes && tcc_ranks_serve(variant, in->ranks) &&
+           in->tables[i].platform == platform;
 }
 
 static tcc_status no_variant(const search *in, const tcc_gpu *gpu) {
@@ -75,7 +83,7 @@ static tcc_status choose_platform(const search *in, tcc_gpu *gpu, int32_t *out_i
     bool tried[TCC_PLATFORM_COUNT] = {false};
     for (int32_t i = 0; i < in->artifact->n_variants; i++) {
         int32_t platform = in->tables[i].platform;
-        if (!in->artifact->variants[i].images.bytes || tried[platform]) continue;
+        if (!is_of(in, i, platform) || tried[platform]) continue;
         tried[platform] = true;
         memset(gpu, 0, sizeof *gpu);
         tcc_status status = choose(in, platform, gpu, out_index);
@@ -87,10 +95,10 @@ static tcc_status choose_platform(const search *in, tcc_gpu *gpu, int32_t *out_i
     return tcc_fail(TCC_UNSUPPORTED, "%s", reasons);
 }
 
-tcc_status tcc_gpu_find(const tcc_artifact *artifact, const char *section,
+tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, const char *section,
                         const tcc_variant **out_variant, tcc_gpu **out_gpu) {
     size_t count = (size_t)artifact->n_variants;
-    search in = {artifact, tcc_allocate_zero(count, sizeof *in.tables)};
+    search in = {artifact, ranks, tcc_allocate_zero(count, sizeof *in.tables)};
     tcc_gpu *gpu = tcc_allocate_zero(1, sizeof *gpu);
     int32_t index = 0;
     tcc_status status = in.tables && gpu ? read_tables(&in, section) : TCC_OUT_OF_MEMORY;

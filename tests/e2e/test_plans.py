@@ -1,0 +1,216 @@
+"""One artifact with plans for several numbers of ranks: each process loads the plan and the weights
+of its own rank, and all of them give the results of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tcc.artifact import load, read_manifest
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from tests.columns import by_columns
+from tests.ranks import on_ranks, run_ranks
+
+Array = np.ndarray[Any, np.dtype[Any]]
+IN, HIDDEN, OUT = 96, 512, 64
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(5)
+    shapes = {"w1": (IN, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, OUT), "w3": (HIDDEN, OUT)}
+    return {n: (rng.standard_normal(s) / 16).astype(np.float32) for n, s in shapes.items()}
+
+
+def mlp() -> onnx.ModelProto:
+    """Two layers, the second of which has two matrices that read the same rows."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["h"]),
+        helper.make_node("Add", ["h", "b1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["y"]),
+        helper.make_node("MatMul", ["r", "w3"], ["z"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, IN])
+    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, OUT]) for n in "yz"]
+    constants = [numpy_helper.from_array(array, name) for name, array in weights().items()]
+    graph = helper.make_graph(nodes, "mlp", [x], outs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def reference(x: Array) -> dict[str, Array]:
+    """The results in float64."""
+    w = {name: array.astype(np.float64) for name, array in weights().items()}
+    hidden = np.maximum(x.astype(np.float64) @ w["w1"] + w["b1"], 0)
+    return {"y": hidden @ w["w2"], "z": hidden @ w["w3"]}
+
+
+def made(folder: Path, name: str, **choices: Any) -> Path:
+    options = read_options({"jobs": 1, **choices})
+    compile_model(mlp(), options, folder / f"{name}.so", sharders=by_columns)
+    return folder / f"{name}.so"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plans")
+    made(folder, "mlp", ranks="1,2,4")
+    return folder
+
+
+X = np.random.default_rng(6).standard_normal((8, IN)).astype(np.float32)
+
+
+def assert_close(found: Mapping[str, Array], tolerance: float = 1e-5) -> None:
+    for name, want in reference(X).items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=tolerance * np.abs(want).max())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_agree_with_numpy_and_with_one_another(
+    comm_library: Path, folder: Path, ranks: int
+) -> None:
+    results = on_ranks(folder, comm_library, {"mlp": [{"x": X}] * ranks})["mlp"]
+    assert_close(results[0])
+    for found in results[1:]:
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, results[0][name], strict=True)
+
+
+def test_one_process_alone_runs_the_plan_for_one_rank(folder: Path) -> None:
+    module = load(folder / "mlp.so")
+    assert (module.variant, module.ranks) == (0, -1)
+    assert_close(module.run({"x": X}))
+
+
+def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(folder / "mlp.so")
+    one, two, four = manifest["variants"]
+    assert "ranks" not in one
+    assert [two["ranks"], four["ranks"]] == [2, 4]
+    whole = 4 * sum(array.size for array in weights().values())
+    for entry, ranks in ((two, 2), (four, 4)):
+        own = 4 * (sum(a.size for n, a in weights().items() if n != "b1") // ranks + HIDDEN)
+        assert own <= entry["weights"]["bytes"] <= own + 4 * 4096  # weights begin at pages
+        assert len(set(entry["weights"]["offsets"])) == ranks
+    assert one["weights"]["bytes"] >= whole
+    # A plan that divides nothing has the weights of the one for one rank.
+    options = read_options({"jobs": 1, "ranks": (1, 2)})
+    compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: lambda graph: graph)
+    one, two = read_manifest(tmp_path / "m.so")["variants"]
+    assert two["weights"]["offsets"] == [one["weights"]["offset"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("choices", "tolerance"),
+    [({"precision": "bf16"}, 2e-2), ({"weights": "int8"}, 3e-2), ({"level": 0}, 1e-5)],
+    ids=["bf16", "int8", "O0"],
+)
+def test_weights_are_narrowed_for_every_rank(
+    comm_library: Path, tmp_path: Path, choices: dict[str, Any], tolerance: float
+) -> None:
+    made(tmp_path, "mlp", ranks=2, **choices)
+    results = on_ranks(tmp_path, comm_library, {"mlp": [{"x": X}] * 2})["mlp"]
+    assert_close(results[0], tolerance)
+    for name, array in results[0].items():
+        np.testing.assert_array_equal(array, results[1][name], strict=True)
+
+
+def tcc(library: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tcc", *words], cwd=folder, text=True, capture_output=True,
+        env=os.environ | {"TCC_COMM_LIBRARY": str(library)}, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_tcc_run_starts_the_ranks_of_a_plan(comm_library: Path, folder: Path) -> None:
+    np.save(folder / "x.npy", X)
+    words = ("run", "mlp.so", "--input", "x=@x.npy", "--nproc")
+    ended = tcc(comm_library, folder, *words, "2", "--output", "out{rank}")
+    assert ended.returncode == 0, ended.stderr
+    for rank in range(2):
+        assert_close({name: np.load(folder / f"out{rank}" / f"{name}.npy") for name in "yz"})
+
+
+def test_another_number_of_ranks_is_an_error_that_names_both(
+    comm_library: Path, folder: Path
+) -> None:
+    ended = tcc(comm_library, folder, "run", "mlp.so", "--nproc", "3")
+    assert ended.returncode == 2
+    assert "the job has 3 ranks" in ended.stderr
+    assert "was compiled for these numbers of ranks: 1, 2, 4" in ended.stderr
+
+
+LATER = """
+import sys
+import tcc
+from tcc.runtime import comm as comms
+
+whole = comms.open()
+path = sys.argv[1]
+module = tcc.load(path, comm=whole)
+turned = whole.split(0, -whole.rank)  # the ranks in reverse order
+half = whole.split(whole.rank // 2)
+for comm in (turned, half):
+    try:
+        tcc.load(path, comm=comm)
+    except tcc.TccError as error:
+        print(" ".join(str(error).split()))
+"""
+
+
+def test_a_loaded_model_refuses_other_comms(comm_library: Path, folder: Path) -> None:
+    printed = run_ranks(4, LATER, comm_library, folder / "mlp.so")
+    for rank, text in enumerate(printed):
+        turned, half = text.splitlines()
+        assert f"loaded for rank {rank} of 4" in turned
+        assert f"this process is rank {3 - rank}" in turned
+        assert "loaded for 4 ranks, its comm has 2 (the file has plans for 1, 2, 4)" in half
+
+
+SHARED = """
+import sys
+import numpy as np
+import tcc
+from tcc.runtime import comm as comms
+
+with comms.open() as comm:
+    comm.share()
+    module = tcc.load(sys.argv[1])
+    x = np.load(sys.argv[2])
+    y = module.run({"x": x})["y"]
+    print(module.variant, module.statistics().weight_bytes, float(np.abs(y).sum()))
+    del module
+comms_again = None
+"""
+
+
+def test_the_process_comm_chooses_the_plan(comm_library: Path, folder: Path) -> None:
+    np.save(folder / "x.npy", X)
+    printed = run_ranks(2, SHARED, comm_library, folder / "mlp.so", folder / "x.npy")
+    entry = read_manifest(folder / "mlp.so")["variants"][1]
+    assert {text.split()[0] for text in printed} == {"1"}
+    assert {int(text.split()[1]) for text in printed} == {entry["weights"]["bytes"]}
+    assert len({text.split()[2] for text in printed}) == 1
+
+
+def test_a_file_without_a_plan_for_one_rank_says_how_to_start(
+    comm_library: Path, tmp_path: Path
+) -> None:
+    made(tmp_path, "mlp", ranks=2)
+    ended = tcc(comm_library, tmp_path, "run", "mlp.so", "--json")
+    assert ended.returncode == 2
+    assert "the job has 1 rank, and model 'mlp' was compiled for these numbers of ranks: 2" in (
+        ended.stderr
+    )
+    assert json.loads(json.dumps(ended.stdout)) == ""
