@@ -17,7 +17,7 @@ from tcc.ir.types import TensorType
 
 
 @frozen
-class Rates:
+class RankRates:
     """The speeds of a rank and of the link between ranks.
 
     `operations` and `memory_bytes` are per second of one rank, `link_bytes` per second of one rank
@@ -31,11 +31,11 @@ class Rates:
     latency: float = 1e-5
 
 
-HOST = Rates()
+HOST = RankRates()
 
 
 def change_seconds(
-    type: TensorType, source: Sharding, result: Sharding, ranks: int, rates: Rates
+    type: TensorType, source: Sharding, result: Sharding, ranks: int, rates: RankRates
 ) -> float | None:
     """Returns the seconds of a change of sharding; None for a change that does not exist."""
     change = transfer(type, source, result, ranks)
@@ -44,7 +44,7 @@ def change_seconds(
     return rates.latency * bool(change.kind) + change.bytes / rates.link_bytes
 
 
-def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: Rates) -> float:
+def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
     """Returns the seconds of a rank's operations; a symbolic extent counts as 1."""
     loops = dict(strategy.loops)
     operations = 0.0
@@ -56,7 +56,7 @@ def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: Rates) -> fl
     return operations / rates.operations
 
 
-def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: Rates) -> float:
+def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: RankRates) -> float:
     """Returns the seconds in which a rank reads its part of a constant."""
     shape = local_type(type, sharding, ranks).shape
     elements = prod(as_int(dim) or 1 for dim in shape)

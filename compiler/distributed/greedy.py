@@ -12,7 +12,7 @@ between them.
 
 from collections.abc import Iterable, Mapping
 
-from tcc.distributed.costs import Rates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy, strategies, whole
 from tcc.frozen import frozen
@@ -36,7 +36,7 @@ class _Spread:
 
     graph: Graph
     ranks: int
-    rates: Rates
+    rates: RankRates
     shardings: dict[Value, list[Sharding]]
 
     def seconds(self, node: Node, expr: Expr, strategy: Strategy) -> float | None:
@@ -81,7 +81,7 @@ class _Spread:
             self.shardings[value].append(sharding)
 
 
-def choose_strategies(graph: Graph, ranks: int, rates: Rates) -> dict[Node, Strategy]:
+def choose_strategies(graph: Graph, ranks: int, rates: RankRates) -> dict[Node, Strategy]:
     """Returns a strategy for each node of `graph`, which `ranks` ranks run.
 
     Equal graphs get equal strategies: the first of equal cost wins.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
-from tcc.distributed.costs import HOST, Rates
+from tcc.distributed.costs import HOST, RankRates
 from tcc.distributed.greedy import choose_strategies, expr_of
 from tcc.distributed.local_nodes import local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
@@ -25,7 +25,7 @@ from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.op import Trait
 
 
-def sharder(ranks: int, rates: Rates = HOST) -> Callable[[Graph], Graph]:
+def sharder(ranks: int, rates: RankRates = HOST) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
     The step raises UserError for a graph with collectives of its own.

@@ -7,7 +7,9 @@ w[k, j]:
     split(0), whole -> split(0)             divides loop i
     whole, split(1) -> split(1)             divides loop j
     split(1), split(0) -> partial(sum)      divides loop k
-    partial(sum), whole -> partial(sum)     divides nothing: the node is linear in x
+
+A node that is linear in operands also takes parts of a sum: x - y has partial(sum), partial(sum) ->
+partial(sum), in which the ranks add what they have.
 
 A divided loop divides the loops of other stages through what they read: at most one loop of each
 stage, since a rank computes a block and not a corner.  A stage whose reduction is divided has a
