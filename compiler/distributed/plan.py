@@ -70,8 +70,8 @@ def plan_text(graph: Graph, plan: Plan) -> str:
 def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
     """Returns the strategies that a plan fixes.
 
-    Raises UserError for a plan of another model or number of ranks, a node that the graph lacks, and
-    a strategy that the node does not offer.
+    Raises UserError for a plan of another model or number of ranks, for a node that the graph
+    lacks, and for a strategy that the node does not offer.
     """
     if plan.model != model_hash(graph):
         raise UserError(

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import combinations
 from typing import TypeAlias
 
-from tcc.distributed.costs import Rates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.greedy import expr_of
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy, strategies, whole
@@ -70,7 +70,7 @@ Solver: TypeAlias = Callable[[Problem], Sequence[int]]
 def solve_strategies(
     graph: Graph,
     ranks: int,
-    rates: Rates,
+    rates: RankRates,
     solver: Solver,
     fixed: Mapping[Node, Strategy] | None = None,
 ) -> dict[Node, Strategy]:
@@ -89,7 +89,7 @@ class _ProblemWriter:
     """Writes the problem of a graph; its first nodes are those of the graph, in order."""
 
     def __init__(
-        self, graph: Graph, ranks: int, rates: Rates, fixed: Mapping[Node, Strategy]
+        self, graph: Graph, ranks: int, rates: RankRates, fixed: Mapping[Node, Strategy]
     ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
         self.strategies = [
@@ -232,7 +232,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def predicted_seconds(
-    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, rates: Rates
+    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, rates: RankRates
 ) -> float:
     """Returns the predicted seconds of a run with a choice of strategies."""
     problem = _ProblemWriter(graph, ranks, rates, choice).problem()

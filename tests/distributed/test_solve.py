@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import Rates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.greedy import choose_strategies, expr_of
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.shard import sharded
@@ -23,10 +23,10 @@ from tcc.ops import OPS
 from .lockstep import collectives, on_ranks
 
 RATES = (
-    Rates(),
-    Rates(latency=1e-8, link_bytes=1e9),
-    Rates(operations=1e8, latency=1e-6, link_bytes=1e9),
-    Rates(operations=1e9, latency=1e-3),
+    RankRates(),
+    RankRates(latency=1e-8, link_bytes=1e9),
+    RankRates(operations=1e8, latency=1e-6, link_bytes=1e9),
+    RankRates(operations=1e9, latency=1e-3),
 )
 
 
@@ -51,7 +51,7 @@ def network(seed: int) -> Graph:
     return b.finish(values[-1:] if rng.integers(2) else values[-2:])
 
 
-def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: Rates) -> float:
+def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: RankRates) -> float:
     """The predicted seconds of a choice, where each sharding of a value is made once: from what
     its producer gives, or from the whole value if that is made too."""
     total = 0.0
@@ -105,7 +105,7 @@ def test_no_choice_takes_less_time(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(16))
 def test_what_was_chosen_computes_the_same(seed: int) -> None:
     graph = network(seed)
-    solved = solve_strategies(graph, 3, Rates(latency=1e-9), partition_solver())
+    solved = solve_strategies(graph, 3, RankRates(latency=1e-9), partition_solver())
     feeds = {"x": np.random.default_rng(seed).normal(size=(12, 12)).astype(np.float32)}
     (expected,) = on_ranks(graph, feeds, 1)
     divided = sharded(graph, solved, Mesh((3,)).axis(0))
@@ -127,7 +127,7 @@ def mlp(layers: int) -> Graph:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_layers_alternate_between_columns_and_rows(ranks: int) -> None:
     graph = mlp(6)
-    free = Rates(latency=1e-6, memory_bytes=1e9)
+    free = RankRates(latency=1e-6, memory_bytes=1e9)
     choice = solve_strategies(graph, ranks, free, partition_solver())
     assert len(collectives(sharded(graph, choice, Mesh((ranks,)).axis(0)))) == 3
 
@@ -139,7 +139,7 @@ def test_equal_models_get_equal_problems() -> None:
         problems.append(problem)
         return partition_solver()(problem)
 
-    choices_ = [solve_strategies(mlp(4), 2, Rates(), record) for _ in range(2)]
+    choices_ = [solve_strategies(mlp(4), 2, RankRates(), record) for _ in range(2)]
     first, second = (list(map(repr, choice.values())) for choice in choices_)
     assert problems[0] == problems[1]
     assert first == second
