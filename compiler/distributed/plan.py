@@ -25,6 +25,7 @@ from tcc.ir.graph.text import graph_text
 _VERSION = 1
 _MOST_BYTES, _MOST_DEPTH = 64 << 20, 64
 _HINT = "make a plan with: tcc plan MODEL --ranks N -o plan.json"
+_MOST_DIGITS = 18
 _SHOWN = 8  # strategies in a message
 
 
@@ -142,7 +143,7 @@ def _parse(data: bytes, place: str) -> Plan:
         raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
     if _depth(data) > _MOST_DEPTH:
         raise ValueError(f"its lists are nested deeper than {_MOST_DEPTH}")
-    table = json.loads(data)
+    table = json.loads(data, parse_int=_whole_number)
     if not isinstance(table, dict) or table.get("tcc_plan") != _VERSION:
         raise ValueError(f'it has no "tcc_plan": {_VERSION}')
     model, ranks, rows = table.get("model"), table.get("ranks"), table.get("nodes")
@@ -159,6 +160,12 @@ def _parse(data: bytes, place: str) -> Plan:
             raise ValueError(f"nodes[{number}] has the node {name[:64]!r} for the second time")
         texts[name] = text
     return Plan(model, ranks, texts, place)
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(text)
 
 
 def _row(row: Any, number: int) -> tuple[str, str]:
