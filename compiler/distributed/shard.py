@@ -11,18 +11,18 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
-from tcc.distributed.greedy import choose_strategies, expr_of
+from tcc.distributed.greedy import choose_strategies
 from tcc.distributed.local_nodes import local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
+from tcc.distributed.offers import expr_of
 from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
-from tcc.ir.op import Trait
+from tcc.ir.op import Array, Trait
 
 
 def sharder(ranks: int, rates: RankRates = HOST) -> Callable[[Graph], Graph]:
@@ -98,7 +98,7 @@ class _Sharding:
             None if value is None else self._array(value, sharding)
             for value, sharding in zip(node.inputs, strategy.operands, strict=True)
         )
-        expr = expr_of(node) if strategy.loops else None
+        expr = expr_of(node) if strategy.blocks else None
         op, attrs = node.op, node.attrs
         if expr is not None:
             op, attrs = local_op(node, expr, strategy, self._axis.ranks)
@@ -134,10 +134,19 @@ class _Sharding:
         array = self._graph.constant(value)
         if array is None:
             return None
-        store, blocks = self._graph.store, np.split(array, self._axis.ranks, sharding.axis)
+        store, blocks = self._graph.store, _blocks(array, sharding, self._axis.ranks)
         return self._b.constant_per_rank(
             [blocks[self._axis.place(rank)] for rank in range(self._axis.all_ranks)],
             f"{value.name}.block",
             value.type.dtype,
             store.sources(self._graph.constants[value]),
         )
+
+
+def _blocks(array: Array, split: Split, ranks: int) -> list[Array]:
+    """Returns each rank's block of an array."""
+    axis, shape = split.axis, array.shape
+    block = shape[axis] // split.groups // ranks
+    parted = array.reshape(*shape[:axis], split.groups, ranks, block, *shape[axis + 1 :])
+    local = (*shape[:axis], split.groups * block, *shape[axis + 1 :])
+    return [parted.take(place, axis + 1).reshape(local) for place in range(ranks)]

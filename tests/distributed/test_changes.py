@@ -18,13 +18,23 @@ from tcc.ir.types import BOOL, F32, I32, DType, tensor
 from .lockstep import Array, exchange_of, in_lockstep
 
 SHAPE = (4, 1, 8, 12)
-SHARDINGS: list[Sharding] = [WHOLE, Split(0), Split(2), Split(3), Partial("sum"), Partial("min")]
+SHARDINGS: list[Sharding] = [
+    WHOLE,
+    Split(0),
+    Split(2),
+    Split(3),
+    Split(3, 3),
+    Partial("sum"),
+    Partial("min"),
+]
 CHANGES = [(a, b) for a, b in itertools.product(SHARDINGS, SHARDINGS) if not isinstance(b, Partial)]
 
 
 def local(array: Array, sharding: Sharding, place: int, ranks: int) -> Array:
     if isinstance(sharding, Split):
-        return np.split(array, ranks, sharding.axis)[place]
+        groups = np.split(array, sharding.groups, sharding.axis)
+        blocks = [np.split(group, ranks, sharding.axis)[place] for group in groups]
+        return np.concatenate(blocks, sharding.axis)
     if isinstance(sharding, Whole):
         return array
     return array + array.dtype.type(place)  # parts that differ
