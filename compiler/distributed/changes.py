@@ -5,6 +5,7 @@
     split -> whole         all_gather
     split -> split         all_to_all; all_gather and a slice for other groups of the same axis
     whole -> split         a slice at the rank's own place
+    whole -> partial(sum)  the value on the first rank, zeros on all others
 
 Collectives have blocks along axis 0.  Around them, an axis of n * B elements becomes two axes, n
 and B, and n moves to the front; it moves only where an axis before it has more than one element.
@@ -17,9 +18,11 @@ from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
 from tcc.errors import InternalError
 from tcc.frozen import frozen
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.types import BOOL, U8, TensorType
+from tcc.ir.types import BOOL, I64, U8, TensorType
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
 
@@ -43,14 +46,14 @@ _NO_TRANSFER = Transfer("", 0)
 def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -> Transfer | None:
     """Returns the collective that changes a value of `type` from `source` to `result`.
 
-    None for a change that does not exist: nothing becomes partial.
+    None for a change that does not exist: only a whole value becomes a part, of a sum.
     """
     size = prod(as_int(dim) or 0 for dim in type.shape) * type.dtype.bytes
     share = size * (ranks - 1) // ranks
     match source, result:
         case (a, b) if a == b:
             return _NO_TRANSFER
-        case Whole(), Split():
+        case Whole(), Split() | Partial("sum"):
             return _NO_TRANSFER
         case Partial(), Whole():
             return Transfer("all_reduce", 2 * share)
@@ -84,6 +87,8 @@ class Changer:
         match source, result:
             case Whole(), Split():
                 return self._slice(value, result, shape)
+            case Whole(), Partial("sum"):
+                return self._addend(value)
             case Partial(reduction), Whole():
                 return self._collective("all_reduce", value, reduction)
             case Partial(reduction), Split():
@@ -115,6 +120,14 @@ class Changer:
         starts[axis] = self._axis.place(self._rank()) * sizes[axis]
         attrs = {"starts": tuple(starts), "steps": (1,) * len(sizes), "sizes": tuple(sizes)}
         return self._add("slice", value, **attrs)
+
+    def _addend(self, value: Value) -> Value:
+        """Returns `value` on the first rank of each group, zeros on the others."""
+        e = ExprBuilder(value.type)
+        at, dtype = e.point(value.type), value.type.dtype
+        is_first = apply("eq", index_value(self._axis.place(self._rank()), I64), literal(0, I64))
+        part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
+        return self._add("expression", value, expr=e.finish(at, part))
 
     def _rank(self) -> Index:
         """Returns the rank's number as a size symbol, which the first call binds."""

@@ -11,6 +11,7 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
 from tcc.distributed.greedy import choose_strategies
@@ -118,7 +119,7 @@ class _Sharding:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
         arrays = self._arrays[value]
         if sharding not in arrays:
-            constant = self._block(value, sharding) if isinstance(sharding, Split) else None
+            constant = self._constant(value, sharding)
             arrays[sharding] = constant or self._changed(value, sharding)
         return arrays[sharding]
 
@@ -129,12 +130,12 @@ class _Sharding:
         source = min(prices, key=prices.__getitem__)
         return self._changer.change(sources[source], value.type, source, sharding)
 
-    def _block(self, value: Value, sharding: Split) -> Value | None:
-        """Returns the ranks' blocks of a constant as one constant; None for other values."""
+    def _constant(self, value: Value, sharding: Sharding) -> Value | None:
+        """Returns the ranks' arrays of a constant as one constant; None for other values."""
         array = self._graph.constant(value)
         if array is None:
             return None
-        store, blocks = self._graph.store, _blocks(array, sharding, self._axis.ranks)
+        store, blocks = self._graph.store, _local_arrays(array, sharding, self._axis.ranks)
         return self._b.constant_per_rank(
             [blocks[self._axis.place(rank)] for rank in range(self._axis.all_ranks)],
             f"{value.name}.block",
@@ -143,10 +144,12 @@ class _Sharding:
         )
 
 
-def _blocks(array: Array, split: Split, ranks: int) -> list[Array]:
-    """Returns each rank's block of an array."""
-    axis, shape = split.axis, array.shape
-    block = shape[axis] // split.groups // ranks
-    parted = array.reshape(*shape[:axis], split.groups, ranks, block, *shape[axis + 1 :])
-    local = (*shape[:axis], split.groups * block, *shape[axis + 1 :])
+def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
+    """Returns each rank's array of a value that is split, or whose parts are summed."""
+    if not isinstance(sharding, Split):
+        return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
+    axis, shape = sharding.axis, array.shape
+    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
+    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    local = (*shape[:axis], groups * block, *shape[axis + 1 :])
     return [parted.take(place, axis + 1).reshape(local) for place in range(ranks)]

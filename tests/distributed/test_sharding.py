@@ -90,5 +90,6 @@ def test_changes_of_sharding_cost_the_bytes_of_their_collective() -> None:
     assert transfer(type, Split(1), WHOLE, 4) == Transfer("all_gather", 384)
     assert transfer(type, Split(1), Split(0), 4) == Transfer("all_to_all", 96)
     assert transfer(type, WHOLE, Split(1), 4) == transfer(type, WHOLE, WHOLE, 4) == Transfer("", 0)
-    assert transfer(type, WHOLE, Partial("sum"), 4) is None
+    assert transfer(type, WHOLE, Partial("sum"), 4) == Transfer("", 0)
+    assert transfer(type, WHOLE, Partial("max"), 4) is None
     assert transfer(type, Partial("sum"), Partial("max"), 4) is None
