@@ -46,12 +46,12 @@ def change_seconds(
 
 def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
     """Returns the seconds of a rank's operations; a symbolic extent counts as 1."""
-    loops = dict(strategy.loops)
+    blocks = dict(strategy.blocks)
     operations = 0.0
     for number, stage in enumerate(expr.stages):
         points = prod(known_extent(loop) or 1 for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
-        share = ranks if number in loops else 1
+        share = ranks if number in blocks else 1
         operations += points * (applied + 1) / share  # a store, or a step of a reduction
     return operations / rates.operations
 

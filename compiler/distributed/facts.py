@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tcc.distributed.costs import HOST, RankRates, work_seconds
-from tcc.distributed.greedy import expr_of
 from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, plan_of
 from tcc.distributed.shard import sharded
 from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
-from tcc.distributed.strategies import Strategy, strategies, whole
+from tcc.distributed.strategies import Strategy, whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
@@ -80,10 +80,8 @@ def explained(
             hint="tcc plan without --explain lists the nodes",
         )
     chosen = solve_strategies(graph, ranks, rates, solver, fixed)[node]
-    expr = expr_of(node)
-    offered = (chosen,) if expr is None else strategies(expr, ranks)
     records = []
-    for strategy in offered:
+    for strategy in offers(graph, ranks)[node]:
         choice = solve_strategies(graph, ranks, rates, solver, {**fixed, node: strategy})
         seconds = predicted_seconds(graph, choice, ranks, rates)
         records.append(

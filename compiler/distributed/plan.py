@@ -10,13 +10,13 @@ graph.  A plan may leave nodes out: the solver chooses for them.  Plans are not 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from tcc.distributed.greedy import expr_of
-from tcc.distributed.strategies import Strategy, strategies
+from tcc.distributed.offers import offers
+from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
@@ -53,7 +53,7 @@ def model_hash(graph: Graph) -> str:
 def plan_of(graph: Graph, choice: Mapping[Node, Strategy], ranks: int) -> Plan:
     """Returns the plan of a choice; it leaves out nodes that can only stay whole."""
     texts = {node.outputs[0].name: repr(choice[node])
-             for node in graph.nodes if len(_offered(node, ranks)) > 1}  # fmt: skip
+             for node, offered in offers(graph, ranks).items() if len(offered) > 1}  # fmt: skip
     return Plan(model_hash(graph), ranks, texts)
 
 
@@ -89,6 +89,7 @@ def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strateg
             hint=_HINT,
         )
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
+    offered = offers(graph, ranks)
     fixed: dict[Node, Strategy] = {}
     for name, text in plan.strategies.items():
         if name not in nodes:
@@ -98,12 +99,13 @@ def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strateg
                 why="no node of the model has this result",
                 hint=_HINT,
             )
-        fixed[nodes[name]] = _strategy(nodes[name], text, ranks, f"{plan.place}: {name}")
+        node = nodes[name]
+        fixed[node] = _strategy(offered[node], text, ranks, f"{plan.place}: {name}")
     return fixed
 
 
-def _strategy(node: Node, text: str, ranks: int, where: str) -> Strategy:
-    offered = {repr(strategy): strategy for strategy in _offered(node, ranks)}
+def _strategy(strategies: Sequence[Strategy], text: str, ranks: int, where: str) -> Strategy:
+    offered = {repr(strategy): strategy for strategy in strategies}
     if text not in offered:
         raise UserError(
             "the node cannot be divided so",
@@ -112,11 +114,6 @@ def _strategy(node: Node, text: str, ranks: int, where: str) -> Strategy:
             hint="they are: " + "; ".join([*offered][:_SHOWN]),
         )
     return offered[text]
-
-
-def _offered(node: Node, ranks: int) -> tuple[Strategy, ...]:
-    expr = expr_of(node)
-    return () if expr is None else strategies(expr, ranks)
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from itertools import combinations
 from typing import TypeAlias
 
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
-from tcc.distributed.greedy import expr_of
+from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
-from tcc.distributed.strategies import Strategy, strategies, whole
+from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.types import TensorType
@@ -93,7 +93,8 @@ class _ProblemWriter:
     ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
         self.strategies = [
-            (fixed[node],) if node in fixed else self._strategies_of(node) for node in graph.nodes
+            (fixed[node],) if node in fixed else offered
+            for node, offered in offers(graph, ranks).items()
         ]
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()
@@ -116,12 +117,6 @@ class _ProblemWriter:
             tuple(ProblemNode(costs, [0] * len(costs), never) for costs in self._costs),
             tuple(ProblemEdge(nodes, costs) for nodes, costs in self._edges.items()),
         )
-
-    def _strategies_of(self, node: Node) -> tuple[Strategy, ...]:
-        expr = expr_of(node)
-        if expr is None:
-            return (whole(len(node.inputs), len(node.outputs)),)
-        return strategies(expr, self._ranks)
 
     def _node_cost(self, node: Node, strategy: Strategy) -> int:
         expr = expr_of(node)

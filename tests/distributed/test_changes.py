@@ -15,16 +15,26 @@ from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import BOOL, F32, I32, DType, tensor
 
-from .lockstep import Array, exchange_of, in_lockstep
+from .lockstep import Array, exchange_of, in_lockstep, on_ranks
 
 SHAPE = (4, 1, 8, 12)
-SHARDINGS: list[Sharding] = [WHOLE, Split(0), Split(2), Split(3), Partial("sum"), Partial("min")]
+SHARDINGS: list[Sharding] = [
+    WHOLE,
+    Split(0),
+    Split(2),
+    Split(3),
+    Split(3, 3),
+    Partial("sum"),
+    Partial("min"),
+]
 CHANGES = [(a, b) for a, b in itertools.product(SHARDINGS, SHARDINGS) if not isinstance(b, Partial)]
 
 
 def local(array: Array, sharding: Sharding, place: int, ranks: int) -> Array:
     if isinstance(sharding, Split):
-        return np.split(array, ranks, sharding.axis)[place]
+        groups = np.split(array, sharding.groups, sharding.axis)
+        blocks = [np.split(group, ranks, sharding.axis)[place] for group in groups]
+        return np.concatenate(blocks, sharding.axis)
     if isinstance(sharding, Whole):
         return array
     return array + array.dtype.type(place)  # parts that differ
@@ -46,6 +56,20 @@ def test_ranks_get_their_arrays(
 ) -> None:
     if axis < len(sizes):
         check(source, result, Mesh(sizes), axis, I32)
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)], ids=str)
+def test_the_parts_of_a_whole_value_add_up_to_it(sizes: tuple[int, ...]) -> None:
+    mesh = Mesh(sizes)
+    axis, array = mesh.axis(0), np.arange(6, dtype=np.int32)
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(I32, 6))
+    part = Changer(b, axis).change(x, x.type, WHOLE, Partial("sum"))
+    graph = b.finish([part])
+    verify_graph(graph)
+    parts = [outputs[part.name] for outputs in on_ranks(graph, {"x": array}, mesh.ranks)]
+    for group in axis.members or [range(mesh.ranks)]:
+        np.testing.assert_array_equal(np.sum([parts[rank] for rank in group], 0), array)
 
 
 def test_bools_are_gathered() -> None:

@@ -17,7 +17,7 @@ from tcc.distributed.sharding import (
 from tcc.ir.index import symbol
 from tcc.ir.types import F32, TensorType, tensor
 
-ALL: list[Sharding] = [WHOLE, *map(Split, (0, 1, 12)), *map(Partial, REDUCTIONS)]
+ALL: list[Sharding] = [WHOLE, *map(Split, (0, 1, 12)), Split(2, 3), *map(Partial, REDUCTIONS)]
 
 
 @pytest.mark.parametrize("sharding", ALL, ids=repr)
@@ -26,7 +26,18 @@ def test_texts_parse_back(sharding: Sharding) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "split", "split()", "split(-1)", "split(99999)", "partial(avg)", "whole ", "Whole"]
+    "text",
+    [
+        "",
+        "split",
+        "split()",
+        "split(-1)",
+        "split(1,2)",
+        "split(99999)",
+        "partial(avg)",
+        "whole ",
+        "Whole",
+    ],
 )
 def test_other_texts_are_no_shardings(text: str) -> None:
     with pytest.raises(ValueError, match="is no sharding"):
@@ -79,5 +90,6 @@ def test_changes_of_sharding_cost_the_bytes_of_their_collective() -> None:
     assert transfer(type, Split(1), WHOLE, 4) == Transfer("all_gather", 384)
     assert transfer(type, Split(1), Split(0), 4) == Transfer("all_to_all", 96)
     assert transfer(type, WHOLE, Split(1), 4) == transfer(type, WHOLE, WHOLE, 4) == Transfer("", 0)
-    assert transfer(type, WHOLE, Partial("sum"), 4) is None
+    assert transfer(type, WHOLE, Partial("sum"), 4) == Transfer("", 0)
+    assert transfer(type, WHOLE, Partial("max"), 4) is None
     assert transfer(type, Partial("sum"), Partial("max"), 4) is None

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
-from tcc.distributed.greedy import choose_strategies, expr_of
+from tcc.distributed.greedy import choose_strategies
 from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import Problem, solve_strategies
-from tcc.distributed.strategies import Strategy, strategies
+from tcc.distributed.strategies import Strategy
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import const
 from tcc.ir.types import F32, TensorType
@@ -86,9 +87,7 @@ def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: Ra
 
 def choices(graph: Graph, ranks: int) -> Iterator[dict[Node, Strategy]]:
     """All choices of strategies of a graph."""
-    exprs = [expr_of(node) for node in graph.nodes]
-    lists = [strategies(expr, ranks) for expr in exprs if expr is not None]
-    for combination in product(*lists):
+    for combination in product(*offers(graph, ranks).values()):
         yield dict(zip(graph.nodes, combination, strict=True))
 
 

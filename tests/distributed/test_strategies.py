@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.distributed.greedy import expr_of
+from tcc.distributed.blocks import LoopBlock
 from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import Partial, Split
 from tcc.distributed.strategies import Strategy, strategies
@@ -62,7 +63,9 @@ def partial_operand(
     )
     node = b.producer(operand)
     assert node is not None
-    choice[node] = Strategy((Split(0),), (Partial("sum"),), ((0, free_vars(row)[0]),))
+    choice[node] = Strategy(
+        (Split(0),), (Partial("sum"),), ((0, LoopBlock(free_vars(row)[0], 1, 1, ranks)),)
+    )
     return operand
 
 
