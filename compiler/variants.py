@@ -138,7 +138,7 @@ def lower(
         for specialisation in lowered:
             code.begin(specialisation, _names(specialisation, ranks))
         for n, (other, first) in enumerate(lowerings):
-            common = other.joined(code)
+            common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
                 lowerings[n] = common, first
                 break
@@ -238,7 +238,7 @@ def _variant(
     }
     listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
-        code.target.text,
+        code.target.text if ranks == 1 else f"{code.target.text} on {ranks} ranks",
         encode_program(program),
         names,
         packed[0] if len(packed) == 1 else (),

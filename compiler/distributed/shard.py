@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
-from tcc.distributed.greedy import choose_strategies
 from tcc.distributed.local_nodes import local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of
+from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
+from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
@@ -26,21 +27,26 @@ from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.op import Array, Trait
 
 
-def sharder(ranks: int, rates: RankRates = HOST) -> Callable[[Graph], Graph]:
+def sharder(
+    ranks: int, solver: Solver, rates: RankRates = HOST, plan: Plan | None = None
+) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
-    The step raises UserError for a graph with collectives of its own.
+    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  The step
+    raises UserError for a graph with collectives of its own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
-        _check(graph)
-        choice = choose_strategies(graph, ranks, rates)
+        check_divisible(graph)
+        fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
+        choice = solve_strategies(graph, ranks, rates, solver, fixed)
         return sharded(graph, choice, Mesh((ranks,)).axis(0))
 
     return shard
 
 
-def _check(graph: Graph) -> None:
+def check_divisible(graph: Graph) -> None:
+    """Raises UserError for a graph with collectives of its own."""
     for node in walk_nodes(graph):
         if Trait.COLLECTIVE in node.op.traits:
             raise UserError(

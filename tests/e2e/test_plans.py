@@ -214,3 +214,33 @@ def test_a_file_without_a_plan_for_one_rank_says_how_to_start(
         ended.stderr
     )
     assert json.loads(json.dumps(ended.stdout)) == ""
+
+
+# ---- plans of the planner ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planned(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model, as the command line compiles it for one, two and four ranks."""
+    folder = tmp_path_factory.mktemp("planned")
+    onnx.save(mlp(), folder / "mlp.onnx")
+    ended = tcc(comm_library, folder, "compile", "mlp.onnx", "--ranks", "1,2,4")
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_planner_divides_weights_and_keeps_results(
+    comm_library: Path, planned: Path, ranks: int
+) -> None:
+    results = on_ranks(planned, comm_library, {"mlp": [{"x": X}] * ranks})["mlp"]
+    assert_close(results[0])
+    alone = load(planned / "mlp.so").run({"x": X})
+    for found in results:
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, results[0][name], strict=True)
+            largest = np.abs(alone[name]).max()
+            np.testing.assert_allclose(array, alone[name], rtol=0, atol=1e-5 * largest)
+    one, *divided = read_manifest(planned / "mlp.so")["variants"]
+    entry = next(entry for entry in divided if entry["ranks"] == ranks)
+    assert entry["weights"]["bytes"] < 1.1 * one["weights"]["bytes"] / ranks + 4 * 4096
