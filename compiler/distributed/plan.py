@@ -52,8 +52,9 @@ def model_hash(graph: Graph) -> str:
 
 def plan_of(graph: Graph, choice: Mapping[Node, Strategy], ranks: int) -> Plan:
     """Returns the plan of a choice; it leaves out nodes that can only stay whole."""
+    offered = offers(graph, ranks)
     texts = {node.outputs[0].name: repr(choice[node])
-             for node, offered in offers(graph, ranks).items() if len(offered) > 1}  # fmt: skip
+             for node in graph.nodes if len(offered[node]) > 1}  # fmt: skip
     return Plan(model_hash(graph), ranks, texts)
 
 
@@ -99,8 +100,7 @@ def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strateg
                 why="no node of the model has this result",
                 hint=_HINT,
             )
-        node = nodes[name]
-        fixed[node] = _strategy(offered[node], text, ranks, f"{plan.place}: {name}")
+        fixed[nodes[name]] = _strategy(offered[nodes[name]], text, ranks, f"{plan.place}: {name}")
     return fixed
 
 

@@ -92,9 +92,9 @@ class _ProblemWriter:
         self, graph: Graph, ranks: int, rates: RankRates, fixed: Mapping[Node, Strategy]
     ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
+        offered = offers(graph, ranks)
         self.strategies = [
-            (fixed[node],) if node in fixed else offered
-            for node, offered in offers(graph, ranks).items()
+            (fixed[node],) if node in fixed else offered[node] for node in graph.nodes
         ]
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
-from tcc.distributed.greedy import choose_strategies
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import expr_of, offers
+from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import Problem, solve_strategies
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.strategies import Strategy, strategies
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import const
 from tcc.ir.types import F32, TensorType
 from tcc.ops import OPS
 
+from .greedy import choose_strategies
 from .lockstep import collectives, on_ranks
 
 RATES = (
@@ -87,7 +87,9 @@ def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: Ra
 
 def choices(graph: Graph, ranks: int) -> Iterator[dict[Node, Strategy]]:
     """All choices of strategies of a graph."""
-    for combination in product(*offers(graph, ranks).values()):
+    exprs = [expr_of(node) for node in graph.nodes]
+    lists = [strategies(expr, ranks) for expr in exprs if expr is not None]
+    for combination in product(*lists):
         yield dict(zip(graph.nodes, combination, strict=True))
 
 
