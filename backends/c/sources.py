@@ -30,7 +30,7 @@ class _Definition:
     text: str
     names: frozenset[str]
     words: tuple[str, ...]
-    shared: bool  # visible in other files
+    shared: bool  # True if code in other files can use the names
 
 
 def needed(text: str) -> list[str]:

@@ -134,9 +134,10 @@ def _ahead(access: str, size: int) -> str:
 
 
 def _walk(name: str, body: str, size: int, step: int) -> str:
-    """Returns the text of a function that runs `body` for every `step` vectors, %n times over all.
+    """Returns the text of a function that passes %n times over all vectors, in steps.
 
-    In `body`, %q is the address %data + %o bytes.
+    Each iteration runs `body`, which handles `step` vectors of `size` bytes. In `body`, %o is the
+    offset in bytes of the first of these vectors, and %q is its address, %data + %o.
     """
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"

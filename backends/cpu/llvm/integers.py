@@ -28,7 +28,8 @@ def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
     """Returns the remainder of truncated division, or 0 for a divisor of zero."""
-    # These divisors are replaced by 1, which gives 0: right for -1, and the defined result for 0.
+    # The divisors 0 and -1 can trap, so they are replaced by 1. The result is then 0, which is
+    # right for both.
     unsafe = code.compare("icmp eq", b, 0)
     if signed:
         unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))

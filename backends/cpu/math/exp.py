@@ -57,7 +57,8 @@ def _power_of_two(code: Code, exponent: Reg) -> Reg:
 
 
 def _integer(code: Code, n: Reg) -> Reg:
-    # If n is NaN, the result is NaN for any scale.
+    # A NaN gives an arbitrary integer. This does no harm, because the polynomial that it scales is
+    # then NaN too.
     return code.to_integer(n, "i32")
 
 
@@ -69,7 +70,8 @@ def exp(code: Code, x: Reg) -> Reg:
     scores, are not computed: CPUs take ten times as long for a vector with denormal results.
     """
     is_nonzero = code.compare("fcmp uge", x, -104.0)
-    # otherwise the last instruction leaves these lanes out
+    # With an instruction that scales by an exponent, the select below becomes the instruction's
+    # mask. Without it, the arguments of these lanes become 0, so that no denormal occurs.
     if not code.module.profile.scales_by_exponent:
         x = code.select(is_nonzero, x, 0.0)
     return code.select(is_nonzero, exp_between(code, clamp(code, x, None, 89.0)), 0.0)
