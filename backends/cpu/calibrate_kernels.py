@@ -91,7 +91,8 @@ def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
 def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:
     """Links an artifact that launches an empty kernel `trips` times over `units` tiles.
 
-    With `serial`, the calling thread runs all tiles; else all threads share them. Raises ToolError if nothing can link.
+    With `serial`, the calling thread runs all tiles; else all threads share them. Raises ToolError
+    if nothing can link.
     """
     name = "nothing"
     # The register with the smallest number of tiles for a thread. Register 4 holds the number of

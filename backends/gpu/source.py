@@ -82,10 +82,12 @@ def kernel_source(
     alignments: Sequence[int] | None = None,
     gluon: int = 0,
 ) -> KernelSource:
-    """Returns the source of a block kernel; `dot` and errors are as in `triton_source`.
+    """Returns the source of a block kernel.
 
-    `alignments` are those of its buffers in bytes; None means the buffers' own. `gluon` is the
-    shared memory in bytes for a kernel in Gluon; 0 means that Gluon is not used.
+    `dot` says how the f32 operands of a Contract are multiplied: "ieee", "tf32", or after rounding
+    to "bf16" or "f16". `alignments` are the guaranteed alignments of the kernel's buffers in bytes;
+    None means the alignments that the buffers state. `gluon` is the shared memory in bytes for a
+    kernel in Gluon; 0 means that Gluon is not used. Raises UserError for a function that GPUs lack.
     """
     text = triton_source(kernel, name, dot=dot)
     aligned = alignments or [b.align for b in kernel.buffers]

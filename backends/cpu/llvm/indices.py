@@ -112,7 +112,7 @@ class LlvmIndices:
         return self.code.at_place(self._fronts[depth][0])
 
     def _sum(self, index: Index) -> Reg:
-        """Emits the sum of the terms; hoists each part out of the loops in which it is invariant."""
+        """Emits the sum of the terms; hoists each part out of all loops that leave it the same."""
         depths = [self._depth(atoms) for atoms, _ in index.terms]
         acc: Reg | None = None
         for depth in sorted({*depths}):

@@ -1,4 +1,4 @@
-"""Stores of blocks: splits blocks into vectors and elements, and chooses the order of the stores."""
+"""Stores of blocks: splits them into vectors and elements, and chooses the order of the stores."""
 
 from __future__ import annotations
 

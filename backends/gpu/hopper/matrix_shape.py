@@ -32,8 +32,8 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, F16, F32
 
-# Rows and columns of tiles that make extra warps worthwhile. A multiprocessor has room for one such
-# tile only.
+# Extra warps for copies pay if the rows and the columns of a tile are both among these numbers. A
+# multiprocessor has room for only one such tile, so no other tile's warps can hide the copies.
 _TILE_SIZES = (128, 256)
 _MOST_ELEMENTS = 1 << 15  # elements of a tile that fit into the registers of two warpgroups
 _LEAST_TRIPS = 4
