@@ -2,7 +2,7 @@
 
     graph --lower--> Lowered --fitted--> Lowered --generate--> Generated --write--> a file
 
-Passes see only the backend's planner, a `tcc.schedule.backend.KernelModel`.
+Passes get only the backend's planner, a `tcc.schedule.backend.KernelModel`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _static(definition: _Definition, first_files: dict[str, str]) -> str:
 
 @cache
 def _table() -> dict[tuple[str, str], _Definition]:
-    """Returns the definitions by (file, name); the file is "" for names that all files see."""
+    """Returns the definitions by (file, name); the file is "" for names that all files share."""
     table: dict[tuple[str, str], _Definition] = {}
     paths = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
     for path in (_SUPPORT, *paths):

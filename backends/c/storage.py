@@ -165,7 +165,7 @@ def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int
 
 
 def refused_size(label: str) -> UserError:
-    """Returns the error for a value whose size only the run knows."""
+    """Returns the error for a value whose size is not known before the run."""
     return UserError(
         "C files have a static arena",
         where=label,

@@ -4,8 +4,9 @@
     void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
     void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
     void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
-    void ahead(ptr data, i64 vectors, i64 n)   the same, prefetching the next block of pages while
-                                               it reads one, a line of each page in turn
+    void ahead(ptr data, i64 vectors, i64 n)   n times all vectors, block by block of 8 pages: reads
+                                               the first cache line of each page, then the second,
+                                               ..., and prefetches the same line of the next block
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from the address that the last one gave
 

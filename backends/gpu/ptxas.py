@@ -1,7 +1,8 @@
 """Assembles PTX with NVIDIA's assembler, which comes with Triton, so that old drivers load it too.
 
-Triton bundles two assemblers. Every driver for CUDA 12 loads the machine code of the one from CUDA
-12.9. They do not load that of the one from CUDA 13, which Triton itself uses from sm_90 on.
+Triton bundles two assemblers, from CUDA 12.9 and from CUDA 13. Drivers for CUDA 12 load machine
+code from the first but not from the second. Triton itself uses the second from sm_90 on. This
+module uses the first.
 """
 
 import re

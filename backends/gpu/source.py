@@ -40,7 +40,7 @@ class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
     `warps` warps run each program instance. `stages` is the most pipeline stages of loads in loops.
-    The parameters for `maps` follow the others. `hopper` is the same kernel in Gluon, for sm_90
+    The parameters for `maps` come last. `hopper` is the same kernel in Gluon, for sm_90
     alone; it is persistent: an instance computes many tiles, so a launch has as many instances as
     the device holds at once.
     """

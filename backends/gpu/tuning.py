@@ -74,7 +74,7 @@ class _Search:
         self.planner = planner
         self.pricer = BlockPricer(bound.group, planner.profile)
         self.trials: list[_Trial] = []
-        # (actual registers) / (estimated registers)
+        # The largest ratio of actual registers, with spilled ones, to estimated registers.
         self.scale = 1.0
         self.fixed = bound in planner.pinned
 

@@ -42,9 +42,10 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
     """Runs `count` ranks of `tcc ARGUMENTS` and returns the stdout of each, in order of rank.
 
     `{rank}` in an argument becomes the rank's number.  Each rank gets its share of this process's
-    CPUs as its number of threads, and with `pin` as its CPU affinity.  Lines of stderr appear when
-    a rank ends, behind its name.  The first rank that fails ends all others; this raises UserError
-    with its exit code.  Ranks end with the calling thread, however that ends.
+    CPUs as its number of threads, and with `pin` as its CPU affinity.  When a rank ends, the lines
+    of its stderr are printed, each after the rank's name.  If a rank fails, all other ranks are
+    ended, and UserError is raised with the exit code of the first rank that failed.  Ranks end when
+    the calling thread ends, for whatever reason.
     """
     ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
     with _started(count, pin, arguments) as ranks:

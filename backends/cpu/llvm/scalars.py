@@ -289,9 +289,9 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
 
 
 def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
-    """Returns the same as `_to_integer`, for types whose limits are exact as floats.
+    """Returns floats truncated to an integer type whose limits `low` and `high` are exact floats.
 
-    It clamps the float before truncating.
+    The float is clamped before it is truncated.
     """
     nan = None if low == 0 else code.compare("fcmp uno", a, a)
     for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN becomes `low`

@@ -59,7 +59,7 @@ def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> BoxOperand
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
     """Returns the buffers that the copy engine can access.
 
-    `alignments` are those of all buffers, in bytes.
+    `alignments` has the alignment of each buffer of the kernel in bytes.
     """
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 

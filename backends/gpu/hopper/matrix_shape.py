@@ -57,9 +57,9 @@ class MatrixKernel:
 
 
 def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
-    """Returns the kernel as a matmul, or None if it is none.
+    """Returns the kernel as a matmul, or None if it has another form.
 
-    `alignments` are those of its buffers, in bytes.
+    `alignments` has the alignment of each buffer of the kernel in bytes.
     """
     parts = around_loop(kernel)
     if parts is None:

@@ -88,7 +88,7 @@ def box_view(buffer: str, box: Box) -> str:
 
 
 class WarpPart(Printer, ABC, Generic[Shape]):
-    """One part of a kernel: a function that loops over the tiles of its thread block.
+    """A part of a kernel: a function that loops over the tiles of its thread block.
 
     `shape` is the recognised kernel, and `parameters` the names of the function's parameters. The
     rings have `steps` buffers.
