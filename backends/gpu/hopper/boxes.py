@@ -16,10 +16,10 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
-# Limits of the copy engine.
-_STRIDE = 16  # strides and addresses are multiples of this many bytes
-_MOST_POSITIONS = 256  # the largest extent of a box along an axis
-_SIZES = 2**31  # each extent of a tensor is smaller
+# Limits of the copy engine. `_STRIDE`: strides and addresses are multiples of this many bytes.
+# `_MOST_POSITIONS`: the largest extent of a box along an axis. `_SIZES`: a bound that each extent
+# of a tensor is below.
+_STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # the fewest bytes in a row of a box; rows must be as long to be swizzled
 
 
