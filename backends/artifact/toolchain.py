@@ -232,7 +232,7 @@ def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
 def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
     """Returns the paths of the files `names` of the compiled runtime.
 
-    The runtime is compiled first if it is not in the cache.
+    The runtime is compiled first if neither a wheel nor the cache provides it.
     """
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key

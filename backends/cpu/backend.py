@@ -260,7 +260,7 @@ def schedule_planner(
 def _live(lowered: Lowered) -> list[int]:
     """Returns the largest number of arena bytes that are live at once, for each set of sizes.
 
-    The first set are the typical sizes. The other sets are those of `table_sizes`.
+    The first set has the typical sizes. The other sets are those of the manifest's table of times.
     """
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}

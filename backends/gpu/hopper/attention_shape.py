@@ -45,7 +45,8 @@ class AttentionKernel:
 
     `scores` and `mixed` are its two matmuls. `keys` and `values` are loaded in `loop`, `queries`
     before it. `before` and `after` are the statements around the loop. The other statements of an
-    iteration are `shares`, which compute the lhs of `mixed`, and `rescaling`, which rescale the
+    iteration are `shares` and `rescaling`. The statements `shares` compute the lhs of `mixed`: the
+    exponentials of the scores, which weigh the values. The statements `rescaling` rescale the
     accumulator of the previous iterations.
     """
 

@@ -35,8 +35,8 @@ class PeerKind:
     """A kind of peer: a runtime with its settings.
 
     `title` is its name for people.  `package` must be importable, and `install` is the name that
-    pip installs; both are "" for tcc.  `module` is the
-    worker: the name of a module or the path of a script.  The worker gets `arguments`.
+    pip installs; both are "" for tcc.  `module` is the worker: the name of a module or the path of
+    a script.  The worker gets `arguments`.
     """
 
     title: str

@@ -19,7 +19,7 @@ from tcc.frozen import frozen
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
 REST = 0.15
-# A round was disturbed if it took more than this factor longer than the best round. Rounds on a
+# A round was disturbed if it took more than this many times as long as the best round. Rounds on a
 # machine that does nothing else differ less.
 _SCATTER = 10 / 9
 
