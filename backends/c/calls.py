@@ -11,9 +11,9 @@ from tcc.ir.types import I64
 
 # Functions that C files refuse, because they need a heap or have results of data-dependent size.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
-# A call gets so many bytes of temporary memory for each element of its operands, plus a fixed
-# number. Sorting needs most: two keys and indices. If a function needs more, it fails and the model
-# returns an error.
+# A call gets `_PER_ELEMENT` bytes of temporary memory for each element of its operands, plus
+# `_FIXED` bytes. Sorting needs most: two keys and indices. If a function needs more, it fails and
+# the model returns an error.
 _PER_ELEMENT, _FIXED = 40, 1 << 12
 
 

@@ -161,5 +161,8 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
-    """Returns the architecture, with its letter (sm_90a) if the code uses features of it alone."""
+    """Returns the architecture of the code.
+
+    It has a letter (sm_90a) if the code uses features that only this architecture has.
+    """
     return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

@@ -159,7 +159,8 @@ def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[
     text."""
     texts: dict[str, str] = {}
     for text in input_texts:
-        matches = [port for port in ports if text.startswith(f"{port}=")]  # names may hold a =
+        # A name may contain "=", so several names may match; the longest is meant.
+        matches = [port for port in ports if text.startswith(f"{port}=")]
         name = max(matches, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
@@ -309,7 +310,7 @@ def _converted(
 
 
 def _bits(array: Array, dtype: DType) -> Array:
-    # The type with which files hold elements of types that NumPy does not know.
+    # In a file, elements of a type that NumPy does not know have a void type of the same size.
     if array.dtype.kind == "V":
         return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2) else array
     if array.dtype != dtype.carrier or not dtype.is_float:

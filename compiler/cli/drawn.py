@@ -1,4 +1,4 @@
-"""A model with fixed draws in place of its random nodes, for references."""
+"""Replaces a model's random nodes by constants, so that a reference gets the artifact's numbers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -205,7 +205,8 @@ class _Contraction:
     def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
         """Returns the sum of all lanes; `partial` maps widths to partial sums.
 
-        The widest partial sum is split into halves, which are added, until one lane is left.
+        The widest partial sum is split into halves, which are added, until one lane is left. A
+        narrower partial sum is added once the halves have its width.
         """
         width = max(partial)
         folded = partial[width]

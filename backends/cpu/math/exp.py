@@ -31,7 +31,7 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """Returns `x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
     if code.module.profile.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x, exponent)
-    # There are two factors, because one factor could overflow although the result does not.
+    # 2**exponent is applied as two factors, because it can overflow although the result does not.
     half = code.op("ashr", exponent, 1)
     other_half = code.op("sub", exponent, half)
     return code.op(
@@ -44,7 +44,8 @@ def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
     suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
     if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
-    # LLVM's generic intrinsic has an integer exponent, this one a float.
+    # x86's own intrinsic takes a float as exponent. LLVM's generic one takes an integer, to which n
+    # would have to be converted.
     all_lanes = [int_const(-1, "i16" if x.width == 16 else "i8")]
     rounding = [int_const(4, "i32")] if x.width == 16 else []
     name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"

@@ -122,10 +122,10 @@ def _fits(contract: Contract, loop: TileLoop) -> bool:
 
 
 def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) -> Box | None:
-    """Returns the box of a store of a full tile of 16-bit elements, else None.
+    """Returns the box that `node` stores if the copy engine should store it, else None.
 
-    For wider elements it gains nothing, because stores from registers fill complete sectors of
-    memory.
+    The engine stores complete tiles of 16-bit elements. For wider elements it gains nothing,
+    because stores from registers fill complete sectors of memory.
     """
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None
