@@ -74,7 +74,7 @@ def load(
 
     Raises UserError for a file that is no artifact, or that this machine cannot run.
     """
-    manifest = read_manifest(Path(path))  # its errors are clearer than the system loader's
+    manifest = read_manifest(Path(path))  # first, because the system loader's errors are less clear
     verify_image(Path(path))
     weights = find_weights(Path(path), manifest) if check else None
     if weights is not None:
@@ -106,7 +106,7 @@ def verify_image(path: Path) -> None:
     Without this check, code with a flipped bit would crash or compute wrong results.
     """
     with _opened(path, "artifact") as file:
-        # Linkers put the section table last.
+        # Linkers put the section table last, so the image ends behind it.
         header = _read_header(file, path)
         size = header.table + header.entry * header.count
         if size > _MOST_IMAGE:
@@ -123,7 +123,7 @@ def verify_image(path: Path) -> None:
 
 
 def read_program(path: Path, variant: int = 0) -> bytes:
-    """Returns the encoded program of a variant; raises UserError as `read_manifest`."""
+    """Returns the encoded program of a variant; raises UserError for a file that is no artifact."""
     return _read_section(path, f"{PROGRAM_SECTION}{variant}")[:-1]
 
 

@@ -40,7 +40,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
             raise UserError("the model file is empty", where=str(path), hint=hint)
         try:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except OSError as error:  # files that the system generates, as in /proc
+        except OSError as error:  # for files that the system generates, as in /proc
             raise UserError(
                 "the model cannot be read",
                 where=str(path),
