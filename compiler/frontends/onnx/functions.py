@@ -40,7 +40,7 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     """Returns the body that ONNX defines for the operator if it does not depend on types, else
     None."""
-    schema: Any = schema_of(node, version)  # onnx's type stubs leave functions out
+    schema: Any = schema_of(node, version)  # onnx's type stubs lack `has_function`
     if schema is None or not schema.has_function:
         return None
     since = [v for v in schema.function_opset_versions if v <= version]

@@ -39,7 +39,7 @@ class OnnxSession(ImportSession):
 
 @dataclass(eq=False)
 class OnnxScope(Scope):
-    """The names of one graph, body or function.
+    """The names of a graph, body or function.
 
     A body also sees the names of its `parent`. `pending` are the nodes not imported yet. `ends`
     maps the graph's results to their declared ranks. `ways` has an entry for each enclosing branch:
