@@ -124,13 +124,13 @@ def _bin_count(ctx: CallContext) -> Operand:
 def _along(
     ctx: CallContext, x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]
 ) -> Operand:
-    """Repeats positions along one axis over the other axes to `shape`."""
+    """Reshapes positions to lie along `axis`, and repeats them over the other axes to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
     return ctx.expand(ctx.reshape(as_indices(ctx, at), line), shape)
 
 
 def _index_reduce(ctx: CallContext) -> Operand:
-    """Combines slices along an axis into the slices at the positions of a vector."""
+    """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
     (x, axis), at = ctx.along(), ctx.operand("index")
     count = element_count(at.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
@@ -149,7 +149,7 @@ def _put(ctx: CallContext) -> Operand:
 
 
 def _embedding_bag(ctx: CallContext) -> Results:
-    """Combines the rows of a table in each run of indices.
+    """Combines the table rows of each bag, which is a range of `indices` that begins at an offset.
 
     The results that only gradients need are None.
     """

@@ -100,7 +100,7 @@ def _erfcx(ctx: CallContext, x: Operand) -> Operand:
     for node in _NODES:
         node_sum = node_sum + 2 * math.exp(-(node**2)) / (large + node**2 / large)
     period = large * (-2 * math.pi / _STEP)
-    # The correction for the poles between the nodes; beyond 6 it is below the last digit.
+    # The sum's correction for the poles of its terms at t = i x; it is negligible beyond x = 6.
     pole = ctx.emit("exp", large * large + period) * 2 / (1 - ctx.emit("exp", period))
     positive = node_sum * (_STEP / math.pi) - ctx.where(large < 6, pole, 0)
     outer = ctx.where(x < 0, growth * 2 - positive, positive)
@@ -138,8 +138,9 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
 
 # ---- Bessel's I ----------------------------------------------------------------------------------
 
-# Up to 25: a mean over nodes of a half circle, exact up to the function of order 64.  From 25 on:
-# Hankel's expansion (Abramowitz and Stegun 9.7.1), whose eleven terms give 16 digits there.
+# Up to 25: the mean of exp(x cos t) cos(t)^order over `_NODES_OF_I` angles t of a half circle.  Its
+# error is about the function of order 64, which is below the last digit.  From 25 on: Hankel's
+# expansion (Abramowitz and Stegun 9.7.1), whose eleven terms give 16 digits there.
 _NODES_OF_I = 32
 _COSINES = np.cos((np.arange(_NODES_OF_I) + 0.5) * math.pi / _NODES_OF_I)
 _FAR = 25.0
