@@ -100,8 +100,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify_image(path: Path) -> None:
-    """Reads the artifact's image, all but its weights, and raises UserError unless it has the hash
-    in its seal.
+    """Reads the artifact's image, all but its weights; raises UserError unless the hash of the
+    image is the hash in its seal.
 
     Without this check, code with a flipped bit would crash or compute wrong results.
     """
@@ -222,7 +222,10 @@ def _open(path: Path) -> BinaryIO:
 
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
-    """Yields the open file at `path`; raises UserError where it cannot be opened or read."""
+    """Yields the open file at `path`; raises UserError where it cannot be opened or read.
+
+    `what` is the message's noun for the file.
+    """
     with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
         yield file
 
@@ -246,7 +249,7 @@ class _Header:
     """The header of an ELF file.
 
     `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
-    `names` is the number of the section with the sections' names.
+    `names` is the index of the section with the sections' names.
     """
 
     table: int

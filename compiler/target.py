@@ -16,7 +16,7 @@ from tcc.frozen import frozen
 
 @frozen
 class Feature:
-    """One instruction set: LLVM's `name` for it, and the bit in which the processor or the system
+    """An instruction set: LLVM's `name` for it, and the bit in which the processor or the system
     reports it.
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
@@ -174,7 +174,7 @@ def isa_feature(name: str) -> Feature:
 
 @frozen
 class Profile:
-    """One processor of the architecture `arch`.
+    """A processor of the architecture `arch`.
 
     `cpu` is LLVM's name for it. `features` are its features in the order of its architecture's
     `isa`; an artifact requires them at load. Caches are in bytes: `l1` and `l2` of one core, `l3`
@@ -283,7 +283,7 @@ CPUS = MappingProxyType(
 
 @frozen
 class GpuProfile:
-    """One GPU architecture, represented by the product `part`.
+    """A GPU architecture, represented by the product `part`.
 
     A multiprocessor is NVIDIA's SM or AMD's CU; `warp` counts the lanes that run together.
     `registers` counts the 32-bit registers of a multiprocessor; a lane has at most

@@ -238,7 +238,10 @@ def _variant(
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:
-    """Returns an earlier variant's weights if they are equal, so that the artifact has one copy."""
+    """Returns an earlier variant's weights that are equal to `packed`, else `packed`.
+
+    So the artifact has a single copy of equal weights.
+    """
     for variant in earlier:
         if len(variant.weights) == len(packed) and all(
             np.array_equal(np.asarray(old).view(np.uint8), new.view(np.uint8))

@@ -106,8 +106,9 @@ class Emitter:
         """Returns the elements of an integer vector; elements that are known only at run time get
         new symbols.
 
-        A new symbol lies in [lo, hi]; the run refuses other values. If `signed`, the run accepts
-        numbers below zero, which cannot be the size of an array.
+        A new symbol is in [lo, hi]; the run refuses other values. If `signed`, the run accepts
+        numbers below zero, which cannot be the size of an array. `hint` is the message's noun for
+        the operand.
         """
         elements = operand.index_elements
         if elements is not None:

@@ -28,7 +28,7 @@ class Cell:
     products: tuple[Product, ...]  # for each gate: multiplies the state with the gate's matrix
     bias: Operand | None  # the recurrent bias, where the projected input cannot contain it
     activations: tuple[Activation, ...]
-    places: tuple[int, ...]  # the position of each gate's columns in the projected input, in gates
+    places: tuple[int, ...]  # for each gate: the index of its columns' block in the projected input
     peepholes: tuple[Operand, ...] = ()
     clip: float = 0.0
     coupled: bool = False

@@ -37,8 +37,8 @@ from tcc.schedule.nest import typical
 # The most elements of a result that the import folds. A pass folds larger results if it pays.
 _FOLD_RESULT = 1024
 _FOLD_OPERAND = 1 << 16
-# Exporters write slices "to the end" with ends from 10**9 on.  Smaller sizes provably end before,
-# and the run refuses larger ones.
+# The largest size that a run accepts.  Exporters write slices "to the end of the axis" with ends
+# from 10**9 on, which are then provably behind the end of any axis.
 LARGEST_SIZE = 10**9 - 1
 # At most this many checks that sizes are equal are added for one node.
 _MOST_DEMANDS = 16
@@ -185,7 +185,10 @@ class ImportSession:
         typical: int | None = None,
         divisor: int = 1,
     ) -> Index:
-        """Returns a size symbol; its name derives from `hint` and is new in the model."""
+        """Returns a size symbol; its name derives from `hint` and is new in the model.
+
+        The size is in [lo, hi] and a multiple of `divisor`; prices assume that it is `typical`.
+        """
         name = first = _identifier(hint)
         while name in self.symbols:
             self.symbols[first] += 1
@@ -337,7 +340,7 @@ class Scope:
         """Returns the size to which `a` and `b` broadcast, if one of them may be 1; every run
         checks that they do.
 
-        Returns None if neither can be 1: then they must be equal.
+        Returns None if neither can be 1: then they must be equal. `what` is the check's reason.
         """
         if const(1) in (a, b):
             return b if a is const(1) else a

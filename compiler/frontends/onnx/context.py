@@ -192,7 +192,7 @@ class NodeContext(Emitter):
         return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
 
     def static(self, number: int, what: str) -> Array:
-        """Returns the contents of an input that must be constant."""
+        """Returns the contents of an input that must be constant; `what` names it in messages."""
         operand = self.input(number)
         if operand.array is None:
             raise self.fail(f"{what} must be constant; input {number} is computed")

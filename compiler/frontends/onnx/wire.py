@@ -119,7 +119,10 @@ def _without(
 
 
 def _fields(data: memoryview, at: int, end: int, field_budget: Iterator[int]) -> Iterator[Field]:
-    """Yields the fields of the message in `data[at:end]`; each takes one from `field_budget`."""
+    """Yields the fields of the message in `data[at:end]`.
+
+    Each field takes an item of `field_budget`; raises ValueError when there is none left.
+    """
     while at < end:
         if next(field_budget, None) is None:
             raise ValueError(f"more than {_MOST_FIELDS} fields")

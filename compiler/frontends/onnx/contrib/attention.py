@@ -122,9 +122,11 @@ def _rotate(
 
 
 def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -> Operand:
-    """Returns a mask to add to scores: 0 where `mask` shows a key, else a large negative number.
+    """Returns a mask to add to scores: 0 for a visible key, else a large negative number.
 
-    `mask` has one number for each key, or for each query and key, or the length of each sequence.
+    `mask` has a number for each key, or for each query and key, which is positive if the key is
+    visible. Or it has the length of each sequence, whose keys are visible up to there. `like` are
+    the queries, whose dtype the mask gets; `key_count` is the number of keys.
     """
     match mask.rank:
         case 1:

@@ -95,7 +95,7 @@ def _if_node(
     )
 
 
-# At most this many nested branches repeat the nodes behind them, because each doubles their number.
+# At most this many nested branches repeat the nodes behind them: each branch doubles these nodes.
 _MOST_WAYS = 4
 
 

@@ -35,7 +35,7 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-# At most this many trips are unrolled: if all of them always run, and if some may not run.
+# The most trips that are unrolled: if each of them runs in every case, and if some may not run.
 _MOST_WRITTEN = 8
 _MOST_BRANCHES = 4
 # After this many imports of a body, its one-element values may no longer change their ranks.

@@ -263,7 +263,7 @@ def _tile(ctx: NodeContext) -> Results:
 def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     """Returns the pads of all axes.
 
-    `pads` are those of `axes`, whose numbers are known only at run time.
+    `pads` has the pads before, then those after each of `axes`, which are known only at run time.
     """
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")

@@ -27,7 +27,8 @@ def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
 def _drawn(law: str, *numbers: str) -> Converter:
     """Returns a converter that draws numbers in the shape of the input, or of an attribute.
 
-    `numbers` name the law's parameters: attributes with the defaults 0 and 1.
+    `law` is the distribution, a method of `Draws`. `numbers` are the names of its parameters:
+    attributes with the defaults 0 and 1.
     """
 
     def convert(ctx: NodeContext) -> Results:

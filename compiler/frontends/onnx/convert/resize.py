@@ -233,7 +233,8 @@ def _with_aspect_ratio(
 ) -> _Target:
     """Returns a target with one scale for all axes.
 
-    It is the smallest or the largest ratio of a target size to its input size.
+    The scale is the smallest or the largest ratio of a target size to its input size, as `policy`
+    says.
     """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")

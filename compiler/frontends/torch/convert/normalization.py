@@ -12,7 +12,7 @@ from tcc.ir.types import F64
 
 
 def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
-    """Returns a tensor of one value; a constant if the sizes are constant."""
+    """Returns a tensor with `value` in all elements; it is a constant if the sizes are constant."""
     numbers = [size for d in shape if (size := as_int(d)) is not None]
     if len(numbers) != len(shape):
         return ctx.expand(ctx.filled(value, x.dtype), tuple(shape))

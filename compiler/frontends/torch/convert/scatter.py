@@ -20,7 +20,10 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "am
 def _scattered(
     ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int, how: str = "none"
 ) -> Operand:
-    """Writes `source` to positions along an axis of `x`, or combines it with the elements there."""
+    """Writes `source` to positions `at` along an axis of `x`.
+
+    Unless `how` is "none", it is the operation that combines `source` with the elements there.
+    """
     if at.is_empty:
         return x
     for n, size in enumerate(at.shape):
