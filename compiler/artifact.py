@@ -74,7 +74,8 @@ def load(
 
     Raises UserError for a file that is no artifact, or that this machine cannot run.
     """
-    manifest = read_manifest(Path(path))  # first, because the system loader's errors are less clear
+    # The manifest is read first, because its errors are clearer than the system loader's.
+    manifest = read_manifest(Path(path))
     verify_image(Path(path))
     weights = find_weights(Path(path), manifest) if check else None
     if weights is not None:

@@ -9,7 +9,7 @@ _MOST_MEMORY = 96 << 20
 # The bytes of memory of the Python object that a character stands for: a dictionary, a list, and
 # the number or entry that a comma ends.
 _COSTS = ((b"{", 240), (b"[", 80), (b",", 48))
-_STRING_COST = 100  # bytes of a string's object, and of the text around it that `sub` copies
+_STRING_COST = 100  # bytes of a string, and of the text around it, which `_STRING.sub` copies
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-_SECONDS = 0.1  # the time between two checks
+_SECONDS = 0.1  # the seconds between two calls of `look`
 # The seconds until the work is interrupted again, because a finaliser may swallow an interrupt.
 _AGAIN = 5.0
 _NAME = "tcc watch"
@@ -48,7 +48,7 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
         finally:
             stop()
     except BaseException as error:
-        stop()  # again, because an interrupt may have ended the first call
+        stop()  # a second call, because an interrupt may have ended the first call
         if not errors or not isinstance(error, (_EndError, Exception)):
             raise
         raise errors[0] from None

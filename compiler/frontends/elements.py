@@ -36,5 +36,6 @@ def decoded(raw: Array, count: int, dtype: DType) -> Array:
     if dtype is BF16:
         return bf16_values(raw.view(np.uint16))
     if dtype is BOOL:
-        return raw.astype(np.bool_)  # True for every nonzero byte; a view would keep 2 to 255
+        # A view would keep bytes from 2 to 255; the cast makes True of every nonzero byte.
+        return raw.astype(np.bool_)
     return raw.view(dtype.carrier)

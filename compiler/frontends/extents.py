@@ -9,9 +9,10 @@ from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import sign
 
-Scales: TypeAlias = Sequence["float | None"]  # of each axis; None: size / extent
+# The scale of each axis.  None stands for the size of the result divided by the size of the input.
+Scales: TypeAlias = Sequence["float | None"]
 
-_FAR = (1 << 31) - 1  # exporters write this or a larger end for "to the end of the axis"
+_FAR = (1 << 31) - 1  # a slice with this end, or a larger end, goes to the end of the axis
 
 
 def from_front(position: Index, dim: Index) -> Index:

@@ -26,7 +26,7 @@ class Cell:
 
     hidden: int
     products: tuple[Product, ...]  # for each gate: multiplies the state with the gate's matrix
-    bias: Operand | None  # the recurrent bias, where the projected input cannot contain it
+    bias: Operand | None  # the part of the state's bias that a reset gate multiplies
     activations: tuple[Activation, ...]
     places: tuple[int, ...]  # for each gate: the index of its columns' block in the projected input
     peepholes: tuple[Operand, ...] = ()

@@ -515,7 +515,7 @@ class Scope:
         try:
             with np.errstate(all="ignore"):
                 results = OPS[op].reference(arrays, attrs)
-        except (ValueError, IndexError, MemoryError):  # a later step of the compile reports it
+        except (ValueError, IndexError, MemoryError):  # a later step reports the error
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         tensors = [o for o in operands if o and o.rank and o.dtype.is_float]

@@ -60,7 +60,7 @@ class NodeContext(Emitter):
         """Checks the node against ONNX's schema; returns the defaults of its attributes."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
-        schema: Any = schema_of(self.node, self.opset)  # onnx's type stubs lack `attributes`
+        schema: Any = schema_of(self.node, self.opset)  # Any: onnx's type stubs lack `attributes`
         if schema is None:
             return {}
         for kind, count, minimum, maximum in (

@@ -21,7 +21,7 @@ from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
 
-_UNSEEN = 0  # stands for the element type of a value that is not a tensor
+_UNSEEN = 0  # the element type of a value that is not a tensor
 
 
 @frozen
@@ -203,7 +203,7 @@ def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (InferenceError, ValueError, RuntimeError):
-        return MappingProxyType({})  # the importer reports a bad model with a better message
+        return MappingProxyType({})  # the importer reports the bad model, with a better message
     graph = model.graph
     return MappingProxyType(
         {

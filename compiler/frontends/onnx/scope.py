@@ -31,7 +31,7 @@ class OnnxSession(ImportSession):
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
-    until: float = field(init=False)  # deadline on the clock `time.monotonic`
+    until: float = field(init=False)  # the import's deadline, in seconds of `time.monotonic`
 
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.budgets.import_seconds

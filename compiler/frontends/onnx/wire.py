@@ -130,7 +130,7 @@ def _fields(data: memoryview, at: int, end: int, field_budget: Iterator[int]) ->
         key, at = _varint(data, at, end)
         wire = key & 7
         if key < 8:
-            raise MalformedError  # a field without a number: zeros, as in a hole of a sparse file
+            raise MalformedError  # the field number 0, as in the zeros of a sparse file's hole
         if wire == 0:
             start = at
             _, at = _varint(data, at, end)

@@ -61,7 +61,7 @@ class _CompiledProgram:
         for number in self.updates:
             if contiguous_tensors[number] is not tensors[number]:
                 tensors[number].copy_(contiguous_tensors[number])
-            elif not tensors[number].is_inference():  # torch did not count the update
+            elif not tensors[number].is_inference():  # torch did not count the program's update
                 torch.autograd.graph.increment_version(tensors[number])
         return values
 

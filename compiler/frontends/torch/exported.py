@@ -129,7 +129,7 @@ def decomposed(program: Any) -> Any:
     """
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # raised by torch's own code
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own code raises it
         return _remove_effect_tokens(program.run_decompositions(rules))
 
 
@@ -269,7 +269,7 @@ def _groups(constant: Any) -> Any:
     # The axes of a mesh follow.
     meshes = constant._layout.remap_to_tensor(constant._rank_map)
     lines = (meshes.movedim(n + 1, -1).reshape(-1, constant.size(n)) for n in range(constant.ndim))
-    lists = (map(sorted, line.tolist()) for line in lines)  # torch sorts ranks in a group
+    lists = (map(sorted, line.tolist()) for line in lines)  # torch sorts a group's ranks
     return tuple(_ranks(constant.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
 
 

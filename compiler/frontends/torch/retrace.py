@@ -72,7 +72,7 @@ def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
 _FOREIGN: Mapping[str, Callable[..., Any]] = {
     "transformers.grouped_mm_fallback.default": _grouped_rows
 }
-_CPU = torch.empty(0).device  # where tensors of all devices are traced
+_CPU = torch.empty(0).device  # the device on which tensors of all devices are traced
 _LARGEST = 1 << 31
 _TRACED = "traced by torch: "  # prefix of names of constants that torch's rules add
 

@@ -98,7 +98,7 @@ def _rotary(ctx: NodeContext) -> Results:
         split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
-    if places.rank == 1:  # a single number: the first position of every sequence
+    if places.rank == 1:  # `places` is one number, the first position of every sequence
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
     result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
@@ -184,7 +184,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     """
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
     packed = first if key is None else key
-    if packed.rank == 5:  # [batch, position, head, which, width]
+    if packed.rank == 5:  # [batch, position, head, query/key/value, width]
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")

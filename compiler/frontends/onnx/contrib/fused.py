@@ -112,7 +112,7 @@ def _group_norm(ctx: NodeContext) -> Results:
     x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
-            if other.rank == 2 < x.rank:  # [image, channel]
+            if other.rank == 2 < x.rank:  # `other` is [image, channel]
                 other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:

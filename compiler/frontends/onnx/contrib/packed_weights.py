@@ -146,7 +146,7 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
         return levels if (levels == points).all() else points
     if ctx.input(3).dtype is not U8:
         raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
-    per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # fills the row's last byte
+    per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # levels in the whole bytes of a row
     data = _rows_of_bytes(ctx, 3, "the zero points", shape[0], per_row, dtype.bits)
     return _elements(data, (shape[0], per_row), dtype)[:, : shape[1]]
 

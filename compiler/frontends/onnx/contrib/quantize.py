@@ -167,8 +167,9 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
         if zero is None:
             zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
+    # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # without padding
+        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
     return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 

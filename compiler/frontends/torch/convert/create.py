@@ -30,7 +30,7 @@ def _arange(ctx: CallContext) -> Operand:
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
 
 
-_LONGEST = 1 << 24  # more numbers are computed at run time, not stored
+_LONGEST = 1 << 24  # longer sequences are computed at run time, not stored
 
 
 def counted(ctx: CallContext, size: Index) -> Operand:

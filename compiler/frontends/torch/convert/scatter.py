@@ -240,7 +240,8 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
         return x
     row, column = grid(ctx, rows, columns)
     is_diagonal = (row + ctx.constant(offset)).equals(column)
-    # The elements of the diagonal are counted along the axis that starts at it.
+    # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
+    # column.
     along = column if offset < 0 else row
     last = ctx.size_scalar(source.shape[-1] - 1)
     place = ctx.expand(ctx.emit("min", along, last), (rows, columns))

@@ -18,9 +18,9 @@ _LANCZOS = (
     -176.61502916214059, 12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6,
     1.5056327351493116e-7,
 )  # fmt: skip
-# B(2k) / 2k: the asymptotic series of the digamma function.
+# The coefficients B(2k) / 2k of the digamma function's asymptotic series, with Bernoulli numbers B.
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
-_SHIFT = 8  # for arguments from 8 on, this series has 15 digits
+_SHIFT = 8  # the shift of arguments: from 8 on, this series has 15 digits
 _NEWTON = 3
 
 
@@ -54,7 +54,8 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
     """Returns the derivative of log gamma.
 
-    It is an asymptotic series after a shift of the argument. Arguments below 1/2 are reflected.
+    The asymptotic series gives it for the argument plus `_SHIFT`; a recurrence steps back to the
+    argument. Arguments below 1/2 are reflected.
     """
     low = x < 0.5
     reflected = ctx.where(low, 1 - x, x)
