@@ -228,9 +228,9 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
             self.register_buffer(f"owned_{number}", arguments[number].detach())
         self._owned = owned
 
-    def forward(self, *tensors: Any) -> Any:
+    def forward(self, *given: Any) -> Any:
         arguments: list[Any] = list(self._fixed)
-        for number, tensor in zip(self.order, tensors, strict=True):
+        for number, tensor in zip(self.order, given, strict=True):
             arguments[number] = tensor
         for number in self._owned:
             arguments[number] = getattr(self, f"owned_{number}")
