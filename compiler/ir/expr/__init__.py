@@ -58,11 +58,12 @@ from tcc.ir.types import DType, TensorType, integer_limits
 
 @frozen
 class Monoid:
-    """An associative, commutative combination of tuples with an identity.
+    """An associative, commutative combination of two tuples of n components, with an identity.
 
-    `identity(dtypes)` returns literals, `combine(dtypes)` scalars over `Arg`s: the old components
-    have the numbers 0..n-1, the new ones n..2n-1.  `parts` names the monoids of one component of
-    which the monoid is made; it is empty where components depend on each other.
+    `identity(dtypes)` returns the components of the identity as literals.  `combine(dtypes)`
+    returns the components of the combination as scalars, in which `Arg` 0..n-1 is the accumulated
+    tuple and `Arg` n..2n-1 the next tuple.  Where components are combined independently, `parts`
+    names the monoid of each component; else it is empty, as for argmax.
     """
 
     name: str
@@ -87,8 +88,11 @@ def _highest(dtype: DType) -> Scalar:
 
 
 def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
-    """Combines monoids of one component into one of several. Each of `parts` is the name, the
-    identity and the function of a monoid."""
+    """Returns the monoid that combines each component independently.
+
+    Each of `parts` describes a component: the name of its monoid, the identity, and the name of the
+    scalar function that combines two values.
+    """
     count = len(parts)
 
     def combine(d: tuple[DType, ...]) -> Scalars:
@@ -126,7 +130,7 @@ _SIMPLE = (
     ("max", _lowest, "max"),
     ("min", _highest, "min"),
 )
-# Two simple monoids together are a monoid too: `max_min`.
+# A tuple of two independent components is a monoid too, such as `max_min`.
 MONOIDS = MappingProxyType(
     {
         m.name: m
@@ -231,8 +235,10 @@ class ExprBuilder:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
     def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """Returns a variable that stands for a data-dependent index in `[0, size)`, and its
-        binding: the pair of the variable and `scalar`, its value."""
+        """Returns (index, binding) for a data-dependent index in `[0, size)`.
+
+        `index` is a new variable. `binding` is the pair of this variable and `scalar`, its value.
+        """
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
         return index, (free_vars(index)[0], scalar)
@@ -280,7 +286,7 @@ def _vars(indices: Indices) -> Vars:
 
 
 def reads(stage: Stage) -> tuple[Read, ...]:
-    """Returns every read of the stage's body, each once, in evaluation order."""
+    """Returns the distinct reads of the stage's body, in evaluation order."""
     return _reads(stage.body)
 
 
@@ -320,10 +326,10 @@ def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
 
 
 def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
-    """Inserts `stages` before stage `at`; later stages get higher numbers.
+    """Returns `expr` with `stages` inserted before stage `at`; later stages get higher numbers.
 
-    The references in `stages` already use the numbers of the result. If `at` is 0, the later stages
-    may read stage -1, which becomes the last of `stages`.
+    The references in `stages` already use the stage numbers of the result. If `at` is 0, later
+    stages may refer to stage -1; the result refers to the last of `stages` instead.
     """
 
     def later(ref: StageRef) -> StageRef:

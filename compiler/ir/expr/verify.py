@@ -65,7 +65,10 @@ def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
 
 
 def _scope(index: Index, scope: set[Var]) -> Iterator[str]:
-    """Yields the iterators of `index` that are not in scope; sizes always are."""
+    """Yields a problem for each iterator of `index` that is not in `scope`.
+
+    Size symbols are in scope everywhere.
+    """
     for var in free_vars(index):
         if var.extent is not None and var not in scope:
             yield f"{var.key} is not an iterator here"

@@ -60,7 +60,7 @@ def with_sizes(graph: Graph, sizes: Substitution) -> Graph:
 
 
 class _Rebuild:
-    """One sweep over a graph and its bodies; `replaced` are the nodes that were replaced."""
+    """Rebuilds a graph and its bodies once; `replaced` lists the nodes that were replaced."""
 
     def __init__(self, visit: Visit, sizes: Substitution | None = None) -> None:
         self._visit, self._sizes = visit, sizes or {}
@@ -98,7 +98,12 @@ class _Rebuild:
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:
-    """True if every output of the graph among the results can be renamed after the replacement."""
+    """True if `results` may replace the node's results.
+
+    A graph output in `fixed` gives its name to its replacement. So the replacements of such outputs
+    must be distinct, and none may be in `occupied`, whose values keep their names. Raises
+    InternalError if the replacement changes element types or ranks.
+    """
     types = [(v.type.dtype, v.type.rank) for v in results]
     if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:
         raise InternalError(
@@ -113,10 +118,10 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set
 def _keep(
     b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str], *, inferred: bool
 ) -> Values:
-    """Appends the node with other inputs and returns its results.
+    """Appends a copy of the node with the inputs `inputs` and returns its results.
 
-    `inferred`: the node's types were inferred from its own attributes. Then no types are inferred
-    again if the new inputs have the types of the old ones.
+    `names` are the names of the results. With `inferred`, the types of the node's results fit its
+    attributes; then they are inferred again only if the types of the inputs change.
     """
     new, old = ([None if v is None else v.type for v in values] for values in (inputs, node.inputs))
     types = tuple(v.type for v in node.outputs)
@@ -153,7 +158,7 @@ def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
 
 
 def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
-    """Returns `node` with every body replaced; itself where none changes."""
+    """Returns `node` with every body replaced; `node` itself if no body changes."""
     if not bodies(node):
         return node
     new = replace(node, attrs=map_bodies(node.attrs, change))
