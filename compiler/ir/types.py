@@ -33,7 +33,7 @@ class DTypeKind(Enum):
 
 @frozen
 class DType:
-    """One element type.
+    """An element type.
 
     `bits` is the width in inputs and outputs, where elements below a byte are packed from the
     lowest bits up (4 for int4, 8 for bool).  Inside a program each element has its own byte, in its
@@ -57,8 +57,10 @@ class DType:
 
     @property
     def stored(self) -> DType:
-        """The type as which host functions read elements in memory: a byte for elements of fewer
-        bits."""
+        """The type that host functions use to read elements in memory.
+
+        It is i8 or u8 for elements below a byte, else this type.
+        """
         if not self.is_packed:
             return self
         return DTYPES["i8" if self.kind is DTypeKind.INT else "u8"]
@@ -70,7 +72,7 @@ class DType:
 
     @property
     def is_narrow(self) -> bool:
-        """True if the type is for storage: it is converted and moved, but not computed with."""
+        """True if ops only convert and move values of this type and do not compute with it."""
         return self.bits < 8 or (self.is_float and self.bits == 8)
 
     @property
