@@ -10,8 +10,9 @@ that kind.  The text omits `{word field:kind}`, including the word, where the fi
 absent value.
 
 An instruction is encoded as words in this order: its code, the fields with a single value, the
-lengths of all lists, the items of all lists, and the bodies, each after its length.  Fields of one
-sort keep the order of the class.  A program without groups has no words for fields of kind GROUP.
+lengths of all lists, the items of all lists, and the bodies, each after the number of its
+instructions.  Fields of one sort keep the order of the class.  A program without groups has no
+words for fields of kind GROUP.
 """
 
 import re
