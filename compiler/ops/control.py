@@ -137,7 +137,8 @@ def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
 def _check_same(due: Types, actual: Types, what: str) -> None:
     """Checks that two lists of types agree.
 
-    The numbers, element types and ranks must be equal, and so must dims that are constant in both.
+    The lists must have equal lengths, and each pair of types must have equal element types, ranks
+    and constant dims. A symbolic dim agrees with any dim. Raises ValueError otherwise.
     """
     if len(due) != len(actual):
         raise ValueError(f"{len(due)} values are due, there are {len(actual)}")

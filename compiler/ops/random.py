@@ -32,11 +32,11 @@ _LOW = 0xFFFFFFFF
 
 @frozen
 class RandomBitsAttrs:
-    """`shape` is that of the result; `half` and `count` say which random bits an element has.
+    """`shape` is the shape of the result; `half` and `count` select the random bits of an element.
 
-    The generator gives four words. `half` 0 selects the first two, 1 the last two. An element has
-    the `count` highest bits of 64: the second selected word is the high half, the first the low
-    half.
+    The generator gives four words of 32 bits. `half` 0 selects the first two, 1 the last two. They
+    form a number of 64 bits with the second selected word as its high half. An element is the
+    `count` highest bits of this number.
     """
 
     shape: Shape
@@ -46,7 +46,7 @@ class RandomBitsAttrs:
 
 @frozen
 class StreamAttrs:
-    """`number` is the number that the node returns."""
+    """`number` is the stream number that the node returns."""
 
     number: int
 
@@ -120,7 +120,8 @@ def _number(_types: Types, _attrs: Any) -> OutTypes:
 def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
     """Returns the op-table row of an op without operands.
 
-    Its reference knows neither run nor loop, and returns the attribute `number`, or 0 without one.
+    The reference returns the attribute `number`, or 0 if there is none. It does not know the run's
+    seed or the loop's trip: `evaluate_graph` evaluates the ops that return them.
     """
 
     def reference(_: Arrays, attrs: Any) -> OutArrays:

@@ -46,7 +46,7 @@ from tcc.ir.tile import Guard, If, TileLoop, guards_at
 
 @frozen
 class IndexFacts:
-    """What is known about indices at a point of a kernel.
+    """Facts about the variables of indices at a point of a kernel.
 
     `values` has equal expressions for some variables; an expression may use the variables before
     it.  `conditions` are further conditions that hold here.  The lower bound of a condition may be

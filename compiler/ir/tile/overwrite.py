@@ -1,6 +1,6 @@
 """Decides whether a kernel may store a result in the memory of an operand.
 
-    %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]      x and y may share memory
+    %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]    x and y may share memory
 
 It may if every load of the operand precedes, in the same body, a store of the same lanes to the
 same positions, and if no element is stored twice.  Then the run of the body that replaces an

@@ -1,4 +1,4 @@
-"""Activation functions: formulas of ONNX operators, rearranged so that overflow does no harm."""
+"""Activation functions: ONNX's formulas, rewritten so that overflow gives no wrong result."""
 
 import math
 from collections.abc import Callable

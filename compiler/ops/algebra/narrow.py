@@ -102,7 +102,7 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
 
 
 def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
-    """Computes the same as `narrowed`, in NumPy."""
+    """Returns `x` converted to the narrow type `attrs.to`, by NumPy."""
     with np.errstate(all="ignore"):
         value = x.astype(np.float32)
         if attrs.to is not F8E8M0:

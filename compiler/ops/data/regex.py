@@ -125,7 +125,7 @@ class _Net:
                 return self._repeat(part, least, most)
 
     def _append(self, last: int, part: Node) -> int:
-        """Builds a part behind the place `last`; returns the part's last place."""
+        """Adds the places of `part` so that it begins at `last`; returns the part's last place."""
         start, end = self.build(part)
         self.free[last].append(start)
         return end
@@ -275,7 +275,7 @@ def _determine(net: _Net, first: int, last: int) -> Automaton:
     classes, samples = _byte_classes(net, builder.bounded)
     builder.number(_State(builder.closure({first}), False, True))
     moves, accepts = [], []
-    for state in builder.order:  # the list grows during the loop
+    for state in builder.order:  # `row` appends new states during the loop
         accepts.append(last in builder.ready(state, False, END))
         moves.append(builder.row(state, samples))
     table = np.array(moves, np.int32).reshape(len(moves), len(samples))
@@ -287,9 +287,10 @@ def _in_word(byte: int) -> bool:
 
 
 def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
-    """Returns the class of each byte, and a sample byte of each class.
+    """Returns (classes, samples): the class of each byte, and a byte of each class.
 
-    No step distinguishes bytes of one class.
+    Bytes of one class are in the same byte ranges of `net`, so an automaton needs one transition
+    for the class. If `bounded`, the class also decides whether a byte belongs to a word.
     """
     cuts = {0, *(boundary for low, high in WORD if bounded for boundary in (low, high + 1))}
     for steps in net.steps:

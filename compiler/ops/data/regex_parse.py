@@ -374,7 +374,8 @@ class _Reader:
             else:
                 items += low
         self.at += 1
-        ranges = self._set(tuple(items)).ranges  # cases are added before the negation
+        # The other cases of letters are added before the negation, so that (?i)[^a] excludes A.
+        ranges = self._set(tuple(items)).ranges
         return _without(ranges) if negated else ranges
 
     def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:
