@@ -7,7 +7,7 @@ ELF image or are in a side file.  The file with the weights ends with a trailer 
 
 import struct
 
-# The version of kernel ABI, program form and manifest together; other versions are refused.
+# The common version of kernel ABI, program form and manifest; loaders refuse other versions.
 ABI_VERSION = 3
 MANIFEST_SECTION = ".tcc.manifest"
 # The section of a variant's encoded program; the variant's number is appended to the name.  A zero

@@ -39,7 +39,7 @@ class FloatFormat:
 
     @property
     def sign(self) -> int:
-        """The sign bit."""
+        """The value of the sign bit in a code, such as 0x80."""
         return 1 << (self.bits - 1)
 
     @property

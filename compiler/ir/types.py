@@ -21,7 +21,7 @@ from tcc.known import all_known
 
 
 class DTypeKind(Enum):
-    """The kind of arithmetic of a type."""
+    """The kind of values of an element type."""
 
     BOOL = "bool"
     INT = "int"
@@ -93,7 +93,7 @@ class DType:
 
 
 def _integers(*widths: int) -> Iterator[DType]:
-    """Yields signed integers of these widths, then unsigned ones."""
+    """Yields the signed integer types of these widths in bits, then the unsigned types."""
     for letter, kind, dlpack in (("i", DTypeKind.INT, 0), ("u", DTypeKind.UINT, 1)):
         for bits in widths:
             carrier = np.dtype(f"{letter}{max(bits // 8, 1)}")

@@ -3,8 +3,8 @@
 Bodies read values of enclosing graphs directly (`tcc.ir.graph.captures`). `tcc.ir.graph.evaluate`
 defines the meaning of these ops, because it evaluates graphs.
 
-Iterations or branches may return results of different sizes. The importer then writes new size
-symbols into `types`, and the run binds them.
+Iterations or branches may return results of different sizes. Then the importer writes new size
+symbols into the `types` of the outputs, which get their values at run time.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,9 @@ class LoopAttrs:
 class ScanAttrs:
     """`body` maps (states..., slices...) to (states..., rows...).
 
-    The last `num_scan_inputs` operands are sliced along `input_axes`, from the end where
-    `input_reverse`. Rows are stacked along `output_axes`, prepended where `output_reverse`.
+    The last `num_scan_inputs` operands are sliced. The n-th of them is sliced along axis
+    `input_axes[n]`, from the last slice to the first if `input_reverse[n]`. The n-th kind of rows
+    is stacked along axis `output_axes[n]`, in reverse order if `output_reverse[n]`.
     """
 
     body: Graph

@@ -1,4 +1,4 @@
-"""Random bits: a pure function of a seed, a stream and the number of an element.
+"""Random bits: a pure function of a seed, a stream number and the position of an element.
 
     seed    the run's seed, an i64; each iteration of a loop has a seed of its own
     stream  an i64 that differs between the random nodes of a model
@@ -7,9 +7,9 @@ The generator is Philox4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Par
 numbers: as easy as 1, 2, 3", 2011). The seed is its key; its counter is the element and the stream,
 64 bits each.
 
-Elements are independent, so threads, tiles, targets and ranks do not change a number, and several
-kernels may recompute the same number. The ops without operands are opaque: no pass folds or merges
-them or results computed from them.
+An element does not depend on other elements. So it is the same for all numbers of threads, tiles
+and ranks and on all targets, and several kernels may recompute it. The ops without operands are
+opaque: no pass folds or merges them or the results computed from them.
 """
 
 from collections.abc import Iterator

@@ -194,7 +194,7 @@ def first_shape(types: Types) -> Shape:
 def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
     """Raises ValueError unless `shape` broadcasts to `target` without enlarging it.
 
-    `operand` is the number of the operand that has the shape.
+    `operand` is the position of the operand with this shape, for messages.
     """
     what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
     if len(shape) > len(target):

@@ -12,7 +12,7 @@ from tcc.ops.shapes import required
 
 @frozen
 class RequireAttrs:
-    """`left` must equal `right`, or may also be 1 if `or_one`.
+    """The size `left` must equal the size `right`; with `or_one` it may also be 1.
 
     `reason` says why, as a clause that can follow "because".
     """

@@ -8,9 +8,10 @@
       s[i]    = sum(k: 0..n)  exp(x[i, k] - m[i])
       y[i, j] = exp(x[i, j] - m[i]) / s[i]
 
-A stage defines, for every point of `iters`, the monoid sum of `body` over all points of `reduce`
-(the body itself where there is no reduction).  Reductions have no defined order; over an empty
-range they give the monoid's identity.  Stages read operands of the node and earlier stages.
+At every point of `iters`, the value of a stage is the monoid's combination of `body` over all
+points of `reduce`, or `body` itself if the stage has no monoid.  Reductions have no defined order;
+over an empty range they give the monoid's identity.  Stages read operands of the node and earlier
+stages.
 """
 
 from collections.abc import Callable
@@ -147,9 +148,9 @@ MONOIDS = MappingProxyType(
 class Stage:
     """A definition of one tensor, or of one tensor per component of the monoid.
 
-    `iters` span the result; `monoid` combines over `reduce`.  `body` has one scalar per component
-    (one without a monoid).  The stage's tensors have the scalars' dtypes and the iterators' extents
-    as shape.
+    `iters` are the iterators of the result, and `reduce` the iterators over which `monoid`
+    combines.  `body` has a scalar for each component, or a single scalar without a monoid.  A
+    component has its scalar's dtype; the extents of `iters` are its shape.
     """
 
     iters: Vars
@@ -175,9 +176,10 @@ class Stage:
 
 @frozen
 class Expr:
-    """Stages over operands of types `params`; `outputs` names the node's results in order.
+    """The meaning of a node: a list of stages.
 
-    `params` has one entry per operand of the node, None for an optional one that is absent.
+    `params` has the type of each operand of the node, None for an absent optional operand.
+    `outputs` are the stages' components that are the node's results, in order.
     """
 
     params: tuple[TensorType | None, ...]
@@ -216,11 +218,11 @@ class ExprBuilder:
         self._count = 0
 
     def point(self, tensor: TensorType) -> Indices:
-        """Returns new iterators over the elements of a tensor."""
+        """Returns a new iterator for each axis of a tensor."""
         return self.iters(*tensor.shape)
 
     def iters(self, *extents: IndexLike) -> Indices:
-        """Returns new iterators over `[0, extent)`."""
+        """Returns a new iterator over `[0, extent)` for each extent."""
         first = self._count
         self._count += len(extents)
         return tuple(iterator(f"i{first + n}", size) for n, size in enumerate(extents))
@@ -250,12 +252,16 @@ class ExprBuilder:
         over: Indices = (),
         monoid: str | None = None,
     ) -> StageRef:
-        """Appends a stage and returns its first component."""
+        """Appends a stage and returns its first component.
+
+        `iters` are the iterators of the result, and `over` the iterators that `monoid` reduces.
+        `body` has a scalar for each component.
+        """
         self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
         return StageRef(len(self._stages) - 1)
 
     def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:
-        """Appends a stage that sums `value`."""
+        """Appends and returns a stage that sums `value` over the iterators `over`."""
         return self.stage(iters, value, over=over, monoid="sum")
 
     def done(self, *outputs: StageRef) -> Expr:
@@ -269,7 +275,10 @@ class ExprBuilder:
         over: Indices = (),
         monoid: str | None = None,
     ) -> Expr:
-        """Appends the last stage and returns the expression whose result is its first component."""
+        """Appends the last stage; returns the expression whose result is its first component.
+
+        The arguments mean the same as in `stage`.
+        """
         return self.done(self.stage(iters, *body, over=over, monoid=monoid))
 
     def _dtype(self, source: Source) -> DType:

@@ -1,7 +1,8 @@
 """Evaluates expressions with NumPy: the executable meaning of `ir.expr`.
 
-Obvious rather than fast: a stage is computed on the whole grid of its iterators at once, with
-reduced dimensions last.  Grids that would not fit in memory are cut along the first iterator.
+The code is simple rather than fast: a stage is computed at all points of its iterators at once,
+with the reduced iterators as the last axes.  Large grids are computed in parts along the first
+iterator.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,10 +37,10 @@ _SMALL = 1 << 12
 def evaluate_expr(
     expr: Expr, operands: Arrays, sizes: Mapping[str, int] | None = None
 ) -> OutArrays:
-    """Returns the arrays of `expr.outputs` for arrays of the operands and values of the size
-    symbols.
+    """Returns the arrays of `expr.outputs`.
 
-    Raises IndexError where a read without `fill` leaves its source, except under a branch of
+    `operands` are the arrays of the operands, and `sizes` the values of the size symbols by name.
+    Raises IndexError if a read without `fill` is outside its source, except under a branch of
     `select`: there the read returns NaN, or the largest integer.
     """
     env = dict(sizes or {})

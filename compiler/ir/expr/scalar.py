@@ -83,7 +83,7 @@ class Const(_Arithmetic):
 
 @entity
 class IndexValue(_Arithmetic):
-    """An integer expression of iterators and sizes as an element of `dtype`."""
+    """The value of an index expression of iterators and sizes, as an element of `dtype`."""
 
     index: Index
     dtype: DType
@@ -139,14 +139,17 @@ class Cast(_Arithmetic):
 
 @entity
 class Arg(_Arithmetic):
-    """A free operand: in a monoid's `combine`, the old (0..n-1) and new (n..2n-1) components."""
+    """An operand that the scalar's user supplies, by its number.
+
+    In a monoid's `combine`, 0..n-1 are the accumulated components and n..2n-1 the next ones.
+    """
 
     number: int
     dtype: DType
 
 
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
-Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
+Term: TypeAlias = "Scalar | Index | bool | int | float"  # what Python operators of scalars accept
 Scalars: TypeAlias = tuple[Scalar, ...]
 Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-dependent index variables
 
@@ -186,8 +189,8 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 def _pow(a: Any, b: Any) -> Any:
     x = np.asarray(a)
     if x.dtype.kind in "iu":
-        # Negative integer exponents truncate towards zero, as C's cast of the real power does. For
-        # 1 and -1 only the parity of the exponent counts.
+        # A power with a negative exponent is the real power truncated towards zero. It is 0 unless
+        # the base is 1 or -1, whose powers depend only on the parity of the exponent.
         negative = np.asarray(b) < 0
         power = x ** np.where(negative, np.asarray(b) & 1, b)
         return np.where(negative & (np.abs(x) != 1), 0, power)
@@ -282,7 +285,7 @@ def index_value(index: IndexLike, dtype: DType) -> IndexValue:
 
 
 def lifted(term: Term, dtype: DType) -> Scalar:
-    """Returns a number or an index as an element of `dtype`; a scalar unchanged."""
+    """Returns a number or an index as an element of `dtype`; returns a scalar unchanged."""
     if isinstance(term, Index):
         return index_value(term, dtype)
     return literal(term, dtype) if isinstance(term, int | float) else term
@@ -315,7 +318,10 @@ def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
 
 
 def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
-    """Returns `node` at other indices; `indirect` binds their data-dependent variables."""
+    """Returns the read `node` at the indices `indices`.
+
+    `indirect` binds their data-dependent variables to scalars.
+    """
     return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 
 
@@ -355,7 +361,7 @@ def children(scalar: Scalar) -> Scalars:
 
 
 def indices_in(scalar: Scalar) -> Indices:
-    """Returns the indices that a scalar's own node holds, without those of its operands."""
+    """Returns the indices of a read or of an `IndexValue`, without those in its operands."""
     match scalar:
         case Read():
             return scalar.indices

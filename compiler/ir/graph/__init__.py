@@ -99,7 +99,11 @@ class ConstantStore:
         self._sources: dict[str, tuple[str, ...]] = {}
 
     def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
-        """Stores a contiguous read-only view or copy of `array` and returns its handle."""
+        """Stores a contiguous read-only view or copy of `array` and returns its handle.
+
+        `dtype` is the element type, or None for the type of `array.dtype`. `sources` names the
+        constants of the source model from which the array was computed.
+        """
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
@@ -120,7 +124,7 @@ class ConstantStore:
         return self._arrays[handle.digest]
 
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
-        """Adds an array of another store, without a copy."""
+        """Adds the array with `handle` in the store `other`, and its sources, without a copy."""
         self._arrays.setdefault(handle.digest, other.get(handle))
         self._add_sources(handle.digest, other.sources(handle))
 
@@ -139,7 +143,7 @@ class ConstantStore:
 
 @entity
 class Graph:
-    """A model or a body.  Verified by `tcc.ir.graph.verify.verify_graph`."""
+    """A model, or a body of If, Loop or Scan; `verify_graph` verifies it."""
 
     name: str
     inputs: Values
@@ -439,8 +443,8 @@ def carrier(array: Any, dtype: DType) -> Array:
         up += bits
         up += 0x7FFF
         if np.isnan(data).any():
-            # Set a high payload bit, so that a NaN whose payload lies in the dropped half stays
-            # NaN.
+            # Set a high bit of the payload. Otherwise a NaN that has payload bits in the lower half
+            # only would become an infinity.
             up = np.asarray(np.where(np.isnan(data), bits | 0x400000, up))
         up &= np.uint32(0xFFFF0000)
         return np.asarray(up).view(np.float32)

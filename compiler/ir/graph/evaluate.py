@@ -62,11 +62,11 @@ def evaluate_graph(
 
 
 def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -> list[str]:
-    """Adds the symbols' values from the arrays' shapes to `sizes`; returns messages of
-    contradictions.
+    """Adds the values of symbols, which follow from the arrays' shapes, to `sizes`.
 
-    Dimensions that are one symbol come first, then dimensions linear in one unbound symbol (`2*n`).
-    A dimension that stays unknown is not checked.
+    Returns a message for each type, rank or size that does not fit. Dimensions that are a symbol
+    are bound first, then dimensions that are linear in a single unbound symbol, such as `2*n`. A
+    dimension whose value is still unknown then is not checked.
     """
     problems: list[str] = []
     dims: list[tuple[Value, int, Index, int]] = []

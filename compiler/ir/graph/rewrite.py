@@ -1,4 +1,4 @@
-"""Rebuilds graphs: the functions that passes share.
+"""Rewrites graphs: functions that many passes use.
 
 `rebuild` copies a graph node by node; a visitor may replace a node's results by other values.
 `apply_rules` applies local rules until none matches.  Both enter bodies, keep the names of inputs
@@ -36,12 +36,12 @@ Visit: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Replacement]
 def rebuild(graph: Graph, visit: Visit) -> Graph:
     """Returns a copy of `graph` in which `visit` may replace the results of each node.
 
-    `visit(builder, node, inputs)` returns the new values of the node's results, or None to keep the
-    node. `node` has the old values but rebuilt bodies; `inputs` are the new values. Nodes that
-    `visit` adds without a location get the node's.
+    `visit(builder, node, inputs)` returns the values that replace the node's results, or None to
+    keep the node. `node` is the old node with rebuilt bodies; `inputs` are its inputs in the new
+    graph. Nodes that `visit` adds without a location get the location of `node`.
 
-    Outputs of the graph keep their names. A node is kept, whatever `visit` returns, if an output
-    would otherwise become an input or another output.
+    Outputs of the graph keep their names. So a node is kept, whatever `visit` returns, if an output
+    of the graph would be replaced by an input or by the replacement of another output.
     """
     return _Rebuild(visit).graph(graph, None, {})
 
@@ -54,8 +54,10 @@ def rewritten(graph: Graph, visit: Visit) -> Graph:
 
 
 def with_sizes(graph: Graph, sizes: Substitution) -> Graph:
-    """Returns `graph` with symbols replaced in types of inputs and in attributes, also in
-    bodies."""
+    """Returns `graph` with size symbols replaced in the types of inputs and in attributes.
+
+    Bodies are changed too, and all types are inferred again.
+    """
     return _Rebuild(lambda *_: None, sizes).graph(graph, None, {})
 
 
@@ -138,10 +140,10 @@ def _keep(
 
 
 def inlined(b: GraphBuilder, body: Graph) -> Values:
-    """Adds the nodes of `body`, a body without inputs, to the enclosing graph's builder.
+    """Adds copies of the nodes of `body`, which has no inputs, to the enclosing graph's builder.
 
-    Returns the values of the body's results.  They are distinct and computed by the added nodes,
-    except constants and values of the enclosing graph.
+    Returns the new values of the body's outputs. Outputs that nodes of the body compute have
+    distinct new values; an output may also be a constant or a value of the enclosing graph.
     """
     new: dict[Value, Value] = {}
     for value, handle in body.constants.items():
@@ -152,7 +154,7 @@ def inlined(b: GraphBuilder, body: Graph) -> Values:
 
 
 def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
-    """Returns `attrs` with every body replaced."""
+    """Returns `attrs` with `change(body)` in place of every body in its fields."""
     changed = {name: change(getattr(attrs, name)) for name in body_fields(attrs)}
     return replace(attrs, **changed) if changed else attrs
 

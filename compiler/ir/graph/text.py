@@ -1,4 +1,4 @@
-"""Text of graphs and expressions; tests read it back to the same text.
+"""The text of graphs and expressions, which tests parse back.
 
     size b in [1,64] divisor 4
     graph main(%x : f32[b,64]) {
@@ -13,8 +13,9 @@
       return s1
     }
 
-Operands of an expression are `p0, p1, ...`, component c of stage n is `sN` or `sN.c`; a scalar used
-more than once in a stage is bound by `let`.  Names that are not words are quoted as in JSON.
+Operands of an expression are `p0, p1, ...`.  Component 1 of stage 2 is `s2.1`, and component 0 is
+`s2`.  A scalar that is used more than once in a stage is named by `let`.  Names that are not words
+are quoted as in JSON.
 """
 
 import json

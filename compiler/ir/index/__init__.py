@@ -6,9 +6,9 @@
 Semantics: mathematical integers; `//` and `%` round as in Python; divisors are positive (the
 importer refuses others).  Equal expressions in normal form are one object.
 
-A `Var` is a size symbol or a loop iterator.  It has the facts with which the simplifier proves that
-`(64*h + d) // 64` is `h` (an inclusive range, a divisor, for an iterator its extent), and the size
-that prices assume for a symbol.  Two vars are the same when name *and* facts agree.
+A `Var` is a size symbol or a loop iterator.  Its facts are an inclusive range, a divisor, an
+iterator's extent, and the size that kernel prices assume for a symbol.  The simplifier proves by
+them that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts are equal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Remainder:
 
 @entity
 class Extremum:
-    """`min(a, b)` or `max(a, b)` by `which`."""
+    """`min(a, b)` if `which` is "min", else `max(a, b)`."""
 
     which: str
     a: Index
@@ -311,8 +311,8 @@ def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """Returns `index // factor`, where `factor` divides every coefficient. The constant is divided
-    and rounded down."""
+    """Returns `index // factor`, where `factor` divides every coefficient but maybe not the
+    constant."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
@@ -345,7 +345,7 @@ def as_int(index: IndexLike) -> int | None:
 
 @lru_cache(1 << 16)
 def bounds(index: Index) -> _Bounds:
-    """Returns inclusive integer bounds from the facts of the variables; None where unbounded."""
+    """Returns inclusive bounds (lo, hi) from the ranges of the variables; None if unbounded."""
     lo: int | None = index.const
     hi: int | None = index.const
     for monomial, coeff in index.terms:
@@ -397,7 +397,7 @@ def _atom_bounds(atom: Atom) -> _Bounds:
 
 
 def nonnegative(index: Index) -> bool:
-    """True if `index >= 0` is certain wherever its iterators have a value."""
+    """True if `index >= 0` is certain for all values of its iterators."""
     if (low := bounds(index)[0]) is not None and low >= 0:
         return True
     lower = _limit(index, up=False, cancel=False)

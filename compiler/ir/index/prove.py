@@ -26,13 +26,13 @@ _MOST_CASES = 256  # a proof fails after this many cases; real models need some 
 
 @lru_cache(1 << 14)
 def inside(index: Index, extent: IndexLike) -> bool:
-    """True if `0 <= index < extent` is proved wherever the iterators of `index` have a value."""
+    """True if `0 <= index < extent` is proved for all values of the iterators."""
     return at_most(const(0), index) and at_most(index, as_index(extent) - 1)
 
 
 @lru_cache(1 << 14)
 def at_most(a: Index, b: Index) -> bool:
-    """True if `a <= b` is proved wherever the iterators of both have a value."""
+    """True if `a <= b` is proved for all values of the iterators of both."""
     return _proved(a, b, iter(range(_MOST_CASES)))
 
 

@@ -8,17 +8,18 @@ into the artifact's kernel table; there are no addresses.
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
              | PlanArena | Collective | Wait
 
-Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
-arena and symmetric ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end
-of the run or their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and
-offsets are bytes.  The host computes sizes and nothing else.
+Semantics.  A register is written before it is read.  The `Place` of a buffer determines its
+address.  Ranges of the arena and the symmetric arena are valid for the whole run.  `Dynamic` memory
+is valid from its `Allocate` to the next `Allocate` of the same buffer or the end of the run.  A
+`View` instruction sets the address of an `Alias`.  Sizes and offsets are in bytes.  The host
+computes nothing but sizes.
 
 The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
-writes all registers that the arenas need (size; offset and size of every range), and no later
-instruction changes them.  After the prologue the arenas are allocated and their buffers get
-addresses. Kernels may rely on 64-byte aligned arenas, state, scratch and dynamic memory, and on
-weights as aligned as their offsets; the caller's arrays are aligned to one element.
-`verify_program` proves all this.
+writes the registers with the sizes of the arenas and with the offset and size of every range in
+them, and no later instruction changes these registers.  The arenas are allocated after the
+prologue.  Kernels may rely on an alignment of 64 bytes for arenas, state, scratch and dynamic
+memory, and on weights as aligned as their offsets.  The caller's arrays are aligned to their
+element type.  `verify_program` proves these rules.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class Relation(Enum):
 
 
 class CollectiveKind(Enum):
-    """The operations that the ranks of a comm do together; tcc_comm.h defines a function for
-    each."""
+    """The operations in which the ranks of a comm exchange data.
+
+    tcc_comm.h declares a function for each.
+    """
 
     ALL_REDUCE = 0
     REDUCE_SCATTER = 1
@@ -86,7 +89,7 @@ class CollectiveKind(Enum):
 
 
 class Reduction(Enum):
-    """The combination of the ranks' elements, with the numbers of tcc_comm_reduction."""
+    """The ways to combine the elements of all ranks, with the values of tcc_comm_reduction in C."""
 
     SUM = 0
     PROD = 1
@@ -147,7 +150,7 @@ class Symmetric:
 
 @frozen
 class State:
-    """Bytes that live as long as the instance; zero at creation."""
+    """Memory that belongs to the instance from its creation to its end; zero at first."""
 
     size: int
 

@@ -1,4 +1,4 @@
-"""Tile: one kernel as a program over blocks, the same for every target.
+"""Tile: a kernel as a program over blocks, in the same form for every target.
 
     kernel = buffers, sizes, parallel axes, body
     stmt   = Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout
@@ -26,10 +26,10 @@ sizes, the variables of enclosing loops and the block's *lane variables* l0, l1,
 Data-dependent indices are variables bound to integer blocks (`indirect`), which broadcast to the
 block's shape.
 
-A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill` and a store is
-dropped.  Guards are the only masks.  The remainder of a loop is blocks of smaller shapes.  On
-targets that mask lanes, the remainder of a loop of symbolic size is whole vectors, whose guards
-turn off the lanes behind the loop's end.
+A `Guard` is a condition that each lane of an access must meet.  In a lane that fails it, a load
+gives `fill`, and a store does nothing.  Guards are the only masks.  The remainder of a loop is
+computed by blocks of smaller shapes.  On targets with masked instructions, the remainder of a loop
+of symbolic size is computed by full vectors, whose guards exclude the lanes after the loop's end.
 
 A tile is one point of the parallel axes.  Tiles are independent; they may run in any order on any
 thread.  Within a tile, statements run in order.  `MemorySpace.LOCAL` buffers are private to a tile

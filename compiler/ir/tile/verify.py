@@ -1,9 +1,9 @@
-"""The verifier of tile kernels: every backend may rely on these facts.
+"""The verifier of tile kernels: every backend may rely on these properties.
 
-A block is defined once, before its uses and in their scope; shapes and element types agree in every
-statement; indices use the variables in scope; a tile stores to OUTPUT and LOCAL buffers only; local
-buffers have static sizes.  `tcc.ir.tile.access` proves that accesses are inside their buffers;
-unproved claims are returned.
+A block is defined once, before its uses, and is in scope there.  Shapes and element types agree in
+every statement.  Indices use variables in scope only.  A tile stores to OUTPUT and LOCAL buffers
+only, and LOCAL buffers have static sizes.  `tcc.ir.tile.access` proves that accesses are inside
+their buffers; claims without a proof are returned.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

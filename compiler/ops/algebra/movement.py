@@ -48,8 +48,8 @@ class TransposeAttrs:
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.
 
-    An axis of the input may have a symbolic size that differs from the one in `shape`. A run then
-    requires the size to be 1 or equal; a `require` node checks it.
+    An axis of the input may have a symbolic size that differs from the size in `shape`. Then a
+    `require` node checks at run time that the input's size is 1 or equal.
     """
 
     shape: Shape

@@ -60,7 +60,9 @@ _SCALES = (F32, F16, BF16)
 
 @frozen
 class QuantizeAttrs:
-    """`to` is the integer or narrow float type; with `saturate`, floats beyond its range saturate.
+    """`to` is the integer or narrow float type.
+
+    With `saturate`, values beyond its range become the nearest value of the type.
 
     The quotient by the scale is rounded to `precision`. A scale of rank 1 has an element for each
     position along `axis`. With a `block_size` above 0, the scale has x's rank, and each of its

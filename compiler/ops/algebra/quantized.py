@@ -247,7 +247,7 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
 
 
 def _not_none(scalar: Scalar | None) -> Scalar:
-    assert scalar is not None  # infer has checked that the operand is present
+    assert scalar is not None  # not None, because `infer` has checked it
     return scalar
 
 

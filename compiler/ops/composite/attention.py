@@ -1,7 +1,7 @@
 """Attention and rotary position embedding as single ops.
 
-Most models express both by many small ops. A model that has them as one operator gets one
-expression with the same stages.
+Most models express both by many small ops. If a model has them as single operators, their
+expressions have the same stages as the small ops.
 """
 
 import numpy as np

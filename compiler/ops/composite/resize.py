@@ -49,7 +49,7 @@ MODES = ("nearest", "linear", "cubic")
 
 @frozen
 class ResizeAttrs:
-    """How Resize maps and weighs elements.
+    """The attributes of Resize.
 
     `sizes` is the output shape. `scales` has one entry per axis: a number, or None. None means that
     the scale follows from the sizes, or that operand 1 has it (f64, one per axis; rounded to f32).

@@ -1,7 +1,8 @@
 """Indexing: elements selected by index tensors.
 
-A negative index counts from the end. An index outside its axis is an error of the model. It gives
-an unspecified element, but never an access outside the tensor: reads clamp it, scatters refuse it.
+A negative index counts from the end. An index outside its axis is an error of the model, but never
+causes an access outside the tensor: reads clamp the index, so they give an unspecified element, and
+scatters refuse it.
 """
 
 from typing import Any

@@ -174,7 +174,10 @@ def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yields the same as `_byte_ranges`, for code points whose UTF-8 forms have equal length."""
+    """Yields the UTF-8 forms of the code points from `low` to `high`, all of the same length.
+
+    A form is a sequence of byte ranges, as in `_byte_ranges`.
+    """
     first, last = chr(low).encode(), chr(high).encode()
     for tail in range(1, len(first)):
         # The range is split so that each byte after the first has one value or takes all values.
@@ -198,7 +201,7 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 class _State:
     """A state of the deterministic automaton: the set of places that the net may be in.
 
-    `word`: the previous character belongs to a word. `first`: nothing has been read.
+    `word` is True if the previous character belongs to a word, `first` if no byte has been read.
     """
 
     places: frozenset[int]
