@@ -45,8 +45,8 @@ class Layout:
 
     `sizes` is the shape of the storage array. `indices` are the storage indices of the element with
     the logical index `axes`, the variables of `axis_vars(shape)`. Storage without an element holds
-    `fill`, or any value if `fill` is None. Along the logical axes `shared`, the array
-    also has elements of other values.
+    `fill`, or any value if `fill` is None. Along the logical axes `shared`, the array also has
+    elements of other values.
     """
 
     sizes: Indices

@@ -109,7 +109,7 @@ def _between(narrow: FloatFormat) -> Array:
 
 
 def decode(codes: Array, dtype: DType) -> Array:
-    """Returns the values of codes (u8) in the type's carrier; ignores bits that it lacks."""
+    """Returns the values of codes (u8) in the type's carrier; ignores bits above its width."""
     return np.asarray(_values(dtype)[codes & _mask(dtype)])
 
 

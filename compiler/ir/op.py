@@ -25,7 +25,7 @@ class Trait(Flag):
     ELEMENTWISE = auto()  # output[i] depends on element i of each broadcast input only
     REDUCTION = auto()  # combines elements along axes
     CONTRACTION = auto()  # sums products of elements of two operands
-    WINDOW = auto()  # slides a window over the axes from 2 on (0 batch, 1 channel)
+    WINDOW = auto()  # slides a window over all axes after batch (0) and channel (1)
     MOVEMENT = auto()  # copies elements and computes nothing
     LISTS = auto()  # accepts sequences and optionals
     COLLECTIVE = auto()  # all ranks of a comm compute it together
@@ -88,7 +88,7 @@ class OpSpec:
 
     name: str
     attrs: type[Any]
-    arity: Arity  # the number of inputs, which counts absent ones before the last
+    arity: Arity  # the number of inputs; absent inputs between others count
     infer: Infer
     reference: Reference
     dtypes: tuple[DType, ...]

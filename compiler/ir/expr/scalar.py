@@ -149,7 +149,7 @@ class Arg(_Arithmetic):
 
 
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
-Term: TypeAlias = "Scalar | Index | bool | int | float"  # what Python operators of scalars accept
+Term: TypeAlias = "Scalar | Index | bool | int | float"  # accepted by Python's operators on scalars
 Scalars: TypeAlias = tuple[Scalar, ...]
 Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-dependent index variables
 

@@ -345,7 +345,7 @@ def as_int(index: IndexLike) -> int | None:
 
 @lru_cache(1 << 16)
 def bounds(index: Index) -> _Bounds:
-    """Returns inclusive bounds (lo, hi) from the ranges of the variables; None if unbounded."""
+    """Returns inclusive bounds (lo, hi) by the variables' ranges; an unknown bound is None."""
     lo: int | None = index.const
     hi: int | None = index.const
     for monomial, coeff in index.terms:
@@ -532,7 +532,7 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
 
 @lru_cache(1 << 16)
 def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
-    """Returns `linear_in(index, var)` if the coefficient is an int, else None."""
+    """Returns `(a, b)` with `index == a * var + b`, an int a and b without `var`; else None."""
     linear = linear_in(index, var)
     step = None if linear is None else as_int(linear[0])
     return None if linear is None or step is None else (step, linear[1])

@@ -2,7 +2,7 @@
 
 from tcc.errors import UserError
 
-_MOST_TERMS = 1 << 14  # of a product of sums; models have some dozens
+_MOST_TERMS = 1 << 14  # the term limit of products; models have some dozens
 
 
 class LargeFormulaError(UserError, ValueError):

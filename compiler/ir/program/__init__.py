@@ -39,7 +39,7 @@ BufferId: TypeAlias = int
 class IntOp(Enum):
     """Integer instructions on registers; division rounds down, divisors are positive."""
 
-    CONST = 0  # the value a, which is no register
+    CONST = 0  # the result is the number a itself, not a register's value
     DIM = 1  # the size of dimension b of the caller's array for input port a
     ADD = 2
     SUB = 3
@@ -58,7 +58,7 @@ class Relation(Enum):
     EQ = 0
     LE = 1
     LT = 2
-    DIVIDES = 3  # b is a multiple of a
+    DIVIDES = 3  # holds if b is a multiple of a
 
 
 class CollectiveKind(Enum):
@@ -345,8 +345,8 @@ class PlanArena:
     ends at position `lives[3 * i + 1]`, both included.  The instruction writes its offset, a
     multiple of 64, to `register[offsets[i]]`, and the size of the arena to `register[end]`.
     Buffers whose live ranges overlap get disjoint bytes.  If `lives[3 * i + 2]` is not -1, buffer i
-    gets the offset of the buffer with this number, whose live range ends before.  Equal sizes give
-    equal plans.
+    gets the offset of the buffer with this number, whose live range ends before that of buffer i
+    begins.  Equal sizes give equal plans.
     """
 
     end: Register

@@ -38,7 +38,7 @@ from tcc.ir.program.operands import bodies_of, operands, shared_memory, walk_ins
 from tcc.ir.program.table import Kind
 
 _Value: TypeAlias = tuple[str, Register | BufferId]
-_MADE = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
+_RESULTS = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
 
 
 def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
@@ -119,9 +119,9 @@ class _Differing:
                 case Let(op=IntOp.RANK | IntOp.SEED):
                     self._mark([("r", instr.target)])
                 case _:
-                    operands_read, values_made = self._operands(instr)
+                    operands_read, values_written = self._operands(instr)
                     if under or not self.values.isdisjoint(operands_read):
-                        self._mark(values_made)
+                        self._mark(values_written)
 
     def _covered(self, group: int) -> bool:
         """True if ranks that are in one list of `self.group` are also in one list of `group`.
@@ -153,22 +153,24 @@ class _Differing:
 
         Raises UserError if the bodies of `instr` then contain a collective of the group.
         """
-        operands_read, values_made = self._operands(instr)
+        operands_read, values_written = self._operands(instr)
         if not (under or not self.values.isdisjoint(operands_read)):
             return False
         for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
             if isinstance(inner, Collective) and inner.group == self.group:
                 raise self._refusal(inner, instr)
-        self._mark(values_made)
+        self._mark(values_written)
         return True
 
     def _operands(self, instr: Instr) -> tuple[list[_Value], list[_Value]]:
         """Returns (operands, results): the values that an instruction itself reads and writes."""
-        operands_read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
-        values_made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
+        operands_read = [
+            (k.letter, v) for k, v in operands(instr) if k.letter and k not in _RESULTS
+        ]
+        values_written = [(k.letter, v) for k, v in operands(instr) if k in _RESULTS]
         if isinstance(instr, Launch):
-            values_made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
-        return operands_read, values_made
+            values_written = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
+        return operands_read, values_written
 
     def _refusal(self, collective: Collective, under: Branch | Loop) -> UserError:
         condition = ("b", under.condition) in self.values

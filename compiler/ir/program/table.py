@@ -76,7 +76,7 @@ class Kind(Enum):
     KERNEL = "kernel", "k"
     TICKET = "ticket", "t"
     GROUP = "group", "g", -1
-    PORT = "port"  # of an input
+    PORT = "port"  # an input port
     AXIS = "axis"  # an axis of the preceding port
     NUMBER = "number"
     ELEMENT = "element"

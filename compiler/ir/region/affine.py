@@ -1,6 +1,6 @@
 """Quasi-affine forms of loops: an offset, a multiple of each loop, and digits of other forms.
 
-A digit is a quotient with remainder, as a digit of a number in a mixed radix is:
+A digit is `(x // div) % mod` for a form x, as a digit of a number is.  Forms of the loops h and r:
 
     8*h + r - 1                   Affine((8, 1), -1)
     4*((h + r)//2) + (h + r) % 2  Affine((0, 0), 0, (Digit(4, h + r, 2, 0), Digit(1, h + r, 1, 2)))

@@ -26,13 +26,16 @@ from tcc.ir.types import BOOL, DType
 
 _CHUNK = 1 << 18  # the approximate number of terms of sums that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
-# Regions with symbols are compared for this many sets of symbol values.  A set is drawn again until
-# it is valid, at most this many times.  The range of the values doubles after this many times.
+# Three numbers for regions with symbols: how many sets of symbol values are compared, how often a
+# set is drawn until it is valid, and after how many draws the range of the values doubles.
 _DRAWS, _TRIES, _DOUBLED = 3, 160, 8
 
 
 class Unchecked(InternalError):
-    """A region cannot be checked: its sums have too many terms, or its loops are always empty."""
+    """A region cannot be checked.
+
+    Its sums have too many terms, or no symbol values are found for which its loops run.
+    """
 
 
 class _Outside(Exception):

@@ -60,8 +60,8 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
             return yes if value else no
         case "select", (_, yes, no) if yes is no:
             return yes
-        case ("and" | "or") as function, (Const(value=value), rest) | (rest, Const(value=value)):
-            return literal(value, BOOL) if value == (function == "or") else rest
+        case ("and" | "or") as function, (Const(value=value), term) | (term, Const(value=value)):
+            return literal(value, BOOL) if value == (function == "or") else term
         case "mul", (Const(value=0), _) | (_, Const(value=0)) if absorbs:
             return literal(0, node.dtype)
         case "eq", (Const(value=a), Const(value=b)):
@@ -95,10 +95,11 @@ def value_at(
 
 
 def filled_value(stage: RegionStage, place: int) -> Const | None:
-    """Returns `value_at` of the stage where factor number `place` reads outside its source.
+    """Returns the constant value of the stage where factor number `place` reads outside its source.
 
     The factor then has its fill value, or 0 if it has none. Returns None if the stage's value is
-    not constant there, or is no identity of its monoid.
+    not constant there. In a stage with a monoid, the value is a term; then the result is None
+    unless the term is the monoid's identity.
     """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))

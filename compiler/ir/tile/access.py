@@ -1,9 +1,9 @@
 """Proofs that the accesses of a tile kernel are inside their buffers.
 
 `IndexFacts` has what is known at a point of a kernel: the ranges of loop variables, and the
-conditions of enclosing branches.  Each fact allows to rewrite an index to an equal expression whose
-variables have tighter bounds, as for k and y in the examples.  An index is proved to be inside its
-extent if both bounds are proved for any of these expressions.
+conditions of enclosing branches.  Each fact replaces a variable of an index by an equal expression
+with tighter bounds, as for k and y in the examples.  An index is proved to be inside its extent if
+both bounds are proved for any of the equal expressions of the index.
 
     for k in 0, 4, ... < n - n % 4      k = 4*j  with  0 <= j < n // 4
     where 0 <= 2*y + i - 1 < h          y = (u - i + 1) / 2  with  0 <= u < h
@@ -49,8 +49,8 @@ class IndexFacts:
     """Facts about the variables of indices at a point of a kernel.
 
     `values` has equal expressions for some variables; an expression may use the variables before
-    it.  `conditions` are further conditions that hold here.  The lower bound of a condition may be
-    unproved; then only its upper bound is used.
+    it.  `conditions` are conditions `0 <= index < extent` that hold at this point.  Where `0 <=
+    index` is not certain, only `index < extent` is used.
     """
 
     values: tuple[tuple[Var, Index], ...] = ()

@@ -104,7 +104,7 @@ class _Verifier:
             self._statement(node)
             if not isinstance(
                 node, TileLoop
-            ):  # `_loop` defines them, because carried blocks are in the body's scope
+            ):  # `_loop` defines the blocks of a loop, some in its body's scope
                 self._define(*defined_blocks(node))
 
     @contextmanager

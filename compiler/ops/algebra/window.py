@@ -122,7 +122,7 @@ def transposed_count(
 def reaching_taps(
     extent: int, kernel: int, stride: int, before: int, after: int, dilation: int
 ) -> range:
-    """Returns the positions in the kernel along an axis that are inside the image in any window."""
+    """Returns the kernel positions along an axis that are inside the image in some window."""
     windows = (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
     first = -(((windows - 1) * stride - before) // dilation)
     return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))

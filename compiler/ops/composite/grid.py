@@ -64,8 +64,8 @@ class DeformConvAttrs:
 
 _LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
-# (position clamped to the axis (i64), weight or None for 1, condition that the position before the
-# clamp is inside or None if it need not be)
+# A tap of an axis: its position (i64), clamped to the axis; its weight, None for 1; the condition
+# that it was inside before the clamp, None if it need not be.
 Tap = tuple[Scalar, Scalar | None, Scalar | None]
 
 
