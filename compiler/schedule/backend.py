@@ -92,8 +92,7 @@ class KernelModel(Protocol):
         """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:
-        """Returns the model with the prices of a program that has `constants` bytes of constants.
-        """
+        """Returns the model with the prices for a program with `constants` bytes of constants."""
         return self
 
     def verify(self, kernel: TileKernel) -> None:

@@ -212,8 +212,7 @@ def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreMod
 
 
 def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
-    """Returns the stage with the most work among `stages`; the loops of their nest have its order.
-    """
+    """Returns the stage of `stages` with the most work; the loops of their nest have its order."""
     return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
 
 

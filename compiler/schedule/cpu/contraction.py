@@ -348,8 +348,7 @@ def _steps_at_once(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> tuple[int, int]:
-    """Returns two limits: the steps of a K-block, and the steps of the longest sum that is not cut.
-    """
+    """Returns (steps, uncut): the steps of a K-block, and those of the longest sum not cut."""
     steps = core.knobs.k_block
     stage = contraction.stage
     if steps is not None:
