@@ -150,7 +150,7 @@ def _ends_of_atom(atom: Atom, tile_ends: Mapping[Var, Ends]) -> Ends | None:
 
 
 class _Fact(Enum):
-    """What is proved about a scalar at every point of the loops."""
+    """A fact that is proved about a scalar at every point of the loops."""
 
     NOTHING = "nothing"
     ZERO = "zero"
@@ -263,7 +263,7 @@ def _leave_scores(
 
 @entity
 class _Assumed:
-    """What follows about scalars if comparisons have the outcomes in `values`.
+    """The facts about scalars that follow if comparisons have the outcomes in `values`.
 
     `values` also caches what was derived.
     """

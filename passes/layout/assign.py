@@ -148,8 +148,8 @@ def copy_of(
 def on_others(
     kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """Returns `kernel` with operands replaced as `replacements` maps them.  `read_of(read, operand)`
-    returns what replaces a read of a replaced operand."""
+    """Returns `kernel` with operands replaced by `replacements`.  `read_of(read, operand)` returns
+    what takes the place of a read of a replaced operand."""
 
     def moved(node: Read) -> Scalar:
         operand = kernel.operands[node.source] if isinstance(node.source, int) else None
@@ -316,8 +316,8 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 
 def pinned_values(placed: Placed) -> set[Value]:
-    """Returns the values whose storage callers, calls or control flow decide, the values that contain
-    them, and the values that lie in them."""
+    """Returns the values whose storage callers, calls or control flow decide, values that contain
+    them, and values that lie in them."""
     pinned = seen_by_others(placed.graph)
     pinned |= {parent for piece, parent in placed.containers.items() if piece in pinned}
     return pinned | {piece for piece, parent in placed.containers.items() if parent in pinned}

@@ -139,8 +139,8 @@ class _Prices:
     def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
         """Returns the price of `kernels`, with the classes of `moves` in other orders.
 
-        A move is (class, number of the order).  The price is in seconds at typical sizes.  Of
-        several sets of sizes, the kernels' mean share of the graph's time counts.
+        A move is (class, number of the order).  The price is the kernels' mean share of the graph's
+        time, over all sets of sizes, multiplied by the graph's seconds at typical sizes.
         """
         return mean_share(self._times(kernels, *moves), self._base)
 

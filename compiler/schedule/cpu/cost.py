@@ -148,9 +148,9 @@ class _Pricing:
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
-        # By source: the largest fraction of its vectors that cross a line, so far.
+        # For each source, the largest fraction of its vectors that cross a line, so far.
         self.across: dict[int | StageRef, float] = {}
-        # By source: how much slower reads from memory are, because its blocks lie apart.
+        # For each source, how much slower memory is because its blocks lie apart.
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:

@@ -70,9 +70,9 @@ class CoreChooser(CpuKernels, KernelChooser):
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
-        # By kernel: the core model, with knobs, from which its schedule was chosen.
+        # For each kernel, the core model, with knobs, from which its schedule was chosen.
         self._cores: dict[Bound, CoreModel] = {}
-        # By digest of a constant: its layout in the first kernel, of all programs, that reads it.
+        # For each constant, by digest, its layout in the first kernel that reads it.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
 
