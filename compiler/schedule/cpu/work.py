@@ -83,7 +83,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """Returns the floating-point operations of a launch; a multiply-add is two, any function one.
 
-    `count` returns the trips of a loop. By default symbolic sizes count as typical; with `extent`
+    `count` returns the trips of a loop. The default counts symbolic sizes as typical; with `extent`
     the result is an `Index`, a formula of the sizes.
     """
     return sum(_flops(stage) * prod(count(v) for v in stage.loops) for stage in group.stages)
