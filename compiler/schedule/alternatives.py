@@ -102,7 +102,7 @@ def digest_of(text: str) -> str:
 
 
 def read_site(text: str) -> Site:
-    """Returns the site of a text; raises ValueError for another text."""
+    """Returns the site of a text; raises ValueError for any other text."""
     parts = _SITE.fullmatch(text)
     if parts is None:
         raise ValueError(f"{text[:60]!r} is not a site")
@@ -172,15 +172,15 @@ def higher(first: Seconds, second: Seconds) -> Seconds:
 
 
 def saves(price: Seconds, rule: Seconds, margin: Margin = NO_MARGIN) -> bool:
-    """Returns True if `price` saves more of the rule's price than the margin."""
+    """Returns True if `price` is below the rule's price by more than the margin, a fraction of
+    it."""
     return number(price) < (1 - margin.saves) * number(rule)
 
 
 def preferred(
     rule: Alternative[_T], alternatives: Iterable[Alternative[_T]], margin: Margin = NO_MARGIN
 ) -> Alternative[_T]:
-    """Returns the cheapest of `alternatives` if it saves more of the rule's price than the margin,
-    else `rule`."""
+    """Returns the cheapest of `alternatives` if it saves more than the margin, else `rule`."""
     best = min(alternatives, key=lambda alternative: number(alternative.price), default=rule)
     return best if saves(best.price, rule.price, margin) else rule
 

@@ -243,7 +243,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
             size *= typical(of_atom(other))
     if isinstance(atom, Var):
         return [Stride(atom, size)]
-    if isinstance(atom, Extremum):  # the steps of the operand with more of them
+    if isinstance(atom, Extremum):  # the operand with more steps stands for both
         return max((list(place_of(i * size, loops)[0]) for i in (atom.a, atom.b)), key=len)
     atom_loops = [v for v in free_vars(of_atom(atom)) if v in loops]
     den, num = as_int(atom.den), atom.num

@@ -60,7 +60,7 @@ class TermLimit:
     offset: Index
 
 
-@lru_cache(1 << 10)  # the key is the group itself, and each schedule asks again
+@lru_cache(1 << 10)  # cached by identity, because each schedule asks again
 def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
     """Returns the conditions that a term of the streaming loop must meet to change an accumulator.
 

@@ -38,7 +38,7 @@ def multiplied(stage: GroupStage | Stage) -> Factors | None:
     return Factors(*body.args)
 
 
-@lru_cache(1 << 12)  # the key is the stage itself, and schedulers ask often
+@lru_cache(1 << 12)  # cached by identity, because schedulers ask often
 def contraction_factors(stage: GroupStage) -> Factors | None:
     """Returns the factors of a contraction of floats, or of bytes accumulated in i32; else None."""
     pair, dtype = multiplied(stage), stage.body[0].dtype

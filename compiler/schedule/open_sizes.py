@@ -73,8 +73,7 @@ def together(times: Iterable[Times]) -> Times:
 
 
 def mean_share(times: Times, base: Times) -> Seconds:
-    """Returns the mean over all sets of sizes of `times` divided by `base`, times the first of
-    `base`.
+    """Returns the mean ratio of `times` to `base` over all sets of sizes, multiplied by `base[0]`.
 
     Each set of sizes has the same weight, so the choice of the lowest mean is not bad at any set.
     """

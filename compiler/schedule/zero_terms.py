@@ -48,7 +48,7 @@ class Border:
     limit: TermLimit
 
 
-@lru_cache(1 << 12)  # the key is the stage itself
+@lru_cache(1 << 12)  # cached by identity
 def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
     """Returns the limits of the nonzero terms along each summed loop; empty if no contraction."""
     if contraction_factors(stage) is None:
@@ -144,7 +144,8 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
 def _terms(
     stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Returns the first nonzero term of a loop, and the number after the last.
+    """Returns (start, stop): the number of the first nonzero term of a loop, and the number after
+    the last.
 
     `ends` has the smallest and the largest value of each outer loop in a block, and `values` the
     numbers of the blocks.

@@ -476,7 +476,7 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns (stage, value, read) for the reads of a step that a halo may make faster.  These have
+    """Returns (stage, value, read) for the reads of a step that a halo may make faster.  They have
     a fill value, and the step reads their elements several times."""
     if step.kernel is None or step.condition is not None:
         return []

@@ -384,8 +384,8 @@ def _vector_axes(
 ) -> set[int]:
     """Returns the axes of `values` along which a kernel may run its vectors.
 
-    A stage's last loop indexes such an axis, or a loop along which another value of the kernel is
-    contiguous.
+    The axis is indexed by a stage's last loop, or by a loop along which another value of the kernel
+    is contiguous.
     """
     stages = kernel.expr.stages
     touched = [

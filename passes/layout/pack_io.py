@@ -2,10 +2,10 @@
 
     %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
 
-Everywhere else such an element takes one byte.  Ordinary nodes unpack inputs and large constants,
-and pack outputs.  They fuse like all nodes, and constants are stored packed in the artifact.
-Requires a graph that is ready to be partitioned.  Establishes that no input and no output has
-elements of less than a byte.  The types that callers see are returned with the graph.
+Everywhere else an element takes at least one byte.  Ordinary nodes unpack inputs and large
+constants, and pack outputs.  They fuse like all nodes, and constants are stored packed in the
+artifact.  Requires a graph that is ready to be partitioned.  Establishes that no input and no
+output has elements of less than a byte.  The types that callers see are returned with the graph.
 """
 
 from collections.abc import Mapping

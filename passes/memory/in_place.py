@@ -4,7 +4,7 @@
 
 Requires kernels with their groups, and a program whose arena is not planned yet, in which each wait
 comes directly after its collective.  If a launch names one buffer both as an operand and as a
-result, this pass establishes that `in_place` of its kernel has that pair.  Such a kernel reads each
+result, this pass establishes that `in_place` of its kernel has that pair.  The kernel reads each
 element only at the point that overwrites it.
 """
 

@@ -90,10 +90,9 @@ def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) 
 def _exchanged(program: Program) -> set[BufferId]:
     """Returns the arena buffers in which ranks read and write each other's blocks.
 
-    Symmetric memory belongs to all ranks, or to the ranks of one group.  So there are no such
-    buffers if the program has collectives of several groups, but none of all ranks.  There are also
-    none if constants make blocks unequal: then each rank has its own program, and their plans
-    differ.
+    Symmetric memory belongs to all ranks, or to the ranks of one group.  So the set is empty if the
+    program has collectives of several groups, but none of all ranks.  It is also empty if constants
+    make blocks unequal: then each rank has its own program, and their plans differ.
     """
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
@@ -145,7 +144,7 @@ def _planned(
 def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Program:
     """Returns `program` with an alias in place of each arena buffer that nothing uses.
 
-    Such a buffer belongs to an empty value, and the alias is never set.
+    The buffer belongs to an empty value, and the alias is never set.
     """
     buffers = tuple(
         replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b

@@ -44,7 +44,8 @@ class ScalarBlocks(ABC):
                 self.block(node)
 
     def block(self, root: Scalar) -> Block:
-        """Returns a block that holds `root`, with extent along the axes it varies with."""
+        """Returns a block that holds `root`, of size 1 along axes that `root` does not vary
+        with."""
         for node in walk(root):
             if isinstance(node, Read) and node not in self.known:
                 self.known[node] = self.read(node)

@@ -60,7 +60,7 @@ def nest_loops(
         inside.append({**inside[-1], **loop.steps})
     spans = []
     for depth, elements in enumerate(inside):
-        in_place = inside[max(depth, shared)]  # scratch has one address in all shared steps
+        in_place = inside[max(depth, shared)]  # scratch is at one address in all shared steps
         reached = [t.reach(in_place if t.source in scratch else elements) for t in touches]
         spans.append(tuple(reached))
     return NestLoops(tuple(loops), shared, touches, tuple(spans), scratch, ahead)
@@ -70,13 +70,13 @@ def nest_loops(
 class CacheTraffic:
     """Bytes that cross the border of a cache.
 
-    `by_source` has a key (source, True for a store or False for a read).
+    `by_source` maps (source, True for a store or False for a read) to bytes.
     """
 
     by_source: dict[tuple[int | StageRef, bool], float]
 
     def total(self, *, store: bool) -> float:
-        """Returns the bytes of all stores, or of all reads."""
+        """Returns the bytes of all stores if `store`, else of all reads."""
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
     def seconds(self, read_rate: float, write_rate: float) -> float:
@@ -93,8 +93,8 @@ class CacheTraffic:
         """Multiplies the traffic by the fractions of bytes that the cache has lost since the last
         kernel.
 
-        Those fractions are `read_share` for computed operands, `store_share` for results and
-        `constant_share` for `constants`.
+        The cache has lost `read_share` of computed operands, `store_share` of results and
+        `constant_share` of `constants`.
         """
         for source, store in self.by_source:
             share = store_share if store else read_share

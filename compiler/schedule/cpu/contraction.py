@@ -165,7 +165,7 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
     results = 16 if core.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
-        return {}  # neighbouring results share few columns
+        return {}  # Neighbouring results share few columns, so this block would save few loads.
     block = min(lanes, vector_block(contraction.vector, stage, core))
     core.because("blocks: a column is loaded once", stage, contraction.vector, row, columns)
     return {contraction.vector: block, row: results, columns: size}
@@ -539,7 +539,7 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    # Guards on loops that select a matrix by data are allowed.
+    # Guards may depend only on an index that data select, such as the number of a matrix.
     data_loops = {v for v, _ in reads[0].indirect}
     if any(not data_loops.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False

@@ -93,7 +93,7 @@ def _counts(rows: Sequence[Var]) -> dict[Var, int]:
         few = prod(counts.values()) < ENOUGH
         certain = divisor_of(extent(var))
         if known_extent(var) is None and certain >= ENOUGH:
-            counts[var] = certain  # the size is a multiple of it, and may be equal
+            counts[var] = certain  # the size is a multiple of this number, and may equal it
         else:
             counts[var] = trips(var) if few or known_extent(var) is not None else 1
     return counts

@@ -62,9 +62,11 @@ _AHEAD = 32
 _LANE = 2
 # If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# Results stay for the next kernel in one of this many parts of the third cache (Zen 5, 2 cores).
+# Results stay for the next kernel in this fraction of the third cache: 1 / _RESULT_PARTS (for two
+# cores of a Zen 5).
 _RESULT_PARTS = 4
-# A thread takes its range of tiles in parts: each takes half of the remainder (threads.c).
+# A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
+# remaining pieces (runtime/src/threads.c).
 _PIECES = 16
 
 
@@ -123,7 +125,7 @@ class Pricer:
 
 
 class _Pricing:
-    """The computation of one price."""
+    """Computes the price of one group under one schedule."""
 
     def __init__(
         self,
@@ -345,8 +347,8 @@ class _Pricing:
             elements = wide * lanes
             if not contracts and (gap := touch.gap(stage.reduce, elements)):
                 self.gaps[touch.source] = gap
-            # Not counted if nests exchange values in scratch: BERT's attention took equally long
-            # with both storage orders of v.
+            # Evictions do not count if nests exchange values in scratch: BERT's attention took
+            # equally long with both storage orders of v.
             if contracts and not (packed or self.exchanged):
                 evicted = touch.crowded(stage.reduce, elements * touch.size, machine.l1)
                 compute += count * (1 - rows / covered) * evicted * LINE / machine.l2.read

@@ -60,7 +60,7 @@ def lane_distance(stage: GroupStage, touch: Touch) -> int:
 
 
 def combined(a: float, b: float, rivals: float) -> float:
-    """Returns the time of two resources that work at once, for `a` and for `b`.
+    """Returns the time of two resources that work at once; alone they take `a` and `b`.
 
     It is (a**rivals + b**rivals) ** (1 / rivals).
     """

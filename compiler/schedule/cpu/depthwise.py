@@ -70,8 +70,8 @@ def window_tiles(
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
     """Returns how many blocks of lanes a tile covers: at most `limit`, but at least one.
 
-    The number is chosen such that all tiles cover about equally many blocks. A tile covers several
-    blocks because the cache lines of neighbouring lanes are neighbours in memory.
+    All tiles cover about equally many blocks. A tile covers several blocks because the cache lines
+    of neighbouring lanes are neighbours in memory.
     """
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))

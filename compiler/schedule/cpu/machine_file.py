@@ -1,5 +1,5 @@
-"""Machines as JSON: tcc ships such files, `tcc doctor --calibrate` writes one, `--machine` reads
-one.
+"""Machines as JSON files: tcc ships several, `tcc doctor --calibrate` writes one, and `--machine`
+reads one.
 
 A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`. A cache and the memory are
 objects of their own. A file may come from anywhere, so it must have every field, with its type and

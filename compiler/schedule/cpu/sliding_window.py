@@ -42,8 +42,8 @@ _SHARE = 0.6
 def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
     """Returns `stage` with only the loops along which register blocks may run.
 
-    Left out are the row loops. Also left out is a loop with more trips than any loop that tiles
-    cover whole, for example one over more images than a row has columns. So blocks run along the
+    The row loops are left out. Loops with more trips than any loop that tiles cover whole are left
+    out too, for example a loop over more images than a row has columns. So blocks run along the
     columns of a row, because neighbours in a row share elements of a window and cache lines.
     """
     rows = row_loop(group)
@@ -64,8 +64,8 @@ def strip_rows(
 ) -> int:
     """Returns the number of rows of a tile; `tiles` has its elements along the other common loops.
 
-    The exchanged values of these rows fit the second-level cache. Among all such numbers, it is the
-    one with which the busiest core ends first.
+    It is the number with which the busiest core ends first, among those numbers of rows whose
+    exchanged values fit the second-level cache.
     """
     core.because("tile_sizes: strips fit L2", None, rows)
     exchanged = _exchanged(group, parts)
@@ -122,8 +122,8 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
 
 
 def _fills(var: Var, core: CoreModel) -> bool:
-    """Returns True if a loop surely fills a vector. A loop over channels often does; one over
-    images does not."""
+    """Returns True if a loop surely fills a vector. Loops over channels often do, and loops over
+    images do not."""
     return (known_extent(var) or 0) >= core.lanes
 
 
@@ -146,8 +146,8 @@ def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
 def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupStage]:
     """Returns the stages whose results are exchanged in scratch.
 
-    A stage of another nest reads them, or one of the same nest at another point. `parts` has the
-    stages of each nest.
+    A stage of another nest reads them, or a stage of the same nest reads them at another point.
+    `parts` has the stages of each nest.
     """
     nest = {number: n for n, part in enumerate(parts) for number in part}
     numbers: dict[int, None] = {}

@@ -75,7 +75,8 @@ def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var 
     """Returns the loop of `stage` whose results fill the space between neighbouring lanes of
     `vector`; None if there is none.
 
-    An example are the phases of a transposed convolution: q of y[2*w + q] with lanes along w.
+    For example, it is the loop q over phases of a transposed convolution y[2*w + q], with lanes
+    along w.
     """
     results = [
         access

@@ -189,7 +189,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     fill = min(trips(var), 16) / 16
     if var not in stage.reduce:
         return score / count * fill
-    # After a reduction along the lanes they are combined: once, or for every element of a
+    # After a reduction along the lanes, the lanes are combined: once, or for every element of a
     # contraction's block.
     return score / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 

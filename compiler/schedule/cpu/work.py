@@ -64,8 +64,8 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
 def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
     """Returns the entries of a manifest for the work of one launch, at typical sizes.
 
-    If sizes are symbolic, there are also formulas of the kernel's `sizes`: for the operations,
-    those of contractions, and the bytes.
+    If sizes are symbolic, there are also three formulas of the kernel's `sizes`: for all
+    operations, for those of contractions, and for bytes.
     """
     facts = {
         "flops": group_flops(group),
@@ -176,7 +176,8 @@ _Place: TypeAlias = tuple[int | StageRef, int, tuple[Stride, ...]]
 def _place(
     group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
 ) -> tuple[_Place, int]:
-    """Returns the place of an access, and the offset of its first element.
+    """Returns (place, offset): the place of an access (`_Place`), and the offset of its first
+    element.
 
     `node` is the read of the access, or None for a store.
     """

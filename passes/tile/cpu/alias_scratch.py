@@ -53,10 +53,10 @@ def overlaid(
 
 
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
-    """Returns the stage whose storage the results of stage `number` may overwrite.
+    """Returns the number of the stage whose storage the results of stage `number` may overwrite.
 
-    No other stage may read it.  None if there is no such stage or more than one, and if stage
-    `number` shares its nest with other stages.
+    Only stage `number` may read that stage.  None if there is no stage like this or several, and if
+    stage `number` shares its nest with other stages.
     """
     stage, nest = group.stages[number], schedule.nest(number)
     if (

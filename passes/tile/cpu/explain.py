@@ -1,7 +1,7 @@
 """Explains a kernel: what limits its speed, and which rule set each field of its schedule.
 
-compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 % the same, but 3 equal
-tiles on 2 threads                ->    imbalance, 23 %
+compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 %
+the same, but 3 equal tiles on 2 threads                ->    imbalance, 23 %
 """
 
 from collections.abc import Iterator, Sequence

@@ -213,7 +213,7 @@ class _Lowering:
         )
 
     def _tile(self, regions: Regions) -> None:
-        """Lowers one tile."""
+        """Emits one tile; `regions` has its part of each common loop."""
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)

@@ -84,8 +84,8 @@ class Packed:
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
     """Returns the memory of each component that later nests or blocks read.
 
-    These are components that another nest reads, and sums that wait between K-blocks or between
-    blocks of the streaming loop.
+    Another nest reads the component, or the component has sums that wait between K-blocks or
+    between blocks of the streaming loop.
     """
     values: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):

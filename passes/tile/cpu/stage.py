@@ -145,8 +145,8 @@ class StageLowering:
 
         That holds for contractions of floats whose factors both vary along the sum, and with
         different loops of the results.  Other sums add their terms in the order of memory, as ONNX
-        Runtime does.  The reason is that some models subtract two such sums, which amplifies
-        differences of rounding.
+        Runtime does, because some models subtract two sums, which amplifies differences of
+        rounding.
         """
         if self.factors is None or not self.stage.body[0].dtype.is_float:
             return False
@@ -398,7 +398,7 @@ class StageLowering:
         """Returns the reads that can load the identity beyond the end of a reduced loop, with its
         value.
 
-        Such a read is a whole component, nothing else uses it, and it has no guards.
+        Each read is a whole component, nothing else uses it, and it has no guards.
         """
         body = self.stage.body
         return {

@@ -89,7 +89,8 @@ Parts: TypeAlias = tuple[AxisRange, ...]
 
 @frozen
 class BlockAxes:
-    """The parts of axes that a block covers.  It has an axis for each part of several positions."""
+    """The parts of axes that a block covers.  A block has an axis for each part of several
+    positions."""
 
     parts: Parts
 

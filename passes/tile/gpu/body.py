@@ -167,8 +167,8 @@ class GpuStageScalars(ScalarBlocks):
         self.emitter, self.stage, self.frame = emitter, stage, frame
 
     def value(self, scalar: Scalar, shape: tuple[int, ...] | None = None) -> Block:
-        """Returns a block that holds `scalar`, broadcast to `shape`, or to that of the frame if
-        None."""
+        """Returns a block that holds `scalar`, broadcast to `shape`; None stands for the frame's
+        shape."""
         return self.emitter.spread(self.block(scalar), self.frame.shape if shape is None else shape)
 
     def shares(self, node: Scalar) -> bool:

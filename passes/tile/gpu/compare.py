@@ -9,7 +9,7 @@ sides and their difference.  Lanes beyond the end of a loop compare too.  A bloc
 elements, and the ranges leave room for these lanes.
 
 One side: a term that is equal in all lanes is moved to the left side, where it is a single number.
-If both sides had such terms, compilers would compute two blocks.
+On the other side it would be added to a block, and compilers would compute two blocks.
 """
 
 from collections.abc import Callable, Collection

@@ -134,7 +134,8 @@ def _first(axis_: Axis) -> AxisRange:
 
 
 def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
-    """Returns `group` with all reads of other stages changed so that blocks have their elements.
+    """Returns `group` changed so that each read of another stage finds its elements in that stage's
+    block.
 
     If the block of a pointwise stage does not have them, the reader gets the stage's formula in
     place of the read.  Raises `NotBlocks` if the block of a reduction does not have them.
