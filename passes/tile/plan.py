@@ -263,8 +263,8 @@ def packed_layout(
     """Returns a layout with the axes in the order of `loops`, and the axis of `vector` in panels.
 
     A panel has `block` columns, which are innermost in storage.  With `words`, neighbours along
-    that axis are stored next to each other inside the panel.  None if several axes run along
-    `vector`.
+    the axis `words.axis` are stored next to each other inside the panel.  None if several axes run
+    along `vector`.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -302,7 +302,7 @@ def packed_layout(
 def _panel(block: int, offset: Index, size: Index) -> int | None:
     """Returns the number of columns of a panel; None if the axis is not cut into panels.
 
-    It is `block`, or fewer if other loops step along the same axis by fewer columns.
+    It is `block`, or a smaller number that divides the steps of other loops along the same axis.
     """
     if block <= 1 or as_int(size) == block:
         return None

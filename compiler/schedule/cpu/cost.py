@@ -415,8 +415,8 @@ class _Pricing:
     ) -> float:
         """Returns the issue slots of loads or stores for one row of a block of `wide` vectors.
 
-        `near_rows` rows are neighbours in memory. Lanes lie `distance` elements apart. `packed`
-        vectors never cross a line.
+        `near_rows` rows are neighbours in memory. Lanes `distance` elements apart form a vector too
+        (packed words). `packed` vectors never cross a line.
         """
         step = self._step(touch, vector)
         if step == 0 or lanes == 1:

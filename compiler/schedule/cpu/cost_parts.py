@@ -44,7 +44,7 @@ def first_pass(busy: float, cold: float, reuse: float) -> float:
 
     The kernel reads the constant `reuse` times. The first pass takes at least `cold`, the time in
     which memory delivers the constant. `busy` is the time of all passes if none waits for memory.
-    All other operands are read in order, so the cache prefetches them.
+    Operands that are read in order cause no waits, because the cache prefetches them.
     """
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
 

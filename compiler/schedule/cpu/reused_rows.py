@@ -45,9 +45,9 @@ def asking(
 ) -> Sequence[Nest]:
     """Returns `nests`. If several of them read the same rows, one prefetches the next rows.
 
-    Nests of groups with contractions are unchanged. A nest that is computed along a reduction
-    prefetches only if the next rows fit the second cache beside its own, because its results need
-    room too.
+    Nests of groups with contractions are unchanged. A nest with stages that are
+    computed along its reduction prefetches only if the next rows fit the second cache beside its
+    own rows, because the results of these stages need room too.
     """
     candidates = []
     for nest in nests:

@@ -1,8 +1,8 @@
 """Block schedules for kernels in which two warpgroups multiply and one warp copies.
 
 Each warpgroup has half of a tile's rows. The schedule is chosen without a price, for two reasons:
-its loads take no time of the lanes that multiply, and one warpgroup multiplies while the other does
-other work. `cost` counts neither.
+its loads take no time of the lanes that multiply, and one warpgroup multiplies while the other
+does not. `cost` counts neither.
 """
 
 from dataclasses import replace

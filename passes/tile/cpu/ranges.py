@@ -203,7 +203,7 @@ def tiles(
 
     A symbolic size is cut into the rungs of a ladder.  `full_blocks`: all blocks of a static size
     but the last are full; else their sizes differ by at most one.  `ends`: the first and the last
-    block of a size get code of their own.
+    full block of a static size get code of their own.
     """
     static_size = as_int(region.size)
     parts = even(static_size or 0, block, full_blocks)
