@@ -99,8 +99,8 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_ratio) -> float | None:
     """Returns the time of the faster peer over tcc's time, as the function `of` computes it.
 
-    `row` has a model's results. Of the peers `kinds`, those that ran count; returns None if none
-    did.
+    `row` has a model's results, and `kinds` names the peers. Peers that did not run are left out;
+    returns None if no peer ran.
     """
     peers = [row["peers"].get(kind, {}) for kind in kinds]
     rounds = [peer["rounds"] for peer in peers if "rounds" in peer]

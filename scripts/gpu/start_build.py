@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# replaces this folder, whose modules have common names
+# Imports come from scripts/, not from this folder, whose modules have common names (plan, names).
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from environment import enter
