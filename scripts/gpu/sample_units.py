@@ -23,7 +23,7 @@ from environment import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "lib" / "interpreter"), str(ROOT)]
 
-import interpret  # must come first: it sets up the interpreter before Triton is imported
+import interpret  # comes first: it sets TRITON_INTERPRET before anything imports Triton
 import numpy as np
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace

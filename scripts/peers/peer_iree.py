@@ -13,7 +13,7 @@ import numpy as np
 from iree.compiler import compile_file
 from tcc.cli.peers.worker import Array, read_arrays, serve
 
-OPSET = 17  # the version that the importer supports best; it refuses older models
+OPSET = 17  # IREE's importer supports this version best and refuses models of older versions.
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
