@@ -169,7 +169,8 @@ def scores_stored(batch: int, length: int) -> DrawnGraph:
 def longformer(batch: int, length: int) -> DrawnGraph:
     """Returns FreeTensor's Longformer: 8 heads of size 64, with a window of 32 on both sides.
 
-    2 heads have dilation 4. Keys and values of the window are gathered, as in PyTorch.
+    In 2 of the heads, the positions of a window are 4 apart. Keys and values of the window are
+    gathered, as in PyTorch.
     """
     w = GraphWriter()
     parts = [
@@ -186,7 +187,7 @@ def _band(w: GraphWriter, q: str, k: str, v: str, *, length: int, step: int) -> 
     places = np.arange(length)[:, None] + step * np.arange(-32, 33)[None]
     inside = w.constant((places >= 0) & (places < length), "bool")
     rows = w.constant(places.clip(0, length - 1), "int64")
-    # shape [b, h, length, 65, 64]
+    # Both have the shape [batch, heads, length, 65 (positions of a window), 64 (size of a head)].
     window_k, window_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))
     q = w.op("Unsqueeze", q, w.ints(3))
     scores = w.op("MatMul", q, w.op("Transpose", window_k, perm=[0, 1, 2, 4, 3]))
@@ -204,7 +205,10 @@ def rms_norm(w: GraphWriter, x: str, gain: str) -> str:
 
 
 def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
-    """Adds x cos + (-x2, x1) sin, where x1 and x2 are the halves of x's last axis, of `size`."""
+    """Adds rotary embedding: x cos + (-x2, x1) sin, with the halves x1, x2 of x's last axis.
+
+    `size` is the size of that axis.
+    """
     half, last = w.ints(size // 2), w.ints(-1)
     first = w.op("Slice", x, w.ints(0), half, last)
     second = w.op("Slice", x, half, w.ints(size), last)
@@ -215,10 +219,10 @@ def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
 def _heads(
     w: GraphWriter, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
 ) -> list[str]:
-    """Adds inputs q, k, v and their transposes of shape [batch, heads, length, size]; returns
-    these.
+    """Adds inputs q, k, v of shape [batch, length, heads, size], and their transposes.
 
-    k and v have `kv_heads` heads.
+    Returns the transposes, of shape [batch, heads, length, size]. k and v have `kv_heads` heads
+    (None: `heads`).
     """
     counts = {"q": heads, "k": kv_heads or heads, "v": kv_heads or heads}
     inputs = [w.input(name, batch, length, count, size) for name, count in counts.items()]
@@ -243,9 +247,9 @@ def _normalised(w: GraphWriter, x: str) -> str:
 
 
 def _causal_mask(w: GraphWriter, length: int, window: int | None = None) -> str:
-    """Adds a mask bool[length, length], which is true for the columns that a row sees.
+    """Adds a mask bool[length, length]; mask[row, column] is true for columns up to `row`.
 
-    A row sees its own column and those before it; with `window`, only the last `window` of them.
+    With `window`, it is true only for the last `window` of these columns.
     """
     row, column = (w.constant(np.arange(length).reshape(s), "int64") for s in ((-1, 1), (1, -1)))
     mask = w.op("LessOrEqual", column, row)
@@ -266,8 +270,11 @@ def _attend(
     bias: str | None = None,
     mask: str | None = None,
 ) -> str:
-    """Adds attention with the scores scale * q @ k^T; cap, bias and mask are applied in this
-    order."""
+    """Adds softmax(scores) @ v with scores = scale * q @ k^T.
+
+    In this order, the scores are capped by cap * tanh(scores / cap), `bias` is added, and scores
+    are replaced by the lowest float where `mask` is false. None leaves a step out.
+    """
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Mul", scores, w.constant(scale))
     if cap is not None:

@@ -117,7 +117,10 @@ def log_softmax(rows: int, width: int) -> DrawnGraph:
 
 
 def softmax_heads(heads: int, length: int) -> DrawnGraph:
-    """Returns the softmax of PowerFusion's list, at the sizes of BERT's and ViT's scores."""
+    """Returns a softmax over attention scores [1, heads, length, length].
+
+    The list has it at the sizes of ViT (197) and BERT (512).
+    """
     w = GraphWriter()
     return w.graph(w.op("Softmax", w.input("x", 1, heads, length, length), axis=-1))
 
