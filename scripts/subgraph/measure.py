@@ -102,7 +102,7 @@ class _Steps:
         return replace(result, kernels=kernels, artifact=artifact)
 
     def _timed(self, feed: Arrays, reference: Arrays, plan: PairSettings) -> SubgraphResult:
-        """Times tcc and ONNX Runtime as `plan` says; returns times, ratios and the largest error."""
+        """Times tcc and ONNX Runtime as `plan` says; returns times, ratios and largest error."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
 
