@@ -1,6 +1,6 @@
 """Output arrays of a call.
 
-They are made at its start if the sizes are known, else when the run asks for them.
+An output gets its array when the call starts if its shape is known, else when the run asks for it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def is_plain(dtype: str) -> bool:
 
 
 class Results:
-    """The output arrays of one run.
+    """The output arrays of a run, and their descriptors.
 
-    They are made at once if the sizes are known, else when the run asks for them.
+    Arrays of known shape exist from the start, all others after the run has asked for them.
     """
 
     def __init__(self, outputs: Outputs, tensors: Any, maker: Maker | None) -> None:
@@ -83,8 +83,8 @@ class Results:
     def allocator(self) -> abi.Allocator:
         """Returns the allocator that the run calls.
 
-        The allocator refers to these results, but they do not refer to it. So no reference cycle
-        keeps memory alive.
+        The allocator refers to this object, but this object does not refer to the allocator. So no
+        reference cycle keeps memory alive.
         """
         return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 

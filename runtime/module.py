@@ -45,9 +45,9 @@ def load(
 ) -> Module:
     """Loads the artifact at `path`, to run on `threads` threads.
 
-    With `threads` None, the number is TCC_NUM_THREADS, else that of the CPUs that this process may
-    use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures the
-    time of every kernel, see `Module.times`.
+    With `threads` None, the number is TCC_NUM_THREADS, or else the number of CPUs that this process
+    may use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures
+    the time of every kernel, see `Module.times`.
 
     A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). If it
     has groups of ranks, all ranks load it together. Raises `error` if the file cannot be loaded, or
@@ -192,9 +192,9 @@ class Module:
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
-        """Yields the artifact's files by suffix.
+        """Yields the paths of the artifact's files by suffix: "", and that of separate weights.
 
-        If the code inside fails to read or write, `error` names the file or `target`.
+        If reading or writing fails in this context, `error` names the file or `target`.
         """
         source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"
@@ -314,7 +314,7 @@ class Module:
         return tuple(ports)
 
     def _damage(self, failure: ValueError) -> Exception:
-        """Returns the error for a value whose type is not the one that the artifact names."""
+        """Returns the error for a value whose type differs from that of its port."""
         where, hint = str(self._path), "compile the model again"
         return self._error("the artifact is damaged", where=where, why=str(failure), hint=hint)
 

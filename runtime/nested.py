@@ -21,7 +21,7 @@ class MismatchError(ValueError):
 
 
 class CallForm:
-    """How the arguments of a model are nested."""
+    """The nesting of a model's arguments, from the manifest's `call`."""
 
     def __init__(self, leaves: Sequence[tuple[Sequence[Any], Leaf]]) -> None:
         self._tree: Tree = {0: {}, 1: {}}

@@ -106,7 +106,7 @@ def _encoded(text: object) -> bytes:
 
 
 class WrongTypeError(ValueError):
-    """Raised for a result whose type is not the one that the artifact names."""
+    """Raised for a result whose type differs from that of its port."""
 
 
 # ---- results -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from math import ceil
 from textwrap import wrap
 
 _ROW, _PLOT, _LEAST_LABEL, _LEAST_MARGIN, _EDGE = 22, 560, 120, 60, 12
-_LINE = 20  # pixels from one line of the heading to the next
+_LINE = 20  # height of a line of the heading in pixels
 # The average width of a letter as a share of the font size, in names and sentences in lower case.
 # This is Verdana's, which is the widest of the common sans-serif fonts.
 _LETTER = 0.62
@@ -77,7 +77,7 @@ def _text(item: Bar) -> str:
 
 
 def _end(item: Bar, scale: float) -> float:
-    """Returns the distance from the start of the bar to the number after it."""
+    """Returns the distance in pixels from the start of the bar to the number printed after it."""
     return max(item.ratio or 0.0, item.goal or 0.0) * scale + 6
 
 

@@ -70,7 +70,7 @@ NO_GOALS = Suite(MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class GoalVerdict:
-    """A goal and the measured value, which is None if a baseline or the model was not measured."""
+    """A goal for a model, and the measured value: None if the model or a peer was not measured."""
 
     model: str
     what: str
@@ -108,7 +108,7 @@ def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_rat
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
-    """Returns the ratio that goals refer to, or None if one of the baselines did not run."""
+    """Returns the ratio over all BASELINES, to which goals refer; None if one did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
     if not all("rounds" in row["peers"].get(kind, {}) for kind in kinds):

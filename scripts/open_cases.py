@@ -95,7 +95,7 @@ def _contractions(c: int) -> Iterator[Operator]:
 
 
 def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
-    """Returns a chain of `count` operators, with symbolic sizes if `size` is None."""
+    """Returns a chain of `count` operators whose open axes have `size`, or are symbolic if None."""
     rng = np.random.default_rng(7)
     open_axes = iter("hwd")
     dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
@@ -251,9 +251,10 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """Yields lines with the mean and the worst ratio of times: symbolic sizes over fixed sizes.
+    """Yields a line for each operator, then a line for all.
 
-    There is a line for each operator, then a line for all.
+    A line has the geometric mean and the maximum of `OpenRow.loss`, and the number of rows that are
+    `slow`.
     """
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:

@@ -40,7 +40,7 @@ class NodeCase:
 
     @property
     def file(self) -> str:
-        """Returns the name in a form that is valid for a file."""
+        """Returns the name as a valid file name, without suffix."""
         return re.sub("[^a-z0-9]+", "_", self.name)
 
     @property

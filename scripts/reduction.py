@@ -29,7 +29,7 @@ _LIKE_SIZES = 64
 
 @dataclass(frozen=True)
 class ReductionCandidate:
-    """A model and the arrays of its inputs."""
+    """A model that may still fail, and the arrays of its inputs."""
 
     proto: onnx.ModelProto
     arrays: Mapping[str, Array]

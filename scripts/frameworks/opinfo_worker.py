@@ -29,8 +29,8 @@ UNDEFINED = frozenset(
 )
 
 
-# The vectors in these results may have any sign or rotation. As in torch's tests, the samples'
-# `output_process_fn_grad` is applied to the results before they are compared.
+# Eigenvectors and singular vectors may have any sign or rotation. So, as in torch's tests, the
+# samples' `output_process_fn_grad` is applied to results before they are compared.
 FREE = frozenset(
     "linalg.eig linalg.eigh linalg.svd svd svd_lowrank pca_lowrank linalg.svdvals".split()
 )
@@ -74,7 +74,7 @@ def _real(value: Any) -> Any:
 
 
 def model_of(op: Any) -> Samples:
-    """Returns a module that runs the operator on its first samples."""
+    """Returns a module that runs the operator on the first SAMPLES of torch's own samples."""
     torch.manual_seed(0)
     samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
     return Samples(op.op, samples, op.name in FREE)

@@ -94,9 +94,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]:
-    """Returns (`pass` or `mismatch`, text).
+    """Returns (`pass` or `mismatch`, reason or largest error).
 
-    The text is the reason, or the largest error relative to an output's maximum.
+    An error is a share of the output's largest value.
     """
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"

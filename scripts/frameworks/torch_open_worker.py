@@ -96,7 +96,7 @@ def _compared(
             with torch.no_grad():
                 expected = tensors(model(**(arguments | resized)))
         except Exception:
-            continue  # the model does not accept these sizes
+            continue  # torch's model does not accept these sizes
         try:
             results = list(
                 module.run({p.name: resized[ports[p.name]] for p in module.inputs}).values()

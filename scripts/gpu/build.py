@@ -32,7 +32,8 @@ from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
-# Matmuls in tf32 round their operands to eleven significant bits.
+# The tolerance of tf32 is larger than that of f32, because tf32 rounds the operands of matmuls to
+# eleven significant bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
 _RUNTIME = "tcc/runtime"
 _DTYPES = {
@@ -187,7 +188,7 @@ def make_folder(
     return index
 
 
-# The model that gpu.collectives.check_model expects.
+# The model that `gpu.collectives.check_model` runs and checks.
 _SUMMING = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
 g (float[8,16] x) => (float[8,16] y) {
   s = com.microsoft.AllReduce(x) r = Relu(x) y = Add(r, s) }"""

@@ -90,7 +90,7 @@ def operations() -> Iterator[Operation]:
 
 def _values(dtype: str, seed: int) -> Array:
     values = np.random.default_rng(seed).integers(1, 100, COUNT)
-    if dtype == "bf16":  # bf16 is the upper half of an f32
+    if dtype == "bf16":  # NumPy lacks bf16, whose bits are the upper half of an f32's
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(TYPES[dtype])
 

@@ -55,7 +55,7 @@ class Gpu:
     """The first GPU of torch, from NVIDIA or AMD."""
 
     name = "cuda"
-    cache_bytes = 512 << 20  # AMD's last cache level holds 256 MiB
+    cache_bytes = 512 << 20  # more than 256 MiB, the largest cache of the supported GPUs (AMD's)
     seconds = 0.3
     peak = 8192
     large = 1 << 30
@@ -128,7 +128,7 @@ class Cpu:
         return batch
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
-        return {"backend": "eager"}  # all other backends need a C++ compiler
+        return {"backend": "eager"}  # all other backends of torch.compile need a C++ compiler
 
     def forget(self) -> None:
         gc.collect()

@@ -58,7 +58,7 @@ def _few(array: Array) -> bool:
 
 
 def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Returns (offset, spread) of the initialiser that is operand `place` of `node`."""
+    """Returns (offset, spread) for the draw of an initialiser: operand number `place` of `node`."""
     match node.op_type, place:
         case "BatchNormalization", 1:
             return 1.0, 0.0

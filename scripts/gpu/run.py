@@ -27,9 +27,9 @@ from gpu.report import failures, table
 from gpu.tools import WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-# The first import of torch takes long if files come over a network.
+# A probe imports torch. That takes long the first time if torch's files come over a network.
 _PROBE_SECONDS = 150.0
-# Seconds within which a driver releases the device of a killed process.
+# A driver may need this many seconds to release the device of a killed process.
 _END_SECONDS = 30.0
 # After this many items with kernels in Gluon have hung or crashed, the remaining ones come last.
 _FEW = 2

@@ -14,7 +14,7 @@ from gpu.names import asks_for_models
 parser = argparse.ArgumentParser(add_help=False)
 parser.add_argument("--only", default="")
 only = parser.parse_known_args()[0].only
-# tcc with Triton, and the packages that build the models
+# The environment has tcc with Triton and, if models are asked for, the packages that build them.
 enter("gpu", "dev", *(("models",) if asks_for_models(only) else ()))
 
 from gpu.build import main

@@ -39,7 +39,10 @@ def _graph(folder: str, name: str) -> Any:
 
 
 def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns facts about this machine, its copy bandwidth, and its peak rate of bf16 matmuls."""
+    """Returns the names of the device and of torch, the copy bandwidth, and the rate of matmuls.
+
+    The matmuls are of large matrices in bf16.
+    """
     size = device.peak
     a, b = (torch.randn(size, size, device=device.name).bfloat16() for _ in range(2))
     matmul, copy = compare(device, [Work(lambda i: torch.mm(a, b), 1), _copy(device, device.large)])

@@ -20,7 +20,7 @@ from hosts.link import ADDRESSES
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
 SECONDS = 300  # limit of one run, in seconds
-PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
+PEER_DEAD = "9"  # the status TCC_PEER_DEAD of tcc.h, as `apart` prints it
 # The program `matrix` sends more packets than this between two hosts. If it sends fewer, the ranks
 # shared memory across the hosts, and the link was not tested.
 LEAST_PACKETS = 2000
@@ -43,7 +43,7 @@ def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "")
     tells ranks of a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")
-    agent = "$LINK_AGENT"  # the shell expands it
+    agent = "$LINK_AGENT"  # link.py sets this variable, and its shell expands it
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
     try:

@@ -50,7 +50,7 @@ class Launcher:
 
     @property
     def name(self) -> str:
-        """Returns a name made of the names of the folder and the library."""
+        """Returns "FOLDER/LIBRARY": the names of the prefix and of the MPI library."""
         return f"{self.mpiexec.parents[1].name}/{self.library.name}"
 
     def command(self, ranks: int) -> tuple[str, ...]:

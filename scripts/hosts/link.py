@@ -90,7 +90,7 @@ def make_host(which: int) -> tuple[int, int]:
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     socket.sethostname(NAMES[which])
-    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # /sys lists the devices of the namespace
+    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # mounted anew, to list this host's devices
     address, peer_address = ADDRESSES[which], ADDRESSES[1 - which]
     _call("ip", "link", "set", "lo", "up")
     _call("ip", "address", "add", address, "peer", peer_address, "dev", DEVICE)

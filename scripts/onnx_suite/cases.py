@@ -54,7 +54,7 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
     cases = []
     for kind in kinds:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # NumPy warns while ONNX computes expected outputs
+            warnings.simplefilter("ignore")  # ONNX computes expected outputs, and NumPy warns
             listed = load_model_tests(kind=kind)
         cases += [
             SuiteCase(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
@@ -164,7 +164,8 @@ def _difference(results: Any, expected: Any, rtol: float, atol: float) -> str:
         return "" if np.array_equal(results, expected) else "strings differ"
     if results.dtype != expected.dtype:
         return f"element type {results.dtype}, {expected.dtype} expected"
-    if expected.dtype.kind not in "biufc":  # types of ml_dtypes, which NumPy cannot compare
+    # Types of ml_dtypes (bfloat16, float8, ...) are compared in f32, for NumPy cannot compare them.
+    if expected.dtype.kind not in "biufc":
         rtol = max(rtol, _BF16_RTOL) if expected.dtype.name == "bfloat16" else rtol
         results, expected = results.astype(np.float32), expected.astype(np.float32)
     try:

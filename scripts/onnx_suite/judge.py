@@ -41,7 +41,10 @@ _RANDOM = frozenset(("Bernoulli", "Dropout", "Multinomial"))
 
 @dataclass(frozen=True, slots=True)
 class SuiteRow:
-    """The outcome of a case in one mode; `why` is the reason, in one line."""
+    """The outcome of a case in a mode.
+
+    `category` is its row in the summary, and `why` the reason of the outcome, in one line.
+    """
 
     name: str
     category: str

@@ -13,7 +13,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def causal(batch: int, length: int) -> DrawnGraph:
-    """Returns GPT-2's attention: 12 heads of size 64."""
+    """Returns GPT-2's attention: 12 heads of size 64, with a causal mask."""
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 12, 64)
     return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_causal_mask(w, length)))
@@ -30,7 +30,7 @@ def sliding_window(batch: int, length: int) -> DrawnGraph:
 def alibi(batch: int, length: int) -> DrawnGraph:
     """Returns BLOOM's attention: 16 heads of size 64, causal.
 
-    Each head adds a bias: its slope times the distance.
+    Each head adds a bias to its scores: a slope of the head times the distance of the positions.
     """
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 16, 64)
@@ -79,9 +79,10 @@ def qk_norm_qwen3(batch: int, length: int) -> DrawnGraph:
 def _qk_norm(
     batch: int, length: int, heads: int, kv_heads: int, size: int, window: int | None
 ) -> DrawnGraph:
-    """Returns attention with a causal mask.
+    """Returns attention with a causal mask, whose queries and keys first pass RMSNorm over a head
+    and then rotary embedding.
 
-    Queries and keys first pass RMSNorm over a head, then rotary embedding.
+    `window` limits the positions that a row attends to (None: all positions before it).
     """
     w = GraphWriter()
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
@@ -160,7 +161,7 @@ def scores(batch: int, length: int) -> DrawnGraph:
 
 
 def scores_stored(batch: int, length: int) -> DrawnGraph:
-    """Returns q @ k of two inputs; k is already transposed."""
+    """Returns q @ k of two inputs, with 12 heads; k has the shape [batch, 12, 64, length]."""
     w = GraphWriter()
     q, k = w.input("q", batch, 12, length, 64), w.input("k", batch, 12, 64, length)
     return w.graph(w.op("MatMul", q, k))

@@ -102,7 +102,7 @@ _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHUFFLED = ((28, 24), (28, 58), (14, 116), (7, 232))
 
 FAMILIES: tuple[Family, ...] = (
-    # attention
+    # families of attention
     Family("normalised keys (Swin v2)", attention.normalised_keys,
            (*rows(), *grid(batch=(64,), length=(64,)), *grid(batch=(16,), length=(256,)))),
     Family("QK-norm, rotary (Gemma 3)", attention.qk_norm_gemma3, rows()),
@@ -119,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
            (*rows(), *grid(batch=1, length=10_000))),
     Family("q k^T", attention.scores, rows()),
     Family("q k, k transposed before", attention.scores_stored, rows()),
-    # norms
+    # families of norms and softmaxes
     Family("LayerNorm", norms.layer_norm, (*rows(), *grid(batch=1, length=197))),
     Family("LayerNorm of a sum", norms.layer_norm_residual, rows()),
     Family("LayerNorm backward", norms.layer_norm_backward, rows()),
@@ -132,7 +132,7 @@ FAMILIES: tuple[Family, ...] = (
            images((64, 56), (256, 14), (13, 29))),
     Family("softmax", norms.softmax, grid(rows=(1, 16, 128), width=_VOCABULARIES)),
     Family("log-softmax", norms.log_softmax, grid(rows=(1, 16, 128), width=_VOCABULARIES)),
-    # matmuls and their surroundings
+    # families of matmuls with the nodes around them
     Family("MLP, GELU (BERT)", dense.mlp_gelu, rows()),
     Family("MLP, SwiGLU (Llama)", dense.mlp_swiglu, rows()),
     Family("MLP (DLRM)", dense.mlp_recommending, grid(rows=(1, 17, 128, 512), top=(0, 1))),
@@ -147,7 +147,7 @@ FAMILIES: tuple[Family, ...] = (
                (768, 768), (768, 3072), (3072, 768), (1024, 1024), (4096, 4096), (768, 50_257),
                (1000, 1001), (67, 4099)))),
     Family("few rows", dense.matmul_bias_relu, grid(m=_FEW, k=(768, 1021), n=(768, 2053))),
-    # convolutions
+    # families of convolutions
     Family("conv-norm-relu", convolutions.conv_norm_relu,
            images((64, 56), (256, 14), (512, 7), (19, 37))),
     Family("residual block (ResNet 18)", convolutions.residual,
@@ -160,7 +160,7 @@ FAMILIES: tuple[Family, ...] = (
            images((24, 56), (64, 14), (160, 7), (17, 23))),
     Family("inverted residual, squeezed (EfficientNet)", convolutions.inverted_residual_squeezed,
            images((40, 28), (112, 14), (192, 7), (17, 23))),
-    # gathers
+    # families with gathers
     Family("mesh convolution (SubdivNet)", irregular.subdivnet, grid(faces=(500, 1024, 16_384))),
     Family("graph attention (GAT)", irregular.gat,
            ({"nodes": 300, "edges": 1500}, {"nodes": 2708, "edges": 10_556},

@@ -19,7 +19,7 @@ from zoo.registries import import_timm, import_transformers
 
 from models.inputs import random_image
 
-CAP = 1.2e9  # bytes of weights
+CAP = 1.2e9  # the most bytes of weights; larger architectures are reduced
 TOKENS, SECONDS, IMAGE = 128, 10, 224  # the sizes of inputs for which a library has no default
 _DEPTHS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",

@@ -24,7 +24,7 @@ from zoo.outcomes import Outcome, Outcomes, in_process, named
 RESULTS = ROOT / "scripts" / "results"
 LIST = RESULTS / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
-LIMITS = {"export": 1800.0, "time": 3600.0}  # time limit for one architecture, in seconds
+LIMITS = {"export": 1800.0, "time": 3600.0}  # time limits of a step of an architecture, in seconds
 
 
 def main(page: str) -> int:

@@ -147,7 +147,7 @@ def _timed(
 
 
 def agreement(outputs: Mapping[str, Mapping[str, Array]], bound: float) -> float | None:
-    """Returns tcc's largest error against the first peer, relative to each output's largest value.
+    """Returns tcc's largest error against the first peer, as a share of an output's largest value.
 
     Returns None if no peer ran. Raises ValueError if the error exceeds both `bound` and `SPREAD`
     times the error of the other peers.
