@@ -52,7 +52,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
             raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
         if upper <= lower:
             raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
-        remaining -= size + 1  # the planner counts up to `alignment` (1) more bytes for a buffer
+        remaining -= size + 1  # the planner counts `alignment` (here 1) more bytes for each buffer
         if remaining < 0:
             raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
         lives[values["id"]] = Life(lower, upper, size)

@@ -120,7 +120,8 @@ class Module:
         self._run_plain, memory = self._python_functions()
         self._results = Outputs([result_of(port) for port in self.outputs], memory)
         self._stateful = self._statistics(None).state_bytes > 0
-        self.ranks: int = api.model_ranks(handle)  # 0: any, or its groups decide; -1: no comm
+        # The number of ranks that the model needs; 0: any, or its groups say; -1: no collectives.
+        self.ranks: int = api.model_ranks(handle)
         self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
@@ -491,7 +492,7 @@ class Module:
         self, values: tuple[Any, ...], seed: int | None, limit: Limit | None
     ) -> tuple[Any, ...]:
         """Returns the outputs for inputs of any kind."""
-        values = values or self._in_order({})  # this raises the error that names all inputs
+        values = values or self._in_order({})  # without values, raises an error that names inputs
         if len(values) != len(self.inputs):
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(values)}",

@@ -168,8 +168,8 @@ def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
 def planted_report(count: int, folder: Path) -> int:
     """Reduces a model for each of the first `count` faults and prints a line for each.
 
-    Returns 1 if fewer than nine tenths of the models are reduced to five nodes, else 0. Trials are
-    kept in `folder`, so a run that was stopped continues where it was.
+    Returns 1 if fewer than nine tenths of the models are reduced to at most five nodes, else 0.
+    Trials are kept in `folder`, so a run that was stopped continues where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
     small = 0

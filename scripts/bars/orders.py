@@ -207,8 +207,8 @@ class Search:
             )
             candidates = ((n, *self.step(finished, live, n)) for n in ready)
             choices = [(live_after, n) for n, high, live_after in candidates if high < limit]
-            # A step after which no more bytes are live may come first: any order of the remaining
-            # steps stays possible after it. So the search tries no other step here.
+            # If a step does not increase the live bytes, an order with it next is as good as any
+            # other. So the search tries no other step here.
             free = [choice for choice in choices if choice[0] <= live]
             stack += [
                 (finished | 1 << n, live_after)

@@ -31,9 +31,9 @@ MIB = 1 << 20
 
 
 def processes(folder: Path) -> Iterator[Figure]:
-    """Yields a ratio: the time of two processes with two threads each over that with one each.
+    """Yields how much slower two processes on two CPUs are with two threads each than with one.
 
-    All share two CPUs. The figure is the median of TURNS ratios; each measures both cases.
+    The figure is the median of TURNS ratios; each is of two measurements, one after another.
     """
     program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 

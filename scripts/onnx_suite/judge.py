@@ -56,7 +56,7 @@ class SuiteRow:
 def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
     """Compiles, runs and compares a case in the mode `mode` of MODES; returns its row.
 
-    `level` is that of -O. Any exception becomes an outcome of the row.
+    `level` is the number after -O. Any exception becomes an outcome of the row.
     """
     started = time.perf_counter()
     model, data = case.load()
