@@ -11,6 +11,8 @@ w[k, j]:
 A node that is linear in operands also takes parts of a sum: x - y has partial(sum), partial(sum) ->
 partial(sum), in which the ranks add what they have.
 
+Operands that are added to partial results become parts too, such as a bias.
+
 A divided loop divides the loops of other stages through what they read: at most one loop of each
 stage, since a rank computes a block and not a corner.  A stage whose reduction is divided has a
 partial value, which only linear stages may read.  Loops that the ranks do not divide, and values
@@ -221,6 +223,9 @@ def _strategy(
     for number, stage in enumerate(expr.stages):
         monoids = _partial(stage, partial, blocks.get(number))
         if monoids is None:
+            partial |= dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
+            monoids = _partial(stage, partial, blocks.get(number))
+        if monoids is None:
             return None
         if monoids:
             partial[~number] = monoids
@@ -237,8 +242,14 @@ def _strategy(
         return None  # shares no work
     operands: list[Sharding] = []
     for n in range(len(expr.params)):
-        operands.append(Partial("sum") if n in parts else axes.get(n, WHOLE))
+        operands.append(Partial("sum") if n in partial else axes.get(n, WHOLE))
     return Strategy(tuple(operands), tuple(results), tuple(sorted(blocks.items(), key=_number)))
+
+
+def _own_operands(expr: Expr, stage: Stage) -> set[_Array]:
+    """Returns the operands that `stage` reads and no other stage does."""
+    elsewhere = {_array(node) for s in expr.stages if s is not stage for node in reads(s)}
+    return {n for n in map(_array, reads(stage)) if n >= 0} - elsewhere
 
 
 def _number(pair: tuple[int, LoopBlock]) -> int:
