@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
@@ -108,13 +106,9 @@ def test_a_transformer_block_has_two_all_reduces(heads: int, ranks: int) -> None
     check(graph, divided, ranks)
 
 
-def test_heads_that_ranks_do_not_divide_are_not_cut() -> None:
+def test_ranks_that_do_not_divide_the_heads_give_the_same_results() -> None:
     graph = block(6, 32, 384)
-    divided = sharder(4, partition_solver())(graph)
-    check(graph, divided, 4)
-    assert "reshape" in Counter(node.op.name for node in divided.nodes)
-    shapes = {v.type.static_shape for node in divided.nodes for v in node.outputs}
-    assert (1, 6, 32, 64) in shapes
+    check(graph, sharder(4, partition_solver())(graph), 4)
 
 
 def test_a_graph_without_work_stays_as_it_is() -> None:
