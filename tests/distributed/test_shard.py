@@ -11,12 +11,14 @@ from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import const
+from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.types import BOOL, F32, I64, TensorType, tensor
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
 
 from .lockstep import Array, collectives, on_ranks
+
+TOKENS = 9  # where a graph has any number
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
@@ -42,7 +44,7 @@ def mlp(layers: int, batch: int, width: int) -> Graph:
     return b.finish([x])
 
 
-def block(heads: int, tokens: int, width: int) -> Graph:
+def block(heads: int, tokens: IndexLike, width: int) -> Graph:
     """A layer of an encoder: attention, and two matmuls, each behind a normalisation."""
     rng, b = np.random.default_rng(2), GraphBuilder("block")
     x = start = b.input("x", tensor(F32, 1, tokens, width))
@@ -74,7 +76,10 @@ def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0) -> None:
     """The ranks' results are equal, and those of one rank up to rounding."""
     verify_graph(divided)
     rng = np.random.default_rng(seed)
-    feeds = {v.name: normal(rng, *(d.const for d in v.type.shape)) for v in graph.inputs}
+    feeds = {
+        v.name: normal(rng, *(TOKENS if as_int(d) is None else d.const for d in v.type.shape))
+        for v in graph.inputs
+    }
     expected = evaluate_graph(graph, feeds)
     for outputs in on_ranks(divided, feeds, ranks):
         assert outputs.keys() == expected.keys()
@@ -104,6 +109,13 @@ def test_a_transformer_block_has_two_all_reduces(heads: int, ranks: int) -> None
     assert collectives(divided) == ["all_reduce"] * 2
     assert rank_bytes(divided) < 1.01 / ranks * rank_bytes(graph)
     check(graph, divided, ranks)
+
+
+def test_a_block_of_any_number_of_tokens_has_two_all_reduces() -> None:
+    graph = block(8, symbol("tokens", 1, 64, typical=32), 512)
+    divided = sharder(2, partition_solver())(graph)
+    assert collectives(divided) == ["all_reduce"] * 2
+    check(graph, divided, 2)
 
 
 def test_ranks_that_do_not_divide_the_heads_give_the_same_results() -> None:
