@@ -107,7 +107,7 @@ class Backend(Protocol):
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Returns the code of the kernels, called `names`, and their entries in the manifest."""
 
-    def joined(self, other: Backend) -> Self | None:
+    def merged_with(self, other: Backend) -> Self | None:
         """Returns one backend for the targets of both backends, whose programs are equal.
 
         Returns None if each target needs a variant of its own.

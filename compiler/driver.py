@@ -12,12 +12,14 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
+from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
-from tcc.distributed.shard import sharder
+from tcc.distributed.plan import Plan, read_plan
+from tcc.distributed.shard import check_divisible, sharder
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -39,7 +41,7 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE, Sharder
+from tcc.passes.pipeline import MERGE, SHARD, Sharder
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
 from tcc.runtime import Module, ModulePort
@@ -117,15 +119,16 @@ def compile_model(
     progress: Progress | None = None,
     *,
     whole: bool = False,
-    sharders: Sharders = sharder,
+    sharders: Sharders | None = None,
 ) -> CompileResult:
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
     The artifact appears complete or not at all.  `progress` is called with the name of each stage.
     `whole`: all memory of this process counts as the compile's.  `sharders` returns, for a number
-    of ranks, the function that divides a graph among them.  Raises UserError for a model or option
-    that cannot be compiled or exceeds a budget, and ToolError where no linker works.
+    of ranks, the function that divides a graph among them; by default it is the partition
+    planner's.  Raises UserError for a model or option that cannot be compiled or exceeds a budget,
+    and ToolError where no linker works.
     """
     work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
@@ -136,12 +139,13 @@ def _compiled(
     options: Options,
     output: Path,
     progress: Progress | None,
-    sharders: Sharders,
+    sharders: Sharders | None,
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
     ledger = _ledger(options)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
+    divided_by = sharders or _sharders(options)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -154,7 +158,7 @@ def _compiled(
         codes: list[Backend] = []
         for ranks in options.ranks:
             own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
-            divide = sharders(ranks) if ranks > 1 else None
+            divide = divided_by(ranks) if ranks > 1 else None
             optimised = optimise(graph, own_codes, options, trace, divide)
             for code, graphs in zip(own_codes, optimised, strict=True):
                 for optimised_graph in graphs:
@@ -183,6 +187,47 @@ def _compiled(
         codes[0].needs or needed_glibc(output),
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
+
+
+def _sharders(options: Options) -> Sharders:
+    """Returns the function from a number of ranks to the step that divides a graph among them.
+
+    Raises UserError for a plan of --plan that cannot be read or that --ranks does not name.
+    """
+    plans: dict[int, Plan] = {}
+    for plan in map(read_plan, options.plan):
+        if plan.ranks not in options.ranks:
+            raise UserError(
+                "no rank uses the plan",
+                where=plan.place,
+                why=f"it is for {plan.ranks} ranks",
+                hint=f"compile with --ranks {plan.ranks}",
+            )
+        if plan.ranks in plans:
+            raise UserError(
+                "two plans are for the same number of ranks",
+                where=plan.place,
+                why=f"{plans[plan.ranks].place} is for {plan.ranks} ranks too",
+                hint="give one of them",
+            )
+        plans[plan.ranks] = plan
+    return lambda ranks: sharder(ranks, partition_solver(), plan=plans.get(ranks))
+
+
+def divided_graph(model: Any, options: Options) -> Graph:
+    """Returns the graph of `model` that a compile divides among ranks.
+
+    Raises UserError for a model or option that cannot be compiled, and for a model with collectives
+    of its own.
+    """
+    graph = _imported(model, options)
+    codes = variant_backends(resolve_targets(options), options, constant_bytes(graph))
+    try:
+        optimise(graph, codes[:1], options, Trace(last=SHARD), lambda graph: graph)
+    except Stopped as stopped:
+        graph = stopped.form
+    check_divisible(graph)
+    return graph
 
 
 def _ledger(options: Options) -> Ledger:

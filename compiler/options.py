@@ -105,6 +105,10 @@ def _factor(value: Any) -> float:
     return factor
 
 
+def _paths(value: Any) -> tuple[Path, ...]:
+    return tuple(map(_path, (value,) if isinstance(value, str | Path) else value))
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError(f"{value!r} is not a path")
@@ -289,6 +293,12 @@ class Options:
         "those of the processor's family.",
         _path, default=None,
     )
+    plan: tuple[Path, ...] = _option(
+        "--plan", "FILE",
+        "With --ranks: a file of tcc plan, which fixes how nodes are divided among its number of "
+        "ranks.  A plan may leave nodes out.",
+        _paths, default=(), repeated=True,
+    )
     choices: Path | None = _option(
         "--choices", "FILE",
         "Forces choices of the compiler: a file of JSON lines, each with a site and one of its "
@@ -398,6 +408,7 @@ class Choices(TypedDict, total=False):
     derive: bool
     weight_growth: float
     machine: str | Path | None
+    plan: str | Path | Sequence[str | Path]
     choices: str | Path | None
     precision: Literal["f32", "tf32", "bf16", "f16"]
     weights: Literal["int8", "int4"] | None

@@ -138,7 +138,7 @@ def lower(
         for specialisation in lowered:
             code.begin(specialisation, _names(specialisation, ranks))
         for n, (other, first) in enumerate(lowerings):
-            common = other.joined(code)
+            common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
                 lowerings[n] = common, first
                 break

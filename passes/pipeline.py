@@ -102,6 +102,7 @@ def shard(graph: Graph, sharder: Sharder) -> Graph:
     return sharder(graph)
 
 
+SHARD = "shard"
 MERGE = "merge-contractions"  # the step before derivations
 GRAPH: tuple[Step, ...] = (
     Step("settle-sizes", settle_sizes, 1),
@@ -123,7 +124,7 @@ GRAPH: tuple[Step, ...] = (
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),
     Step("nest-concats", nest_concats, 1),
     # Constants are folded, and all later steps see what a rank computes.
-    Step("shard", shard, when="sharder", reads=("sharder",)),
+    Step(SHARD, shard, when="sharder", reads=("sharder",)),
     Step(MERGE, merge_contractions, 2, when="merges", reads=("merges",)),
     Step("derive", derive, 2, when="derivations", reads=("derivations",)),
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),

@@ -187,12 +187,12 @@ def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
     counts = {v.name: trips(v) for v in group.common}
     vectors = {nest.vector for nest in schedule.nests}
     free = [n for n in schedule.parallel if n not in vectors and counts[n] > 1]
-    units = (_scaled(schedule.unit(n), counts[n], UNITS) for n in free)
+    units = (_scaled(schedule.tile_size(n), counts[n], UNITS) for n in free)
     stream = [schedule.stream_block]
     if group.stream is not None and as_int(extent(group.stream.loop)) is not None:
         stream = _scaled(schedule.stream_block, trips(group.stream.loop), STREAM)
     for sizes in product(*units):
-        named = {**dict(schedule.units), **dict(zip(free, sizes, strict=True))}
+        named = {**dict(schedule.tile_sizes), **dict(zip(free, sizes, strict=True))}
         tile_sizes = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)
         orders = _orders(schedule.parallel, counts, named)
         for order, nests, block in product(orders, _nests(group, schedule), stream):

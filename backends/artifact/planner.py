@@ -1,16 +1,20 @@
-"""The arena planner for the pass plan-arena: the runtime's planner with a limited search."""
+"""The runtime's planners with limited searches: of arenas, and of partitions among ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from tcc.backends.artifact.toolchain import planner_library
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.passes.memory.plan_arena import ALIGN, ArenaPlanner, Lifetime
+from tcc.runtime.partition import Partitioner, PlanProblem
 from tcc.runtime.planner import Life, Planner
 
 # The exact search runs if greedy plans exceed the lower bound. It visits at most this many buffers,
 # which takes about half a second.
 STEPS = 1 << 26
+# The search for a partition reads at most this many costs, which takes about two seconds.
+PARTITION_STEPS = 1 << 30
 
 
 @cache
@@ -39,3 +43,31 @@ def arena_planner() -> ArenaPlanner:
         return arena.offsets, arena.peak
 
     return plan
+
+
+@cache
+def partition_solver() -> Callable[[Any], Sequence[int]]:
+    """Returns a function from a partition problem to the number of an alternative for each node.
+
+    The problem has the fields of `PlanProblem`. Raises ToolError if the planner's library can be
+    neither found nor compiled, or cannot be loaded. The function raises UserError if no
+    alternatives
+    stay within the limit of memory.
+    """
+    path = planner_library()
+    try:
+        partitioner = Partitioner(path)
+    except OSError as error:
+        raise ToolError("the partition planner cannot be loaded", where=path, why=error) from error
+
+    def solve(problem: PlanProblem) -> Sequence[int]:
+        partition = partitioner.partition(problem, steps=PARTITION_STEPS)
+        if not partition.valid:
+            raise UserError(
+                "the model does not fit the memory of the ranks",
+                why="no division of the model stays within the limit",
+                hint="allow more memory, or more ranks",
+            )
+        return partition.strategies
+
+    return solve

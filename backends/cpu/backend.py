@@ -161,7 +161,7 @@ class CpuBackend(Backend):
         grows = bound.kernel.sizes and all(known_extent(v) for v in bound.kernel.axes)
         for group in (bound.group, *bound.tabulated):
             loops = [v for v in group.common if v.name in schedule.parallel]
-            tiles = prod(-(-typical(extent(v)) // schedule.unit(v.name)) for v in loops)
+            tiles = prod(-(-typical(extent(v)) // schedule.tile_size(v.name)) for v in loops)
             if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
                 continue  # certainly short, so it needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)

@@ -103,7 +103,7 @@ class GpuBackend(Backend):
             for part in parts
         )
 
-    def joined(self, other: Backend) -> Self | None:
+    def merged_with(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, or None if they need separate ones.
 
         They can share a backend if they are of one vendor, and if all or none of them have matrix

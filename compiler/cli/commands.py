@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "doctor": "Shows what tcc finds on this machine: versions, linkers, processor.",
         "inspect": "Shows what ARTIFACT, or the one compiled from an ONNX file, holds.",
         "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
+        "plan": "Divides the model file MODEL among ranks, and shows the plan.",
         "run": "Runs MODEL, an artifact or an ONNX file, once.",
         "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",
     }

@@ -3,8 +3,9 @@
     partial -> whole       all_reduce
     partial -> split       reduce_scatter
     split -> whole         all_gather
-    split -> split         all_to_all, where the axes differ
+    split -> split         all_to_all; all_gather and a slice for other groups of the same axis
     whole -> split         a slice at the rank's own place
+    whole -> partial(sum)  the value on the first rank, zeros on all others
 
 Collectives have blocks along axis 0.  Around them, an axis of n * B elements becomes two axes, n
 and B, and n moves to the front; it moves only where an axis before it has more than one element.
@@ -14,12 +15,14 @@ from math import prod
 from typing import Any
 
 from tcc.distributed.mesh import MeshAxis
-from tcc.distributed.sharding import Partial, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
 from tcc.errors import InternalError
 from tcc.frozen import frozen
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.types import BOOL, U8, TensorType
+from tcc.ir.types import BOOL, I64, U8, TensorType
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
 
@@ -43,14 +46,14 @@ _NO_TRANSFER = Transfer("", 0)
 def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -> Transfer | None:
     """Returns the collective that changes a value of `type` from `source` to `result`.
 
-    None for a change that does not exist: nothing becomes partial.
+    None for a change that does not exist: only a whole value becomes a part, of a sum.
     """
     size = prod(as_int(dim) or 0 for dim in type.shape) * type.dtype.bytes
     share = size * (ranks - 1) // ranks
     match source, result:
         case (a, b) if a == b:
             return _NO_TRANSFER
-        case Whole(), Split():
+        case Whole(), Split() | Partial("sum"):
             return _NO_TRANSFER
         case Partial(), Whole():
             return Transfer("all_reduce", 2 * share)
@@ -58,8 +61,10 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
             return Transfer("reduce_scatter", share)
         case Split(), Whole():
             return Transfer("all_gather", share)
-        case Split(), Split():
+        case Split(axis), Split(other) if axis != other:
             return Transfer("all_to_all", share // ranks)
+        case Split(), Split():
+            return Transfer("all_gather", share)
     return None
 
 
@@ -80,27 +85,49 @@ class Changer:
             return value
         shape = local_type(type, result, self._axis.ranks).shape
         match source, result:
-            case Whole(), Split(axis):
-                return self._slice(value, axis, shape)
+            case Whole(), Split():
+                return self._slice(value, result, shape)
+            case Whole(), Partial("sum"):
+                return self._addend(value)
             case Partial(reduction), Whole():
                 return self._collective("all_reduce", value, reduction)
-            case Partial(reduction), Split(axis):
-                blocks = self._blocks_first(value, axis)
+            case Partial(reduction), Split():
+                blocks = self._blocks_first(value, result)
                 return self._shaped(self._collective("reduce_scatter", blocks, reduction), shape)
-            case Split(axis), Whole():
+            case Split(), Whole():
                 gathered = self._collective("all_gather", value)
-                return self._blocks_back(gathered, value.type.shape, axis, shape)
-            case Split(axis), Split(other):
-                exchanged = self._collective("all_to_all", self._blocks_first(value, other))
+                return self._blocks_back(gathered, value.type.shape, source, shape)
+            case Split(axis), Split(other) if axis != other:
+                exchanged = self._collective("all_to_all", self._blocks_first(value, result))
                 block = list(value.type.shape)
                 block[other] = shape[other]
-                return self._blocks_back(exchanged, tuple(block), axis, shape)
+                return self._blocks_back(exchanged, tuple(block), source, shape)
+            case Split(), Split():
+                whole = self.change(value, type, source, WHOLE)
+                return self.change(whole, type, WHOLE, result)
         raise InternalError(f"no collective changes {source} to {result}", where=value.name)
 
-    def _slice(self, value: Value, axis: int, shape: Shape) -> Value:
-        starts = [const(0)] * len(shape)
-        starts[axis] = self._axis.place(self._rank()) * shape[axis]
-        return self._add("slice", value, starts=tuple(starts), steps=(1,) * len(shape), sizes=shape)
+    def _slice(self, value: Value, split: Split, shape: Shape) -> Value:
+        if split.groups == 1:
+            return self._block(value, split.axis)
+        parted = self._shaped(value, _parted(value.type.shape, split))
+        return self._shaped(self._block(parted, 2), shape)
+
+    def _block(self, value: Value, axis: int) -> Value:
+        """Returns the rank's block of `value` along an axis."""
+        sizes, starts = [*value.type.shape], [const(0)] * value.type.rank
+        sizes[axis] = sizes[axis] // self._axis.ranks
+        starts[axis] = self._axis.place(self._rank()) * sizes[axis]
+        attrs = {"starts": tuple(starts), "steps": (1,) * len(sizes), "sizes": tuple(sizes)}
+        return self._add("slice", value, **attrs)
+
+    def _addend(self, value: Value) -> Value:
+        """Returns `value` on the first rank of each group, zeros on the others."""
+        e = ExprBuilder(value.type)
+        at, dtype = e.point(value.type), value.type.dtype
+        is_first = apply("eq", index_value(self._axis.place(self._rank()), I64), literal(0, I64))
+        part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
+        return self._add("expression", value, expr=e.finish(at, part))
 
     def _rank(self) -> Index:
         """Returns the rank's number as a size symbol, which the first call binds."""
@@ -111,19 +138,18 @@ class Changer:
             self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
         return self._number
 
-    def _blocks_first(self, value: Value, axis: int) -> Value:
-        """Returns `value` with the blocks of `axis` one behind another along axis 0."""
-        ranks, shape = self._axis.ranks, value.type.shape
-        block = shape[axis] // ranks
-        head, tail = _count(shape[:axis]), _count(shape[axis + 1 :])
-        parted = self._shaped(value, (head, const(ranks), block * tail))
-        return self._shaped(self._swapped(parted), (const(ranks) * head, block * tail))
+    def _blocks_first(self, value: Value, split: Split) -> Value:
+        """Returns `value` with the blocks of an axis one behind another along axis 0."""
+        ranks = const(self._axis.ranks)
+        head, groups, tail = _parted(value.type.shape, split)
+        parted = self._shaped(value, (head * groups, ranks, tail // ranks))
+        return self._shaped(self._swapped(parted), (ranks * head * groups, tail // ranks))
 
-    def _blocks_back(self, value: Value, block: Shape, axis: int, shape: Shape) -> Value:
+    def _blocks_back(self, value: Value, block: Shape, split: Split, shape: Shape) -> Value:
         """Returns `value` of shape `shape` from blocks of shape `block`, which lie one behind
-        another along axis 0 and belong one behind another along `axis`."""
-        head, tail = _count(block[:axis]), _count(block[axis:])
-        parted = self._shaped(value, (const(self._axis.ranks), head, tail))
+        another along axis 0 and belong into the axis of `split`."""
+        head, groups, tail = _parted(block, split)
+        parted = self._shaped(value, (const(self._axis.ranks), head * groups, tail))
         return self._shaped(self._swapped(parted), shape)
 
     def _swapped(self, value: Value) -> Value:
@@ -151,6 +177,13 @@ class Changer:
         row = OPS[op]
         (result,) = self._b.add(row, [value], row.attrs(**attrs))
         return result
+
+
+def _parted(shape: Shape, split: Split) -> Shape:
+    """Returns `shape` as three axes: all before the axis of `split`, its groups, and a group with
+    all behind."""
+    tail = _count(shape[split.axis :])
+    return _count(shape[: split.axis]), const(split.groups), tail // split.groups
 
 
 def _count(shape: Shape) -> Index:

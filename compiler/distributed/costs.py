@@ -17,7 +17,7 @@ from tcc.ir.types import TensorType
 
 
 @frozen
-class Rates:
+class RankRates:
     """The speeds of a rank and of the link between ranks.
 
     `operations` and `memory_bytes` are per second of one rank, `link_bytes` per second of one rank
@@ -31,11 +31,11 @@ class Rates:
     latency: float = 1e-5
 
 
-HOST = Rates()
+HOST = RankRates()
 
 
 def change_seconds(
-    type: TensorType, source: Sharding, result: Sharding, ranks: int, rates: Rates
+    type: TensorType, source: Sharding, result: Sharding, ranks: int, rates: RankRates
 ) -> float | None:
     """Returns the seconds of a change of sharding; None for a change that does not exist."""
     change = transfer(type, source, result, ranks)
@@ -44,19 +44,19 @@ def change_seconds(
     return rates.latency * bool(change.kind) + change.bytes / rates.link_bytes
 
 
-def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: Rates) -> float:
+def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
     """Returns the seconds of a rank's operations; a symbolic extent counts as 1."""
-    loops = dict(strategy.loops)
+    blocks = dict(strategy.blocks)
     operations = 0.0
     for number, stage in enumerate(expr.stages):
         points = prod(known_extent(loop) or 1 for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
-        share = ranks if number in loops else 1
+        share = ranks if number in blocks else 1
         operations += points * (applied + 1) / share  # a store, or a step of a reduction
     return operations / rates.operations
 
 
-def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: Rates) -> float:
+def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: RankRates) -> float:
     """Returns the seconds in which a rank reads its part of a constant."""
     shape = local_type(type, sharding, ranks).shape
     elements = prod(as_int(dim) or 1 for dim in shape)

@@ -6,10 +6,11 @@ a[i] + 1            not linear
 """
 
 from collections.abc import Callable, Collection
-from itertools import product
+from math import isfinite
 
 from tcc.ir.expr import Stage
-from tcc.ir.expr.scalar import Apply, Cast, Const, Read, Scalar, walk
+from tcc.ir.expr.scalar import Apply, Cast, Const, IndexValue, Read, Scalar, uncast, walk
+from tcc.ir.index import as_int
 from tcc.ir.region import widens
 
 # The powers that a scalar may have in the sources: 0 where it does not depend on them, 1 where it
@@ -58,10 +59,22 @@ def _applied(function: str, scalar: Apply, args: Collection[_Degrees]) -> _Degre
             return x
         case (("add" | "sub"), [x, y]):
             return x & y
-        case "mul", [x, y]:
-            return frozenset(a + b for a, b in product(x, y)) & _ZERO
-        case "div", [x, y] if scalar.dtype.is_float and 0 in y:
+        case "mul", [x, y] if _is_number(scalar.args[1]):
+            return x
+        case "mul", [x, y] if _is_number(scalar.args[0]):
+            return y
+        case "div", [x, _] if scalar.dtype.is_float and _is_number(scalar.args[1]):
             return x
         case "select", [test, x, y] if 0 in test:
             return x & y
     return _FREE if all(0 in x for x in args) else frozenset()
+
+
+def _is_number(scalar: Scalar) -> bool:
+    """True for a finite number other than 0."""
+    match uncast(scalar):
+        case Const(value=value):
+            return value != 0 and isfinite(value)
+        case IndexValue(index=index):
+            return bool(as_int(index))
+    return False

@@ -8,19 +8,29 @@ something else becomes an `expression`:
     %y = reduce_mean(%x : f32[8, 64])         split(1) -> partial(sum)  sums of 32 terms, over 64
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.blocks import loop_block
-from tcc.distributed.sharding import Sharding, local_type
+from tcc.distributed.blocks import LoopBlock, local_index
+from tcc.distributed.sharding import Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import field_names
 from tcc.ir.expr import Expr, Stage
-from tcc.ir.expr.rename import canonical, renamed
-from tcc.ir.graph import Node
-from tcc.ir.index import Index, Indices, Var, iterator, of_atom
+from tcc.ir.expr.rename import canonical
+from tcc.ir.expr.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    Source,
+    StageRef,
+    index_value,
+    read_at,
+    transform_all,
+)
+from tcc.ir.graph import Node, map_sizes
+from tcc.ir.index import Index, Indices, as_int, const, free_vars
 from tcc.ir.op import OpSpec, OutTypes, Types
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
@@ -28,18 +38,55 @@ from tcc.ops import OPS
 
 def local_expr(expr: Expr, strategy: Strategy, ranks: int) -> Expr:
     """Returns the expression that each of `ranks` ranks computes."""
-    loops = dict(strategy.loops)
-    stages = tuple(_local_stage(stage, loops.get(n), ranks) for n, stage in enumerate(expr.stages))
+    blocks = dict(strategy.blocks)
+
+    def groups(source: Source, axis: int) -> int:
+        """Returns in how many groups an axis is divided; 0 if it is whole."""
+        if isinstance(source, StageRef):
+            block, iters = blocks.get(source.stage), expr.stages[source.stage].iters
+            return 0 if block is None or block.loop is not iters[axis] else block.groups
+        sharding = strategy.operands[source]
+        return sharding.groups if isinstance(sharding, Split) and sharding.axis == axis else 0
+
+    stages = tuple(
+        _local_stage(expr, stage, blocks.get(n), groups) for n, stage in enumerate(expr.stages)
+    )
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
 
-def _local_stage(stage: Stage, loop: Var | None, ranks: int) -> Stage:
-    block = None if loop is None else loop_block(loop, ranks)
+def _local_stage(
+    expr: Expr, stage: Stage, block: LoopBlock | None, groups: Callable[[Source, int], int]
+) -> Stage:
     if block is None:
         return stage
-    mapping: dict[Var, Index] = {v: of_atom(v) for v in stage.loops}
-    mapping[block.loop] = iterator(block.loop.name, block.size)
-    return renamed(stage, mapping)
+
+    def moved(index: Index, size: Index, groups: int) -> Index:
+        depends = block.loop in free_vars(index)
+        return local_index(index, stage, block, as_int(size) or 0, groups) if depends else index
+
+    def leaf(node: Scalar) -> Scalar:
+        if isinstance(node, IndexValue):
+            return index_value(moved(node.index, const(0), 0), node.dtype)
+        if not isinstance(node, Read):
+            return node
+        pairs = enumerate(zip(node.indices, _shape(expr, node.source), strict=True))
+        indices = tuple(moved(i, size, groups(node.source, axis)) for axis, (i, size) in pairs)
+        return read_at(node, indices, node.indirect)
+
+    (local,) = free_vars(block.local)
+    iters, reduce = (
+        tuple(local if loop is block.loop else loop for loop in loops)
+        for loops in (stage.iters, stage.reduce)
+    )
+    return replace(stage, iters=iters, reduce=reduce, body=transform_all(stage.body, leaf))
+
+
+def _shape(expr: Expr, source: Source) -> Indices:
+    """Returns the shape of a parameter or of a stage."""
+    if isinstance(source, StageRef):
+        return expr.stages[source.stage].types[source.component].shape
+    param = expr.params[source]
+    return () if param is None else param.shape
 
 
 def _local_types(
@@ -51,7 +98,7 @@ def _local_types(
 
 def local_op(node: Node, expr: Expr, strategy: Strategy, ranks: int) -> tuple[OpSpec, Any]:
     """Returns the op and the attributes of a rank's node; `expr` is the expression of `node`."""
-    if not strategy.loops:
+    if not strategy.blocks:
         return node.op, node.attrs
     local = local_expr(expr, strategy, ranks)
     meaning = canonical(local)
@@ -73,9 +120,11 @@ def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:
 
 def _resized(node: Node, types: OutTypes) -> Iterator[Any]:
     """Yields attributes that the op of a rank's node may have: those of `node`, and those with the
-    shape of its result in place of the whole result's shape."""
+    shape, or the sizes, of its result in place of those of the whole result."""
     yield node.attrs
     shape: Indices = node.outputs[0].type.shape
     fields = [name for name in field_names(node.attrs) if getattr(node.attrs, name) == shape]
     if fields:
         yield replace(node.attrs, **dict.fromkeys(fields, types[0].shape))
+    sizes = {old: new for old, new in zip(shape, types[0].shape, strict=True) if old is not new}
+    yield map_sizes(node.attrs, lambda size: sizes.get(size, size))

@@ -13,33 +13,40 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
-from tcc.distributed.costs import HOST, Rates
-from tcc.distributed.greedy import choose_strategies, expr_of
+from tcc.distributed.costs import HOST, RankRates
 from tcc.distributed.local_nodes import local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
+from tcc.distributed.offers import expr_of
+from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
+from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
-from tcc.ir.op import Trait
+from tcc.ir.op import Array, Trait
 
 
-def sharder(ranks: int, rates: Rates = HOST) -> Callable[[Graph], Graph]:
+def sharder(
+    ranks: int, solver: Solver, rates: RankRates = HOST, plan: Plan | None = None
+) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
-    The step raises UserError for a graph with collectives of its own.
+    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  The step
+    raises UserError for a graph with collectives of its own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
-        _check(graph)
-        choice = choose_strategies(graph, ranks, rates)
+        check_divisible(graph)
+        fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
+        choice = solve_strategies(graph, ranks, rates, solver, fixed)
         return sharded(graph, choice, Mesh((ranks,)).axis(0))
 
     return shard
 
 
-def _check(graph: Graph) -> None:
+def check_divisible(graph: Graph) -> None:
+    """Raises UserError for a graph with collectives of its own."""
     for node in walk_nodes(graph):
         if Trait.COLLECTIVE in node.op.traits:
             raise UserError(
@@ -98,7 +105,7 @@ class _Sharding:
             None if value is None else self._array(value, sharding)
             for value, sharding in zip(node.inputs, strategy.operands, strict=True)
         )
-        expr = expr_of(node) if strategy.loops else None
+        expr = expr_of(node) if strategy.blocks else None
         op, attrs = node.op, node.attrs
         if expr is not None:
             op, attrs = local_op(node, expr, strategy, self._axis.ranks)
@@ -118,7 +125,7 @@ class _Sharding:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
         arrays = self._arrays[value]
         if sharding not in arrays:
-            constant = self._block(value, sharding) if isinstance(sharding, Split) else None
+            constant = self._constant(value, sharding)
             arrays[sharding] = constant or self._changed(value, sharding)
         return arrays[sharding]
 
@@ -129,15 +136,26 @@ class _Sharding:
         source = min(prices, key=prices.__getitem__)
         return self._changer.change(sources[source], value.type, source, sharding)
 
-    def _block(self, value: Value, sharding: Split) -> Value | None:
-        """Returns the ranks' blocks of a constant as one constant; None for other values."""
+    def _constant(self, value: Value, sharding: Sharding) -> Value | None:
+        """Returns the ranks' arrays of a constant as one constant; None for other values."""
         array = self._graph.constant(value)
         if array is None:
             return None
-        store, blocks = self._graph.store, np.split(array, self._axis.ranks, sharding.axis)
+        store, blocks = self._graph.store, _local_arrays(array, sharding, self._axis.ranks)
         return self._b.constant_per_rank(
             [blocks[self._axis.place(rank)] for rank in range(self._axis.all_ranks)],
             f"{value.name}.block",
             value.type.dtype,
             store.sources(self._graph.constants[value]),
         )
+
+
+def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
+    """Returns each rank's array of a value that is split, or whose parts are summed."""
+    if not isinstance(sharding, Split):
+        return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
+    axis, shape = sharding.axis, array.shape
+    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
+    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    local = (*shape[:axis], groups * block, *shape[axis + 1 :])
+    return [parted.take(place, axis + 1).reshape(local) for place in range(ranks)]

@@ -26,12 +26,13 @@ class Whole:
 
 @frozen
 class Split:
-    """The ranks have equal blocks along `axis`, in order."""
+    """The ranks have equal blocks along `axis`, in order, of each of `groups` equal groups."""
 
     axis: int
+    groups: int = 1
 
     def __repr__(self) -> str:
-        return f"split({self.axis})"
+        return f"split({self.axis}, {self.groups})" if self.groups > 1 else f"split({self.axis})"
 
 
 @frozen
@@ -48,7 +49,9 @@ Sharding: TypeAlias = Whole | Split | Partial
 Shardings: TypeAlias = tuple[Sharding, ...]
 WHOLE = Whole()
 
-_TEXT = re.compile(rf"(whole)|split\((\d{{1,4}})\)|partial\(({'|'.join(REDUCTIONS)})\)")
+_TEXT = re.compile(
+    rf"(whole)|split\((\d{{1,4}})(?:, (\d{{1,9}}))?\)|partial\(({'|'.join(REDUCTIONS)})\)"
+)
 
 
 def parse_sharding(text: str) -> Sharding:
@@ -56,17 +59,10 @@ def parse_sharding(text: str) -> Sharding:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no sharding")
-    word, axis, reduction = match.groups()
+    word, axis, groups, reduction = match.groups()
     if word:
         return WHOLE
-    return Split(int(axis)) if axis else Partial(reduction)
-
-
-def block_of(type: TensorType, axis: int, ranks: int) -> int | None:
-    """Returns the size of a rank's block along `axis`; None if `ranks` does not divide the axis,
-    if its size is symbolic, or if it is 0."""
-    size = as_int(type.shape[axis])
-    return None if not size or size % ranks else size // ranks
+    return Split(int(axis), int(groups or 1)) if axis else Partial(reduction)
 
 
 def local_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType:
@@ -76,8 +72,9 @@ def local_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType:
     """
     if not isinstance(sharding, Split):
         return type
-    block = block_of(type, sharding.axis, ranks) if sharding.axis < type.rank else None
-    if block is None:
-        raise ValueError(f"{type} has no {ranks} equal blocks along axis {sharding.axis}")
     axis = sharding.axis
-    return replace(type, shape=(*type.shape[:axis], const(block), *type.shape[axis + 1 :]))
+    size = as_int(type.shape[axis]) if axis < type.rank else None
+    if not size or size % (ranks * sharding.groups):
+        raise ValueError(f"{type} has no {ranks} equal blocks for {sharding}")
+    block = const(size // ranks)
+    return replace(type, shape=(*type.shape[:axis], block, *type.shape[axis + 1 :]))

@@ -7,7 +7,9 @@ w[k, j]:
     split(0), whole -> split(0)             divides loop i
     whole, split(1) -> split(1)             divides loop j
     split(1), split(0) -> partial(sum)      divides loop k
-    partial(sum), whole -> partial(sum)     divides nothing: the node is linear in x
+
+A node that is linear in operands also takes parts of a sum: x - y has partial(sum), partial(sum) ->
+partial(sum), in which the ranks add what they have.
 
 A divided loop divides the loops of other stages through what they read: at most one loop of each
 stage, since a rank computes a block and not a corner.  A stage whose reduction is divided has a
@@ -15,10 +17,11 @@ partial value, which only linear stages may read.  Loops that the ranks do not d
 that no collective can make whole again, offer nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import product
 
-from tcc.distributed.blocks import LoopBlock, loop_block, shift_of
+from tcc.distributed.blocks import LoopBlock, groups_of, loop_block
 from tcc.distributed.linear import is_linear
 from tcc.distributed.sharding import (
     REDUCTIONS,
@@ -46,12 +49,12 @@ class Strategy:
     """One way to share a node's work.
 
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
-    result.  `loops` are the divided loops: (stage, loop), at most one a stage.
+    result.  `blocks` are the divided loops by their stage, at most one a stage.
     """
 
     operands: Shardings
     results: Shardings
-    loops: tuple[tuple[int, Var], ...] = ()
+    blocks: tuple[tuple[int, LoopBlock], ...] = ()
 
     def __repr__(self) -> str:
         sides = (", ".join(map(repr, shardings)) for shardings in (self.operands, self.results))
@@ -63,26 +66,34 @@ def whole(operands: int, results: int) -> Strategy:
     return Strategy((WHOLE,) * operands, (WHOLE,) * results)
 
 
+# A result's number, and a division of an axis in groups.
+Wish = tuple[int, Split]
+
+
 @lru_cache(maxsize=4096)  # equal layers have equal expressions
-def strategies(expr: Expr, ranks: int) -> tuple[Strategy, ...]:
+def strategies(expr: Expr, ranks: int, wishes: tuple[Wish, ...] = ()) -> tuple[Strategy, ...]:
     """Returns the strategies of a node with expression `expr` on `ranks` ranks, `whole` first.
 
-    The order is that of stages and of their loops.
+    The order is that of stages and of their loops.  `wishes` are divisions of results in groups,
+    which later nodes need; a loop alone does not tell its groups.
     """
     offers = {whole(len(expr.params), len(expr.outputs)): None}
     if all(p is None or not p.dtype.is_handle for p in expr.params):
-        offers |= {s: None for s in (*_by_loops(expr, ranks), *_by_parts(expr))}
+        seeds = [(n, loop, 1) for n, stage in enumerate(expr.stages) for loop in stage.loops]
+        for result, split in wishes:
+            number = expr.outputs[result].stage
+            seeds.append((number, expr.stages[number].iters[split.axis], split.groups))
+        offers |= {s: None for s in (*_by_loops(expr, ranks, seeds), *_by_parts(expr))}
     return tuple(offers)
 
 
-def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy]:
-    for number, stage in enumerate(expr.stages):
-        for loop in stage.loops:
-            division = _Division(expr, ranks)
-            if division.divide(number, loop) and division.is_consistent():
-                strategy = _strategy(expr, division.axes, (), division.blocks)
-                if strategy is not None:
-                    yield strategy
+def _by_loops(expr: Expr, ranks: int, seeds: Iterable[tuple[int, Var, int]]) -> Iterator[Strategy]:
+    for number, loop, groups in seeds:
+        division = _Division(expr, ranks)
+        if division.divide(number, loop, groups) and division.is_consistent():
+            strategy = _strategy(expr, division.axes, (), division.blocks)
+            if strategy is not None:
+                yield strategy
 
 
 def _by_parts(expr: Expr) -> Iterator[Strategy]:
@@ -106,55 +117,54 @@ class _Division:
     def __init__(self, expr: Expr, ranks: int) -> None:
         self._expr, self._ranks = expr, ranks
         self.blocks: dict[int, LoopBlock] = {}
-        self.axes: dict[_Array, int] = {}
+        self.axes: dict[_Array, Split] = {}
 
-    def divide(self, number: int, loop: Var) -> bool:
+    def divide(self, number: int, loop: Var, groups: int) -> bool:
         """Divides a loop of stage `number`, and all that follows; False where that is
         impossible."""
-        previous = self.blocks.get(number)
-        if previous is not None:
-            return previous.loop is loop
-        block = loop_block(loop, self._ranks)
-        if block is None:
-            return False
+        block = loop_block(loop, self._ranks, groups)
+        if block is None or number in self.blocks:
+            return self.blocks.get(number) == block
         self.blocks[number] = block
         stage = self._expr.stages[number]
-        if loop in stage.iters and not self._divide_axis(~number, stage.iters.index(loop)):
-            return False
+        if loop in stage.iters:
+            axis = Split(stage.iters.index(loop), groups)
+            if not self._divide_axis(~number, axis):
+                return False
         return all(self._divide_read(stage, block, node) for node in reads(stage))
 
     def _divide_read(self, stage: Stage, block: LoopBlock, node: Read) -> bool:
         array = _array(node)
         for axis, (index, size) in enumerate(zip(node.indices, self._sizes(array), strict=True)):
-            shift = shift_of(index, stage, block, size)
-            if shift is None or (shift and not self._divide_axis(array, axis)):
+            groups = groups_of(index, stage, block, size)
+            if groups is None or (groups and not self._divide_axis(array, Split(axis, groups))):
                 return False
         return True
 
-    def _divide_axis(self, array: _Array, axis: int) -> bool:
+    def _divide_axis(self, array: _Array, split: Split) -> bool:
         """Divides an axis of an array, and the loops of all stages that read it."""
         if array in self.axes:
-            return self.axes[array] == axis
-        self.axes[array] = axis
-        if array < 0 and not self.divide(~array, self._expr.stages[~array].iters[axis]):
-            return False
-        size = self._sizes(array)[axis]
+            return self.axes[array] == split
+        self.axes[array] = split
+        if array < 0:
+            loop = self._expr.stages[~array].iters[split.axis]
+            if not self.divide(~array, loop, split.groups):
+                return False
         for number, stage in enumerate(self._expr.stages):
             for node in reads(stage):
                 if _array(node) == array and number not in self.blocks:
-                    loop = self._loop_along(stage, node, axis, size)
-                    if loop is None or not self.divide(number, loop):
+                    block = self._block_along(stage, node, split)
+                    if block is None or not self.divide(number, block.loop, block.groups):
                         return False
         return True
 
-    def _loop_along(self, stage: Stage, node: Read, axis: int, size: object) -> Var | None:
-        """Returns the first loop whose blocks are those of the axis that `node` reads."""
-        for loop in stage.loops:
-            block = loop_block(loop, self._ranks)
-            if block is None or not isinstance(size, int):
-                continue
-            if shift_of(node.indices[axis], stage, block, size):
-                return loop
+    def _block_along(self, stage: Stage, node: Read, split: Split) -> LoopBlock | None:
+        """Returns the first blocks of a loop that read the blocks of the axis of `split`."""
+        size = self._sizes(_array(node))[split.axis]
+        for loop, groups in product(stage.loops, dict.fromkeys((1, split.groups))):
+            block = loop_block(loop, self._ranks, groups)
+            if block and groups_of(node.indices[split.axis], stage, block, size) == split.groups:
+                return block
         return None
 
     def is_consistent(self) -> bool:
@@ -167,16 +177,17 @@ class _Division:
 
     def _agrees(self, stage: Stage, block: LoopBlock | None) -> bool:
         for node in walk(*stage.body):
-            if isinstance(node, IndexValue) and shift_of(node.index, stage, block, 0) != 0:
+            if isinstance(node, IndexValue) and groups_of(node.index, stage, block, 0) != 0:
                 return False
             if not isinstance(node, Read):
                 continue
             array = _array(node)
+            split = self.axes.get(array)
             for axis, (index, size) in enumerate(
                 zip(node.indices, self._sizes(array), strict=True)
             ):
-                shift = shift_of(index, stage, block, size)
-                if shift is None or bool(shift) != (self.axes.get(array) == axis):
+                due = split.groups if split is not None and split.axis == axis else 0
+                if groups_of(index, stage, block, size) != due:
                     return False
         return True
 
@@ -197,7 +208,7 @@ def _array(node: Read) -> _Array:
 
 def _strategy(
     expr: Expr,
-    axes: Mapping[_Array, int],
+    axes: Mapping[_Array, Split],
     parts: tuple[int, ...],
     blocks: Mapping[int, LoopBlock],
 ) -> Strategy | None:
@@ -216,8 +227,7 @@ def _strategy(
     results: list[Sharding] = []
     for output, type in zip(expr.outputs, expr.types, strict=True):
         monoids = partial.get(~output.stage, ())
-        axis = axes.get(~output.stage)
-        sharding: Sharding = WHOLE if axis is None else Split(axis)
+        sharding: Sharding = axes.get(~output.stage, WHOLE)
         if monoids:
             sharding = Partial(monoids[output.component % len(monoids)])
         if not _can_be_whole(sharding, type.dtype):
@@ -227,10 +237,12 @@ def _strategy(
         return None  # shares no work
     operands: list[Sharding] = []
     for n in range(len(expr.params)):
-        split = Split(axes[n]) if n in axes else WHOLE
-        operands.append(Partial("sum") if n in parts else split)
-    loops = tuple((number, block.loop) for number, block in sorted(blocks.items()))
-    return Strategy(tuple(operands), tuple(results), loops)
+        operands.append(Partial("sum") if n in parts else axes.get(n, WHOLE))
+    return Strategy(tuple(operands), tuple(results), tuple(sorted(blocks.items(), key=_number)))
+
+
+def _number(pair: tuple[int, LoopBlock]) -> int:
+    return pair[0]
 
 
 def _partial(

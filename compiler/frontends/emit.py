@@ -109,7 +109,7 @@ class Emitter:
         A new symbol lies in [lo, hi]; the run refuses other values. If `signed`, the run accepts
         numbers below zero, which cannot be the size of an array.
         """
-        elements = operand.known
+        elements = operand.index_elements
         if elements is not None:
             return tuple(elements.reshape(-1))
         bound = self.scope.bound

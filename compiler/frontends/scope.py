@@ -113,8 +113,11 @@ class Operand:
         return value
 
     @property
-    def known(self) -> Array | None:
-        """The elements as an object array of `Index`; None if they are unknown or too many."""
+    def index_elements(self) -> Array | None:
+        """Returns the elements as an object array of `Index`.
+
+        Returns None if they are unknown or too many.
+        """
         array = self.array
         if self.sizes is None and array is not None and array.size <= MAX_SIZES:
             if self.dtype.is_handle:
@@ -511,7 +514,7 @@ class Scope:
         loc: str,
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
-        elements_of_operands = [None if o is None else o.known for o in operands]
+        elements_of_operands = [None if o is None else o.index_elements for o in operands]
         if any(
             o is not None and k is None for o, k in zip(operands, elements_of_operands, strict=True)
         ):
@@ -544,6 +547,6 @@ def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
 
 def _compared(operands: Operands) -> tuple[Index, Index] | None:
     """Returns the two sizes that a comparison of one-element operands compares, else None."""
-    elements = [None if o is None else o.known for o in operands]
+    elements = [None if o is None else o.index_elements for o in operands]
     compared = [k.reshape(-1)[0] for k in elements if k is not None and k.size == 1]
     return (compared[0], compared[1]) if len(compared) == 2 else None

@@ -9,7 +9,7 @@ class Form:
     """The properties of a kernel's structure that prices choose; `FusionLimits` explains the
     fields."""
 
-    walks: bool | None = None
+    streams: bool | None = None
     repeats: bool = False
     merges_reductions: bool = False
 
@@ -29,7 +29,7 @@ class FusionLimits:
     `plain_rate` other ones. A thread with less than `least_nanoseconds` of work costs more than it
     saves.
 
-    `walks`: True or False forces streaming loops on or off where the choice is free. None decides
+    `streams`: True or False forces streaming loops on or off where the choice is free. None decides
     without prices: it streams if rows exceed `room` or `long_row` bytes, or if contractions read
     `transposed_rows` rows along their sums. `repeats`: tiles may recompute stages whose results
     several tiles read. `reuses_results`: values of symbolic size may lie in the memory of results
@@ -46,7 +46,7 @@ class FusionLimits:
     contraction_rate: int = 200
     plain_rate: int = 10
     least_nanoseconds: int = 1000
-    walks: bool | None = None
+    streams: bool | None = None
     repeats: bool = False
     reuses_results: bool = False
     merges_reductions: bool = False
@@ -54,7 +54,7 @@ class FusionLimits:
     @property
     def form(self) -> Form:
         """Returns the fields that differ between the forms of one kernel."""
-        return Form(self.walks, self.repeats, self.merges_reductions)
+        return Form(self.streams, self.repeats, self.merges_reductions)
 
 
 TYPICAL_LIMITS = FusionLimits()

@@ -34,7 +34,7 @@ _ROWS = (
     Margin("knob grain", 0.15, _CHECK),
     Margin("knob along", 0.08, _CHECK),
     Margin("knob stream_block", 0.08, _CHECK),
-    Margin("knob known", 0.08, _CHECK),
+    Margin("knob fixed", 0.08, _CHECK),
     Margin(
         "shared layout",
         1 - 1 / 1.08,

@@ -112,7 +112,7 @@ class SiteScope:
         self.users, self.producers, self.kept_values = (
             graph.users(),
             graph.producers(),
-            graph.kept(),
+            graph.values_read_outside(),
         )
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 

@@ -35,10 +35,10 @@ class ConcatPart:
 class Join:
     """A concatenation without a kernel.
 
-    `whole` is its result, and `parts` are the operands that are not empty.
+    `result` is its value; `parts` are the operands that are not empty.
     """
 
-    whole: Value
+    result: Value
     axis: int
     parts: tuple[ConcatPart, ...]
 
@@ -72,8 +72,8 @@ class _Joins:
         return self.joins
 
     def _join(self, node: Node) -> Join | None:
-        (whole,) = node.outputs
-        if whole in self.states or not self.sizes.issuperset(free_vars(*whole.type.shape)):
+        (result,) = node.outputs
+        if result in self.states or not self.sizes.issuperset(free_vars(*result.type.shape)):
             return None
         axis, start = node.attrs.axis, const(0)
         parts: list[ConcatPart] = []
@@ -85,7 +85,7 @@ class _Joins:
                 parts.append(ConcatPart(value, start, placed))
                 placed_values.add(value)
             start = start + value.type.shape[axis]
-        join = Join(whole, axis, tuple(parts))
+        join = Join(result, axis, tuple(parts))
         return join if self._saves(join) else None
 
     def _writable(self, value: Value) -> bool:

@@ -16,7 +16,7 @@ from tcc.schedule.limits import FusionLimits
 
 def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
     """Returns the limits of each form of `expr`; that whose tiles hold whole rows comes first."""
-    holding, streaming = (replace(limits, walks=walks) for walks in (False, True))
+    holding, streaming = (replace(limits, streams=streams) for streams in (False, True))
     if streamed(expr, streaming) is None:
         return repeating_forms(expr, limits)
     if streamed(expr, holding) is not None:

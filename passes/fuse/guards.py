@@ -63,7 +63,7 @@ def split_guards(graph: Graph) -> Guards:
     guarded = [node for node in graph.nodes if node.op.name == "guarded"]
     if not guarded:
         return Guards(graph, {}, {})
-    row, users, kept_values = OPS["expression"], graph.users(), graph.kept()
+    row, users, kept_values = OPS["expression"], graph.users(), graph.values_read_outside()
     single_results = (node.outputs[0] for node in graph.nodes if len(node.outputs) == 1)
     private = {v for v in single_results if v not in kept_values and len(users.get(v, ())) == 1}
     fast = {node.inputs[0]: node.outputs for node in guarded if node.inputs[0] in private}

@@ -99,7 +99,7 @@ class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
         self.users = graph.users()
-        self.producers, self.kept_values = graph.producers(), graph.kept()
+        self.producers, self.kept_values = graph.producers(), graph.values_read_outside()
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)

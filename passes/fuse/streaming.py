@@ -51,8 +51,8 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
             if size is None and away:
                 return True
             held_bytes += size or 0
-    if limits.walks is not None:
-        return limits.walks
+    if limits.streams is not None:
+        return limits.streams
     if common and any(map(_factors, expr.stages)):
         rows = (known_extent(v) or limits.stream_rows for v in _rows(linked, common))
         held_bytes *= min(limits.stream_rows, max(rows))

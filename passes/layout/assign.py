@@ -98,7 +98,7 @@ class ProgramStep:
 class Placed:
     """The steps of a graph in order, and the layouts of the values that they store.
 
-    `wholes`: for a value that lies in a part of another value, that other value.
+    `containers`: for a value that lies in a part of another value, that other value.
     `rounded`: the constants that are stored with less precision than in the model.
     `weight_types`: the stored types of the weights of contractions, if less than f32 is requested.
     `surface`: the types that callers see of inputs and outputs with packed elements, by name.
@@ -107,7 +107,7 @@ class Placed:
     graph: Graph
     steps: tuple[ProgramStep, ...]
     layouts: Mapping[Value, Layout]
-    wholes: Mapping[Value, Value]
+    containers: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
     weight_types: Mapping[Value, str] = field(default_factory=dict)
     surface: Mapping[str, TensorType] = field(default_factory=dict)
@@ -203,17 +203,17 @@ def assign_layouts(
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
-    wholes = {p.value: join for join in joins for p in join.parts}
+    containers = {p.value: join for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
     # Parts of a visible value have the layout that is seen from outside.
     for join in reversed(joins):
-        pinned.update(p.value for p in join.parts if join.whole in pinned)
+        pinned.update(p.value for p in join.parts if join.result in pinned)
     last = _channels_last(steps, windows, pinned, joins)
     halos = _of_wholes(_halos(graph.constants, steps), joins, pinned) if model.gaps else {}
     steps, padded = _pad_pinned(steps, pinned, halos)
     last |= padded
     layouts: dict[Value, Layout] = {}
-    for value in (*_stored(graph, steps), *(j.whole for j in joins)):
+    for value in (*_stored(graph, steps), *(j.result for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
     for value in _crowded(steps, joins, pinned) if model.gaps else ():
         if layouts[value].fill is None:
@@ -221,8 +221,8 @@ def assign_layouts(
     for join in reversed(joins):
         for p in join.parts:
             shape = p.value.type.shape
-            layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
-    return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
+            layouts[p.value] = part_of(layouts[join.result], shape, join.axis, p.start)
+    return Placed(graph, tuple(steps), layouts, {v: j.result for v, j in containers.items()})
 
 
 def usual_layouts(
@@ -289,7 +289,7 @@ def _crowded(
     is not visible outside of kernels or shared."""
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     computed = {v for k in kernels for v in k.results}
-    visible = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
+    visible = {*pinned, *(v for j in joins for v in (j.result, *(p.value for p in j.parts)))}
     crowded_values = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
     return [v for v in dict.fromkeys(crowded_values) if v in computed and v not in visible]
 
@@ -319,8 +319,8 @@ def pinned_values(placed: Placed) -> set[Value]:
     """Returns the values whose storage callers, calls or control flow define, and values that share
     it."""
     pinned = seen_by_others(placed.graph)
-    pinned |= {parent for piece, parent in placed.wholes.items() if piece in pinned}
-    return pinned | {piece for piece, parent in placed.wholes.items() if parent in pinned}
+    pinned |= {parent for piece, parent in placed.containers.items() if piece in pinned}
+    return pinned | {piece for piece, parent in placed.containers.items() if parent in pinned}
 
 
 # ---- concatenations without a kernel ---------------------------------------------------------
@@ -334,7 +334,7 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
     for number, part in enumerate(join.parts):
         value = part.value
         if not part.placed:
-            value = Value(f"{join.whole.name}.part{number}", part.value.type)
+            value = Value(f"{join.result.name}.part{number}", part.value.type)
             copies.append(copy_of(part.value, value, f"{loc} (part {number})"))
         parts.append(ConcatPart(value, part.start, True))
     return copies, replace(join, parts=tuple(parts))
@@ -348,13 +348,13 @@ def _of_wholes(
     still checked."""
     merged = dict(halos)
     for join in joins:
-        if join.whole in pinned:
+        if join.result in pinned:
             continue
         part_halos = [merged.pop(p.value) for p in join.parts if p.value in merged]
         part_halos = [_Halo(replaced(h.widths, join.axis, (0, 0)), h.fill) for h in part_halos]
-        part_halos += [merged.pop(join.whole)] if join.whole in merged else []
+        part_halos += [merged.pop(join.result)] if join.result in merged else []
         if part_halos and len({h.fill for h in part_halos}) == 1:
-            merged[join.whole] = _widest(part_halos)
+            merged[join.result] = _widest(part_halos)
     return merged
 
 
@@ -367,7 +367,7 @@ def _channels_last(
     """Returns the values that have channels last. They are results of windows, values that are
     computed from these point by point, and the concatenated values that contain them."""
     values_last: set[Value] = set()
-    wholes = {p.value: join.whole for join in joins for p in join.parts}
+    containers = {p.value: join.result for join in joins for p in join.parts}
     for step in steps:
         if step.kernel is None or step.condition is not None:
             continue
@@ -377,8 +377,8 @@ def _channels_last(
                 continue
             if value in windows or value in followers or _blends(step.kernel, values_last):
                 values_last.add(value)
-                while value in wholes:
-                    value = wholes[value]
+                while value in containers:
+                    value = containers[value]
                     values_last.add(value)
     return values_last
 

@@ -112,7 +112,7 @@ def choose_layouts(
         changed = (_layouts_in_order(class_, pick, placed.layouts) for class_, pick in moves)
         placed = replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
         prices = _Prices(placed, planner, constants)
-    return prices.joined(placed)
+    return prices.with_merged_copies(placed)
 
 
 # ---- prices -------------------------------------------------------------------------------------
@@ -150,13 +150,13 @@ class _Prices:
         self._keys.update(keys)
         return together(map(self._planner.times_of, keys))
 
-    def joined(self, placed: Placed) -> Placed:
+    def with_merged_copies(self, placed: Placed) -> Placed:
         """Returns `placed` with copies merged into their only reader, where that takes less time.
 
         An example is the copy that pads an input.
         """
         operands = (v for s in placed.steps if s.kernel for v in s.kernel.operands)
-        uses = Counter((*pinned_values(placed), *placed.wholes, *operands))
+        uses = Counter((*pinned_values(placed), *placed.containers, *operands))
         producers: dict[Value, Kernel] = {}
         merged = set()
 
@@ -282,11 +282,11 @@ def _classes(placed: Placed) -> list[_Class]:
     kernels = placed.kernels
     fixed = pinned_values(placed)
     kernel_values = dict.fromkeys(
-        (*(v for k in kernels for v in k.results), *placed.wholes.values())
+        (*(v for k in kernels for v in k.results), *placed.containers.values())
     )
     orders = {v: _order_of(v, placed.layouts[v]) for v in kernel_values if v not in fixed}
     heads: dict[Value, Value] = {v: v for v in kernel_values}
-    for a, b in (*placed.wholes.items(), *_followers(kernels, orders)):
+    for a, b in (*placed.containers.items(), *_followers(kernels, orders)):
         heads[_head(heads, b)] = _head(heads, a)
     members: dict[Value, list[Value]] = {}
     for value in kernel_values:

@@ -87,7 +87,7 @@ def _compacted_once(placed: Placed) -> Placed | None:
 def _lives(placed: Placed) -> dict[Value, _Life]:
     """Returns the lives of values that only kernels use, and whose sizes do not depend on data."""
     steps: dict[Value, list[int]] = {}
-    excluded = {*seen_by_others(placed.graph), *placed.wholes, *placed.wholes.values()}
+    excluded = {*seen_by_others(placed.graph), *placed.containers, *placed.containers.values()}
     for number, step in enumerate(placed.steps):
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):

@@ -192,7 +192,7 @@ class GraphLowering:
 
         A value that is a part of another value lies in that value's buffer.
         """
-        parent = self.placed.wholes.get(value)
+        parent = self.placed.containers.get(value)
         if parent is not None:
             self.buffers[value] = (
                 self.buffers[parent] if parent in self.buffers else self.define(parent)

@@ -170,11 +170,11 @@ class _Narrowing:
         }
         steps = self.placed.with_kernels(lambda kernel: self._kernel(kernel, narrow))
         layouts = {narrow.get(v, v): layout for v, layout in self.placed.layouts.items()}
-        wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
+        containers = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.containers.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.new_constants})
         types = {v: self.types.get(v, v.type.dtype.name) for v in self.weights}
-        return Placed(graph, steps, layouts, wholes, tuple(self.rounded), weight_types=types)
+        return Placed(graph, steps, layouts, containers, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
         replacements: dict[Value, _Replacement] = {
@@ -203,7 +203,7 @@ class _Narrowing:
         everywhere = self.precision.everywhere
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
-        results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
+        results = {v for k in self.kernels for v in k.results} | {*self.placed.containers.values()}
         candidates = results - seen_by_others(self.placed.graph)
         candidates = {v for v in candidates if v.type.dtype is F32}
         for kernel in self.kernels:
@@ -220,7 +220,7 @@ class _Narrowing:
             else {v for v in paired if isinstance(v, Value)} & candidates
         )
         # A whole and its parts share one storage and one type: narrow only if all of them can be.
-        for shared in _storages(self.placed.wholes):
+        for shared in _storages(self.placed.containers):
             if not shared <= candidates:
                 narrow -= shared
             elif shared & narrow:
@@ -464,12 +464,12 @@ def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph])
     return not factor.indirect and kernel.operands[factor.source] in constants
 
 
-def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
+def _storages(containers: Mapping[Value, Value]) -> list[set[Value]]:
     """Returns the sets of values that share storage: a value, its parts, and their parts."""
     storage_of: dict[Value, set[Value]] = {}
-    for part, root in wholes.items():
-        while root in wholes:
-            root = wholes[root]
+    for part, root in containers.items():
+        while root in containers:
+            root = containers[root]
         storage_of.setdefault(root, {root}).add(part)
     return list(storage_of.values())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Graph, Node, walk_nodes
-from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import Exchange, evaluate_graph
 from tcc.ir.op import Trait
 from tcc.ops.collective import collective_kind
 
@@ -16,16 +16,22 @@ from tests.lib.oracle.ranks import Rank, exchanged, in_lockstep
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def exchange_of(rank: Rank) -> Exchange:
+    """The function that gives a rank the results of its collectives."""
+
+    def exchange(node: Node, x: Array) -> Array:
+        if node.op.name == "rank":
+            return np.array(rank.number)
+        return exchanged(rank, collective_kind(node.op.name), node.attrs, x)
+
+    return exchange
+
+
 def on_ranks(graph: Graph, feeds: Mapping[str, Array], ranks: int) -> list[dict[str, Array]]:
     """The outputs of a graph on each rank, where all ranks have the same inputs."""
 
     def run(rank: Rank) -> dict[str, Array]:
-        def exchange(node: Node, x: Array) -> Array:
-            if node.op.name == "rank":
-                return np.array(rank.number)
-            return exchanged(rank, collective_kind(node.op.name), node.attrs, x)
-
-        return evaluate_graph(graph, feeds, exchange=exchange, rank=rank.number)
+        return evaluate_graph(graph, feeds, exchange=exchange_of(rank), rank=rank.number)
 
     return in_lockstep(ranks, run)
 
@@ -34,3 +40,6 @@ def collectives(graph: Graph) -> list[str]:
     """The names of the collectives of a graph, in order."""
     nodes = [node.op for node in walk_nodes(graph) if Trait.COLLECTIVE in node.op.traits]
     return [op.name for op in nodes if op.name != "rank"]
+
+
+__all__ = ["Array", "collectives", "exchange_of", "in_lockstep", "on_ranks"]

@@ -113,7 +113,7 @@ def test_digests_depend_on_the_text_alone() -> None:
         (float("inf"), "inf"),
         (Knobs(), "Knobs()"),
         (Knobs(panel=4, along=0), "Knobs(panel=4, along=0)"),
-        (Form(walks=True), "Form(walks=true)"),
+        (Form(streams=True), "Form(streams=true)"),
         (BlockSchedule((("i0", 64),), ("i0",), 4, 2), None),
         (
             Schedule(

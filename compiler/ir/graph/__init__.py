@@ -236,7 +236,7 @@ class Graph:
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
 
-    def kept(self) -> set[Value]:
+    def values_read_outside(self) -> set[Value]:
         """Returns the values that are read outside of nodes: outputs, aliases, captures of
         bodies."""
         aliases = (v for pair in self.aliases for v in pair)

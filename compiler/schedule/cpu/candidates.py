@@ -92,7 +92,7 @@ _PLAIN = (
 )
 # Small blocks of steps follow a mask closely; large ones rescale their accumulators less often.
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
-_OPEN = (Knob("known", (1,)),)
+_OPEN = (Knob("fixed", (1,)),)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:

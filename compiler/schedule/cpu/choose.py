@@ -59,7 +59,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
-    vectors = _vectors(group, main, core.because, known_size=bool(core.knobs.known))
+    vectors = _vectors(group, main, core.because, fixed_size=bool(core.knobs.fixed))
     contraction = contraction_loops(main, vectors.get(main))
     pending = _has_k_blocks(group, contraction, core)
     rows = row_loop(group)
@@ -73,7 +73,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
             v: min(n, copy_blocks.get(v, n)) for v, n in blocks[main].items() if v in group.common
         }
         blocks = {s: {v: min(n, tiles.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
-        core.because("units: a block of every stage", None, *tiles)
+        core.because("tile_sizes: a block of every stage", None, *tiles)
         tiles[rows] = strip_rows(group, rows, tiles, nest_stages, core)
         parallel = tuple(v.name for v in group.common)
         core.because("parallel: all common loops")
@@ -112,15 +112,15 @@ def _loops_inside(
 
 @lru_cache(maxsize=256)  # callers try many schedules of a group, all with the same vectors
 def _vectors(
-    group: TileGroup, main: GroupStage, because: Because, *, known_size: bool
+    group: TileGroup, main: GroupStage, because: Because, *, fixed_size: bool
 ) -> Mapping[GroupStage, Var]:
-    """Returns the vector loop of each stage that has one; with `known_size` that of `main` has a
+    """Returns the vector loop of each stage that has one; with `fixed_size` that of `main` has a
     known size."""
-    loops = vector_loops(group, main, known_size=known_size)
+    loops = vector_loops(group, main, fixed_size=fixed_size)
     alone = len(group.stages) == 1
     for stage in group.stages:
         if stage in loops:
-            rule = "vector: knob known, by price" if known_size else "vector: smoothest in memory"
+            rule = "vector: knob fixed, by price" if fixed_size else "vector: smoothest in memory"
             because(rule, stage)
             continue
         inner_loops = group.common if alone else own_loops(group, stage)
@@ -292,19 +292,19 @@ def _tiles(
 ) -> dict[Var, int]:
     """Returns the elements of each common loop that a tile covers."""
     tiles = {v: n for v, n in blocks[main].items() if v in group.common}
-    core.because("units: a register block", None, *tiles)
+    core.because("tile_sizes: a register block", None, *tiles)
     if contraction is None or contraction.along_both:
         if len(parts) > 1:
             tiles = {v: n for v, n in tiles.items() if v is vectors.get(main)}
         else:
             windows = window_tiles(main, vectors.get(main), blocks[main], group.common, core)
-            core.because("units: rows of a window fit L1", None, *windows)
+            core.because("tile_sizes: rows of a window fit L1", None, *windows)
             tiles.update(windows)
         return _coarser(group, tiles, vectors.get(main), core)
     rows = [v for v in contraction.rows if v in group.common]
     lines = whole_lines(group, [v for v in group.common if v not in rows and v not in tiles])
     tiles.update(lines)
-    core.because("units: whole lines of a result", None, *lines)
+    core.because("tile_sizes: whole lines of a result", None, *lines)
     if rows:
         bounded = spreads(group)
         row_limit = resident_rows(group, main, rows, tiles, core) if bounded else ROWS
@@ -326,7 +326,7 @@ def _coarser(
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
         return tiles
-    core.because("units: knob grain, by price", None, rows[-1])
+    core.because("tile_sizes: knob grain, by price", None, rows[-1])
     return {**tiles, rows[-1]: min(trips(rows[-1]), grain * tiles.get(rows[-1], 1))}
 
 

@@ -46,13 +46,13 @@ def row_tiles(
     tiles: dict[Var, int] = {}
     for var in reversed(rows):
         size = counts[var]
-        core.because("units: rows that share a panel", None, var)
+        core.because("tile_sizes: rows that share a panel", None, var)
         tiles[var] = max(1, min(size, remaining))
         if known_extent(var) is None:
             even = _even(size, tiles[var], row_limit)
             tiles[var] = even if fair(other_count * -(-trips(var) // even), core) else tiles[var]
             if (tall := _tall(contraction, core) or tiles[var]) < tiles[var]:
-                core.because("units: knob tall, by price", None, var)
+                core.because("tile_sizes: knob tall, by price", None, var)
                 tiles[var] = tall
             tiles[var] = _in_blocks(tiles[var], blocks.get(var, 1), row_limit)
         above = -(-remaining // size) if remaining >= size else 1

@@ -16,8 +16,8 @@ class Knobs:
     Other stages: a block has `wide` vectors, and a tile has `grain` times its elements. `along` 1
     computes pointwise stages along the reductions that read them.
 
-    Streaming loops: a block has about `stream_block` steps. Symbolic dims: `known` 1 has vectors
-    run along a loop of known size.
+    Streaming loops: a block has about `stream_block` steps. Symbolic dims: `fixed` 1 has vectors
+    run along a loop of fixed size.
     """
 
     panel: int | None = None
@@ -28,7 +28,7 @@ class Knobs:
     grain: int = 1
     along: int = 1
     stream_block: int | None = None
-    known: int = 0
+    fixed: int = 0
 
 
 @frozen

@@ -139,7 +139,7 @@ class _Pricing:
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
-        self.tile = {v: schedule.unit(v.name) for v in self.parallel}
+        self.tile = {v: schedule.tile_size(v.name) for v in self.parallel}
         self.counts = [ceil(trips(v) / n) for v, n in self.tile.items()]
         self.tile_count = prod(self.counts)
         self.threads = min(machine.cores, max(1, self.tile_count))
@@ -167,7 +167,7 @@ class _Pricing:
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
-                tile = max(1, min(trips(strip.loop), self.schedule.unit(strip.loop.name)))
+                tile = max(1, min(trips(strip.loop), self.schedule.tile_size(strip.loop.name)))
                 row_count = trips(strip.rows)
                 rows, tiles = min(row_count, strip.count(tile)), ceil(trips(strip.loop) / tile)
                 twice = max(0, strip.count(1) - strip.scale)

@@ -28,7 +28,7 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
     A run can compute the formula at all sizes, also at 0 and near 2**63.
     """
     loops = [v for v in group.common if v.name in schedule.parallel]
-    tiles = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
+    tiles = prod(-(-n // schedule.tile_size(v.name)) for v in loops for n in [known_extent(v)] if n)
     shares = (
         _share(stage, _sizes(group, schedule, number), tiles, limits)
         for number, stage in enumerate(group.stages)
@@ -80,9 +80,9 @@ def _size(schedule: Schedule, stage: GroupStage, loop: Var) -> Index:
     if as_int(size) is not None:
         return size
     if loop.name in schedule.parallel:
-        return const(schedule.unit(loop.name))
+        return const(schedule.tile_size(loop.name))
     if strip is not None and strip.rows is loop and strip.loop.name in schedule.parallel:
-        return const(strip.count(schedule.unit(strip.loop.name)))
+        return const(strip.count(schedule.tile_size(strip.loop.name)))
     return size
 
 

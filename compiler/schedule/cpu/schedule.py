@@ -80,23 +80,23 @@ class Nest:
 class Schedule:
     """How a group's loops are cut.
 
-    `parallel`: the common loops that make up the launch grid, outermost first. `units`: elements of
-    a tile along these loops; 1 for loops without an entry. A tile covers the whole range of every
-    other common loop. `nests` run one after the other, each over the whole tile. Values between
-    different nests lie in the tile's scratch. `stream_block`: elements in a block of the group's
-    streaming loop. `skips`: the nests leave out the blocks of the streaming loop whose terms change
-    no accumulator of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
+    `parallel`: the common loops that make up the launch grid, outermost first. `tile_sizes`:
+    elements of a tile along these loops; 1 for loops without an entry. A tile covers the whole
+    range of every other common loop. `nests` run one after the other, each over the whole tile.
+    Values between different nests lie in the tile's scratch. `stream_block`: elements in a block of
+    the group's streaming loop. `skips`: the nests leave out the blocks of the streaming loop whose
+    terms change no accumulator of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
     """
 
-    units: tuple[tuple[str, int], ...]
+    tile_sizes: tuple[tuple[str, int], ...]
     parallel: tuple[str, ...]
     nests: tuple[Nest, ...]
     stream_block: int = 0
     skips: bool = False
 
-    def unit(self, name: str) -> int:
+    def tile_size(self, name: str) -> int:
         """Returns the elements of a tile along a loop."""
-        return dict(self.units).get(name, 1)
+        return dict(self.tile_sizes).get(name, 1)
 
     def nest(self, stage: int) -> Nest:
         """Returns the nest of a stage."""

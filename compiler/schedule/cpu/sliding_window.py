@@ -65,7 +65,7 @@ def strip_rows(
 
     Among the numbers whose strips fit, it is the one with which the busiest core ends first.
     """
-    core.because("units: strips fit L2", None, rows)
+    core.because("tile_sizes: strips fit L2", None, rows)
     exchanged = _exchanged(group, parts)
     room = core.l2 * _SHARE
     best, fewest = 1, inf
@@ -153,7 +153,7 @@ def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupSt
 
 
 def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
-    return {v: schedule.unit(v.name) for v in group.common}
+    return {v: schedule.tile_size(v.name) for v in group.common}
 
 
 def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreModel) -> float:

@@ -70,7 +70,7 @@ def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
     if not group.common:
         return {}
     rows = lanes if lanes in group.common else group.common[-1]
-    core.because("units: four vectors of rows", None, rows)
+    core.because("tile_sizes: four vectors of rows", None, rows)
     return {rows: min(4 * core.lanes, max(1, trips(rows)))}
 
 

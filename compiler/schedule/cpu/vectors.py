@@ -30,12 +30,12 @@ _NEAR = 0.3
 
 
 def vector_loops(
-    group: TileGroup, stage: GroupStage, *, known_size: bool = False
+    group: TileGroup, stage: GroupStage, *, fixed_size: bool = False
 ) -> dict[GroupStage, Var]:
     """Returns the vector loop of each stage.
 
     It is a common loop if one suits `stage`, which has the most work; else each stage has a loop of
-    its own. Stages have none if no loop runs smoothly through memory. `known_size`: the loop of
+    its own. Stages have none if no loop runs smoothly through memory. `fixed_size`: the loop of
     `stage` must have a known size.
 
     Stages that exchange strips of rows all use a common loop, the channels, whichever of them has
@@ -44,7 +44,7 @@ def vector_loops(
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
     loops = (*common, *_loops_inside(group, stage))
-    if known_size:
+    if fixed_size:
         common, loops = (
             tuple(v for v in candidates if known_extent(v) is not None)
             for candidates in (common, loops)

@@ -21,7 +21,7 @@ from tcc.schedule.cpu.work import group_bytes, group_flops
 from tcc.schedule.nest import typical_value
 
 # The schedule fields with an entry for each loop; each entry has a rule of its own.
-_BY_LOOP = ("units", "blocks")
+_BY_LOOP = ("tile_sizes", "blocks")
 # If threads wait for less than this fraction of the time, imbalance is not the limit.
 _WAITS = 0.1
 

@@ -138,7 +138,7 @@ class _Lowering:
         return tuple(nests) if cut_loops else ()
 
     def _cut(self, var: Var) -> bool:
-        return (known_extent(var) or 0) > self.schedule.unit(var.name)
+        return (known_extent(var) or 0) > self.schedule.tile_size(var.name)
 
     # ---- tiles ----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _Lowering:
         Where the last tiles are smaller, yields the range of a full tile first, then that of a
         smaller tile.  The statements emitted for each become the two branches of an `If`.
         """
-        tile_size, size = self.schedule.unit(var.name), extent(var)
+        tile_size, size = self.schedule.tile_size(var.name), extent(var)
         static_size = as_int(size)
         if static_size == 0:
             return

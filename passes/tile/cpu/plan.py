@@ -249,7 +249,7 @@ class Structure:
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
-        key = (knobs.panel, knobs.wide, knobs.known)
+        key = (knobs.panel, knobs.wide, knobs.fixed)
         if key not in self._packed:
             schedule = choose(self._plain, self.core(knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)

@@ -239,7 +239,7 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
         return schedule.stream_block if size is None else min(size, schedule.stream_block)
     if var.name not in schedule.parallel:
         return _static(extent(var))
-    tile_size = schedule.unit(var.name)
+    tile_size = schedule.tile_size(var.name)
     return tile_size if size is None else min(size, tile_size)
 
 

@@ -52,7 +52,7 @@ def skip(*, shown: bool = False) -> Graph:
 def test_kernels_store_into_parts_of_the_result() -> None:
     placed = place_graph(skip())
     assert len(kernels(placed)) == 3
-    (a, whole), (b, _) = placed.wholes.items()
+    (a, whole), (b, _) = placed.containers.items()
     where = placed.layouts[whole]
     assert halo_widths(whole, where) == (0, 0, 1, 1, 1, 1, 0, 0)
     assert placed.layouts[a] == part_of(where, a.type.shape, 1, as_index(0))
@@ -97,7 +97,7 @@ def test_many_small_copies_are_not_worth_it() -> None:
     x, *rest = (m.input(f"x{n}", 1, 3, 4, 4) for n in range(9))
     joined = m.op("concat", m.conv(x, 2, 1), *rest, attrs=CHANNELS)
     placed = place_graph(m.finish(m.op("exp", joined)))
-    assert not placed.wholes
+    assert not placed.containers
 
 
 def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
@@ -106,8 +106,8 @@ def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
     x, *rest = (m.input(f"x{n}", 1, 3, 32, 32) for n in range(3))
     joined = m.op("concat", m.conv(x, 16, 1), *rest, attrs=CHANNELS)
     graph = m.finish(m.op("exp", joined))
-    assert place_graph(graph).wholes
-    assert not place_graph(graph, model=BlockChooser()).wholes
+    assert place_graph(graph).containers
+    assert not place_graph(graph, model=BlockChooser()).containers
 
 
 def test_states_and_sizes_that_data_decide_keep_their_kernels() -> None:
@@ -117,8 +117,8 @@ def test_states_and_sizes_that_data_decide_keep_their_kernels() -> None:
     tail = SliceAttrs(tuple(map(as_index, (2, 0))), (1, 1), tuple(map(as_index, (2, 8))))
     new = m.op("concat", m.op("slice", past, attrs=tail), rows, attrs=ConcatAttrs(0))
     graph = m.finish(new)
-    assert place_graph(graph).wholes
-    assert not place_graph(replace(graph, aliases=((new, past),))).wholes
+    assert place_graph(graph).containers
+    assert not place_graph(replace(graph, aliases=((new, past),))).containers
 
 
 def test_joined_outputs_are_written_in_place() -> None:
@@ -194,5 +194,5 @@ def test_growing_features_have_one_place_each() -> None:
     graph = m.finish(m.op("relu", m.op("concat", *features, attrs=CHANNELS)))
     placed = place_graph(nest_concats(graph))
     assert not [k for k in kernels(placed) if "part" in k[1][0]]
-    assert len(placed.wholes) == 6
+    assert len(placed.containers) == 6
     check(graph, lowered(nest_concats(graph), CoreModel(16, 32)), 1)

@@ -20,19 +20,19 @@ _GAINS = ("plain", 1500), ("normalised", 512)  # walking saves 7 %, and loses ha
 class OneForm(CoreChooser):
     """Every kernel walks that can, or none that need not."""
 
-    def __init__(self, like: CoreChooser, *, walks: bool) -> None:
+    def __init__(self, like: CoreChooser, *, streams: bool) -> None:
         super().__init__(like.core, like.pricer)
-        self.walks = walks
+        self.streams = streams
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
         forms = super().forms(expr)
-        return forms[-1:] if self.walks else forms[:1]
+        return forms[-1:] if self.streams else forms[:1]
 
 
 @cache
-def seconds(name: str, keys: int, walks: bool | None = None) -> float:
+def seconds(name: str, keys: int, streams: bool | None = None) -> float:
     """Of all kernels; None: each in the form that is chosen."""
-    kernels = planner() if walks is None else OneForm(planner(), walks=walks)
+    kernels = planner() if streams is None else OneForm(planner(), streams=streams)
     placed = place_graph(graph(name, keys), model=kernels)
     constants = placed.graph.constants
     return sum(kernels.seconds(k, placed.layouts, constants) for k in placed.kernels)
@@ -41,8 +41,8 @@ def seconds(name: str, keys: int, walks: bool | None = None) -> float:
 @pytest.mark.parametrize("keys", [17, 128, 1500])
 @pytest.mark.parametrize("name", ["plain", "normalised", "capped"])
 def test_no_form_for_all_kernels_is_predicted_to_take_less(name: str, keys: int) -> None:
-    for walks in (False, True):
-        assert seconds(name, keys) <= 1.01 * seconds(name, keys, walks)
+    for streams in (False, True):
+        assert seconds(name, keys) <= 1.01 * seconds(name, keys, streams)
 
 
 def test_each_form_is_the_cheaper_one_somewhere() -> None:

@@ -174,8 +174,8 @@ def test_parts_move_with_their_wholes() -> None:
     whole = m.op("concat", *parts, attrs=ConcatAttrs(1))
     placed = place_graph(m.finish(m.op("max_pool", whole, attrs=pool)))
     found = choose(placed)
-    assert placed.wholes
-    for part, around in found.wholes.items():
+    assert placed.containers
+    for part, around in found.containers.items():
         assert order(found.layouts[part]) == order(found.layouts[around]) == (0, 1, 2, 3)
         assert found.layouts[part].sizes == found.layouts[around].sizes
 
@@ -277,8 +277,8 @@ def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
     whole = m.op("concat", wide, m.conv(x, 48, 3, pad=2), attrs=ConcatAttrs(1))
     placed = place_graph(m.finish(window, m.conv(whole, 8, 3)))
     found = choose(placed)
-    assert found.wholes
-    assert found.wholes.keys() <= {v for k in kernels_of(found) for v in k.results}
+    assert found.containers
+    assert found.containers.keys() <= {v for k in kernels_of(found) for v in k.results}
 
 
 def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:

@@ -224,9 +224,9 @@ def joined_images() -> Graph:
 def test_parts_and_their_whole_are_stored_in_one_type() -> None:
     graph = joined_images()
     placed = place_graph(graph, PAIRS)
-    assert {v.type.dtype for pair in placed.wholes.items() for v in pair} == {BF16}
-    assert len(placed.wholes) == 2
-    assert {*placed.wholes, *placed.wholes.values()} <= {*placed.layouts}
+    assert {v.type.dtype for pair in placed.containers.items() for v in pair} == {BF16}
+    assert len(placed.containers) == 2
+    assert {*placed.containers, *placed.containers.values()} <= {*placed.layouts}
     image = rows(graph)
     full, narrow = run(graph, FULL, image), run(graph, PAIRS, image)
     error = np.abs(full - narrow).max() / np.abs(full).max()
@@ -242,8 +242,8 @@ def test_a_part_stays_in_f32_where_its_whole_does() -> None:
     w = m.weight(64, 40)
     graph = m.finish(whole, m.op("matmul", a, w))
     placed = place_graph(graph, PAIRS)
-    assert {v.type.dtype for pair in placed.wholes.items() for v in pair} == {F32}
-    assert len(placed.wholes) == 2
+    assert {v.type.dtype for pair in placed.containers.items() for v in pair} == {F32}
+    assert len(placed.containers) == 2
     alone = replace(graph, outputs=graph.outputs[1:])
     assert BF16 in stored(place_graph(alone, PAIRS)).values()
 

@@ -149,9 +149,10 @@ def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: i
     structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
     found = cheapest(structure.with_knobs, Pricer(MACHINE), structure.resized)
     group, schedule = structure.with_knobs(found.knobs)
-    assert [structure.with_knobs(Knobs())[1].unit(v.name) for v in group.common] == [64, columns]
+    plain = structure.with_knobs(Knobs())[1]
+    assert [plain.tile_size(v.name) for v in group.common] == [64, columns]
     middle, *_ = structure.resized(found.knobs)
-    units = prod(-(-trips(v) // schedule.unit(v.name)) for v in middle.common)
+    units = prod(-(-trips(v) // schedule.tile_size(v.name)) for v in middle.common)
     assert units >= 2
     assert found.seconds < found.analytic
 
@@ -299,9 +300,9 @@ def test_a_loop_of_known_size_competes_for_the_vectors() -> None:
     m = Model("columns")
     group = group_of(m.finish(m.op("matmul", m.weight(64, 64), m.input("x", 64, symbol("n")))))
     sizes = {v.name: known_extent(v) for v in anchor(group).loops}
-    cores = (CORE, replace(CORE, knobs=Knobs(known=1)))
+    cores = (CORE, replace(CORE, knobs=Knobs(fixed=1)))
     vectors = [choose(group, core).nests[0].vector or "" for core in cores]
     assert [sizes[vector] for vector in vectors] == [None, 64]
-    assert searched(group, {Knobs(known=1): 0.5})[0].knobs == Knobs(known=1)
-    assert searched(group, {Knobs(known=1): 0.95})[0].knobs == Knobs()
-    assert all(knob.name != "known" for knob in knobs_of(group_of(product())))
+    assert searched(group, {Knobs(fixed=1): 0.5})[0].knobs == Knobs(fixed=1)
+    assert searched(group, {Knobs(fixed=1): 0.95})[0].knobs == Knobs()
+    assert all(knob.name != "fixed" for knob in knobs_of(group_of(product())))

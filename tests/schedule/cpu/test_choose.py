@@ -236,7 +236,7 @@ def test_panels_divide_the_columns_and_the_work(rows: int, columns: int, panel: 
     _, schedule = only(matmul(rows, 64, columns))
     vector = schedule.nests[0].vector
     assert vector is not None
-    assert schedule.nests[0].block(vector) == schedule.unit(vector) == panel
+    assert schedule.nests[0].block(vector) == schedule.tile_size(vector) == panel
 
 
 def test_cores_share_rows_where_the_weights_are_small() -> None:
@@ -282,7 +282,7 @@ def test_long_reductions_wait_in_scratch_between_runs() -> None:
     (reduce,) = group.stages[0].reduce
     assert name == reduce.name
     rows = next(v for v in group.common if as_int(extent(v)) == 128)
-    assert schedule.unit(rows.name) == 128
+    assert schedule.tile_size(rows.name) == 128
     assert nest.order.index(name) < nest.order.index(rows.name)
     assert only(matmul(128, 256, 768))[1].nest(0).k_blocks == ()
 
@@ -437,7 +437,7 @@ def test_blocks_of_a_strip_run_along_its_rows_and_not_along_images(batch: int) -
     and blocks are those of one image."""
     group, schedule = expanded(batch)
     _, one = expanded(1)
-    assert (schedule.units, schedule.nests) == (one.units, one.nests)
+    assert (schedule.tile_sizes, schedule.nests) == (one.tile_sizes, one.nests)
     verify_kernel(lower(group, schedule))
 
 
@@ -458,7 +458,7 @@ def test_blocks_of_an_open_batch_run_along_the_image() -> None:
     nest = schedule.nest(group.stages.index(anchor(group)))
     other = one.nest(known.stages.index(anchor(known)))
     assert sorted(n for _, n in nest.blocks) == sorted(n for _, n in other.blocks)
-    assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
+    assert sorted(n for _, n in schedule.tile_sizes) == sorted(n for _, n in one.tile_sizes)
 
 
 @pytest.mark.parametrize(("batch", "unit"), [(1, 99), (8, 197)])
@@ -466,7 +466,7 @@ def test_images_are_cut_where_few_of_them_leave_a_core_idle(batch: int, unit: in
     """A unit has an image of 197 rows where there are many, about half of the rows of one."""
     open_batch = symbol("n", 1, typical=batch)
     _, schedule = only(matmul(197 * open_batch, 768, 64))
-    assert unit in [n for _, n in schedule.units]
+    assert unit in [n for _, n in schedule.tile_sizes]
 
 
 @pytest.mark.parametrize("depth", [1024, 3072])
@@ -478,7 +478,7 @@ def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     nest, same = schedule.nest(number), like.nest(other)
     assert [n for _, n in nest.k_blocks] == [n for _, n in same.k_blocks]
     assert [n for _, n in nest.blocks] == [n for _, n in same.blocks]
-    assert sorted(n for _, n in schedule.units) == sorted(n for _, n in like.units)
+    assert sorted(n for _, n in schedule.tile_sizes) == sorted(n for _, n in like.tile_sizes)
     assert nest.k_blocks
     assert nest.ahead == same.ahead
 

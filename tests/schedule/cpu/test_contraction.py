@@ -90,7 +90,7 @@ def test_cores_do_not_store_to_one_line_in_turns(size: int, phases: tuple[int, i
     schedule = choose(group, AVX512)
     _, _, rows, _, columns = group.stages[0].iters
     units = tuple(
-        schedule.unit(v.name) if v.name in schedule.parallel else 2 for v in (rows, columns)
+        schedule.tile_size(v.name) if v.name in schedule.parallel else 2 for v in (rows, columns)
     )
     assert units == phases
     verify_kernel(lower(group, schedule))

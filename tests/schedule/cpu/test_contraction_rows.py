@@ -29,4 +29,4 @@ def test_units_of_open_rows_are_whole_blocks(width: int) -> None:
     schedule = choose(group, CoreModel(16, 32))
     block = schedule.nests[0].block(row.name)
     assert block > 1
-    assert schedule.unit(row.name) % block == 0
+    assert schedule.tile_size(row.name) % block == 0

@@ -281,7 +281,8 @@ def test_ports_that_suffice_slow_arithmetic_where_they_are_as_busy() -> None:
 def _resized(schedule: Schedule, panel: int) -> Schedule:
     (nest,) = schedule.nests
     blocks = tuple((n, panel if n == "j" else size) for n, size in nest.blocks)
-    return replace(schedule, units=(("i", 96), ("j", panel)), nests=(replace(nest, blocks=blocks),))
+    sizes = ("i", 96), ("j", panel)
+    return replace(schedule, tile_sizes=sizes, nests=(replace(nest, blocks=blocks),))
 
 
 # ---- everything else ----------------------------------------------------------------------------

@@ -40,12 +40,12 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
     group = depthwise(size, 96)
     schedule = choose(group, AVX512)
     vector = schedule.nests[0].vector
-    (lanes,) = (n for v, n in schedule.units if v == vector)
-    rows, columns = (schedule.unit(v.name) for v in group.common if v.name != vector)
+    (lanes,) = (n for v, n in schedule.tile_sizes if v == vector)
+    rows, columns = (schedule.tile_size(v.name) for v in group.common if v.name != vector)
     assert rows > 1
     assert 3 * (columns + 2) * lanes * 4 <= 32 << 10
     trips = {v.name: as_int(extent(v)) or 1 for v in group.common}
-    assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
+    assert prod(-(-trips[v] // schedule.tile_size(v)) for v in schedule.parallel) >= 8
     assert schedule.nests[0].block(group.stages[0].reduce[-1].name) == 3
     verify_kernel(lower(group, schedule))
 
@@ -57,10 +57,10 @@ def test_the_rows_under_a_window_of_an_open_image_stay_near(channels: int, lanes
     schedule = choose(group, AVX512)
     (nest,) = schedule.nests
     rows, columns = (v.name for v in group.common if v.name != nest.vector)
-    assert schedule.unit(nest.vector or "") == lanes
-    assert schedule.unit(rows) > 1
-    assert 3 * (schedule.unit(columns) + 2) * lanes * 4 <= 32 << 10
-    assert schedule.unit(columns) >= 2 * nest.block(columns) > 2
+    assert schedule.tile_size(nest.vector or "") == lanes
+    assert schedule.tile_size(rows) > 1
+    assert 3 * (schedule.tile_size(columns) + 2) * lanes * 4 <= 32 << 10
+    assert schedule.tile_size(columns) >= 2 * nest.block(columns) > 2
     verify_kernel(lower(group, schedule))
 
 

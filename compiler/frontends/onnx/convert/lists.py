@@ -112,9 +112,9 @@ def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> li
     """Returns the sizes of the pieces; None if their number is known only at run time."""
     length = as_int(extent)
     if lengths is not None and lengths.rank:
-        if lengths.known is None:
+        if lengths.index_elements is None:
             return None
-        sizes = list(lengths.known.reshape(-1))
+        sizes = list(lengths.index_elements.reshape(-1))
         if any((as_int(s) or 0) < 0 for s in sizes):
             raise ctx.fail("a piece has a negative size")
         total_length = sum(sizes, const(0))

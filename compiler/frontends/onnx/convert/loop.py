@@ -100,7 +100,7 @@ def _known_begin(ctx: NodeContext, loop: _LoopState) -> bool | None:
     """True or False if the import knows that another trip does or does not run, else None."""
     truths = [ctx.truth(loop.condition)] if loop.condition else []
     if loop.trips:
-        count = loop.trips.known
+        count = loop.trips.index_elements
         truths.append(None if count is None else is_less(const(0), count.item()))
     return False if False in truths else None if None in truths else True
 
@@ -292,11 +292,11 @@ def _unsteady(ctx: NodeContext, loop: _LoopState, body: Body) -> UserError:
 
 def _trip_count(ctx: NodeContext, loop: _LoopState, body: Body) -> Index | None:
     """Returns the number of iterations if only the trip count ends the loop, else None."""
-    if loop.trips is None or loop.trips.known is None:
+    if loop.trips is None or loop.trips.index_elements is None:
         return None
     begins = loop.condition is None or ctx.truth(loop.condition) is True
     keeps = ctx.truth(body.outputs[0]) is True or (body.graph.outputs[0] is body.graph.inputs[1])
-    return maximum(loop.trips.known.item(), 0) if begins and keeps else None
+    return maximum(loop.trips.index_elements.item(), 0) if begins and keeps else None
 
 
 CONVERTERS: Converters = {"Loop": _loop}

@@ -86,7 +86,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 def _reshape(ctx: NodeContext) -> Results:
     x, shape = ctx.present(2)
     keeps_zero = ctx.flag("allowzero")
-    if shape.known is None:
+    if shape.index_elements is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
     target = list(ctx.sizes(shape, "the shape"))
     for axis, size in enumerate(target):
@@ -235,7 +235,7 @@ def _split(ctx: NodeContext) -> Results:
 def _expand(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     shape = ctx.input(1)
-    if shape.known is None:
+    if shape.index_elements is None:
         shape = _expanded_at_run_time(ctx, x, shape)
     return ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
 
@@ -357,7 +357,7 @@ def _positions(
     The axis' size is added to negative ones, by the run if their sign is known only there. No
     position is below its entry of `lowest`, by default 0.
     """
-    elements = operand.known
+    elements = operand.index_elements
     if elements is not None:
         values = tuple(elements.reshape(-1))
         if all(_has_sign(value) for value in values):
@@ -381,7 +381,7 @@ def _has_sign(index: Index) -> bool:
 def _range(ctx: NodeContext) -> Results:
     operands = [ctx.reshape(ctx.input(n), ()) for n in range(3)]
     start, limit, delta = operands
-    elements = [o.known for o in operands]
+    elements = [o.index_elements for o in operands]
     step = None if elements[2] is None else as_int(elements[2].item())
     if elements[0] is not None and elements[1] is not None and step:
         distance = elements[1].item() - elements[0].item()

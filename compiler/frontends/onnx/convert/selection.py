@@ -49,7 +49,7 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 def _one_hot(ctx: NodeContext) -> Results:
     indices, depth, values = ctx.present(3)
     axis = ctx.axis_of("axis", indices.rank + 1)
-    if depth.known is None:
+    if depth.index_elements is None:
         depth = ctx.cast(depth, I64)
     size = ctx.size(depth, "the depth")
     return ctx.emit("one_hot", indices, values, axis=axis, depth=size)

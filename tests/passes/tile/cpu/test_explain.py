@@ -45,9 +45,9 @@ from tests.schedule.cpu.test_cost import (
 from tests.schedule.cpu.test_depthwise import depthwise
 
 FIELDS = {f.name for kind in (Schedule, Nest) for f in fields(kind)}
-BY_LOOP = ("units", "blocks")
+BY_LOOP = ("tile_sizes", "blocks")
 # Fields that knobs may leave without a value, and so without a line.
-CLEARS = {"along": "along", "known": "vector", "k_block": "k_blocks"}
+CLEARS = {"along": "along", "fixed": "vector", "k_block": "k_blocks"}
 
 
 # ---- limits -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from tests.passes.tile.cpu.tiles import run_kernel
 from tests.passes.tile.gpu.test_skip import LOWEST, Mask, arrays, attention, expected
 
 # Four lanes: units of 16 rows.
-CORE = CoreModel(4, 16, limits=replace(TYPICAL_LIMITS, walks=True))
+CORE = CoreModel(4, 16, limits=replace(TYPICAL_LIMITS, streams=True))
 ROWS, BLOCK = 16, 16
 MASKS = {
     "causal": Mask(high=0),
@@ -201,7 +201,7 @@ def test_what_prices_count_is_what_units_do() -> None:
         if not schedule.skips:
             continue
         named = {v.name: v for v in group.common}
-        units = tuple((named[n], schedule.unit(n)) for n in schedule.parallel)
+        units = tuple((named[n], schedule.tile_size(n)) for n in schedule.parallel)
         found = covered(group, units, BLOCK)
         for unit, taken in blocks_run(lower(group, schedule), BLOCK, 250).items():
             keys = sum(min(BLOCK, 250 - BLOCK * n) for n in taken)

@@ -49,7 +49,7 @@ def steps(built: Built, sizes: dict[str, int]) -> int:
         for var in (*stage.iters, *stage.reduce):
             block = schedule.nest(number).block(var.name)
             if var.name in schedule.parallel:
-                block = min(block, schedule.unit(var.name))
+                block = min(block, schedule.tile_size(var.name))
             trips.append(-(-int(evaluate(extent(var), sizes)) // block))
         total += prod(trips)
     return total

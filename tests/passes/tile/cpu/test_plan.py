@@ -171,7 +171,7 @@ def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth:
         m = Model("rows")
         (plan,) = plans(m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, 16))))
         assert isinstance(plan.bound.schedule, Schedule)
-        elements = plan.bound.schedule.unit(plan.bound.group.common[0].name)
+        elements = plan.bound.schedule.tile_size(plan.bound.group.common[0].name)
         units = as_int(CoreChooser(CoreModel(16, 32)).least_units(plan.bound) or const(1))
         assert units is not None
         return units * elements  # rows that are worth a thread

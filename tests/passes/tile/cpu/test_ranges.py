@@ -127,7 +127,7 @@ def test_units_that_come_out_alike_are_of_one_kind() -> None:
     m = Model("rows")
     group, schedule = only(m.finish(m.op("matmul", m.input("x", 34, 64), m.weight(64, 32))))
     rows = group.common[0].name
-    kernel = lower(group, replace(schedule, units=((rows, 20),), parallel=(rows,)))
+    kernel = lower(group, replace(schedule, tile_sizes=((rows, 20),), parallel=(rows,)))
     assert branches(kernel.body) == 0
     verify_kernel(kernel)
 

@@ -10,24 +10,16 @@ The last part makes a matmul's columns, and then the rows of the next, cheaper t
 between them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
-from tcc.distributed.costs import Rates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
-from tcc.distributed.strategies import Strategy, strategies, whole
+from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Graph, Node, Value, bodies, captures
-from tcc.ir.op import Trait
-
-Choice = Mapping[Node, Strategy]
-
-
-def expr_of(node: Node) -> Expr | None:
-    """Returns the expression by which ranks share a node; None for a node that stays whole."""
-    if node.op.expr is None or Trait.OPAQUE in node.op.traits or bodies(node):
-        return None
-    return node.op.expr([None if v is None else v.type for v in node.inputs], node.attrs)
+from tcc.ir.graph import Graph, Node, Value, captures
 
 
 @frozen
@@ -36,7 +28,7 @@ class _Spread:
 
     graph: Graph
     ranks: int
-    rates: Rates
+    rates: RankRates
     shardings: dict[Value, list[Sharding]]
 
     def seconds(self, node: Node, expr: Expr, strategy: Strategy) -> float | None:
@@ -81,28 +73,25 @@ class _Spread:
             self.shardings[value].append(sharding)
 
 
-def choose_strategies(graph: Graph, ranks: int, rates: Rates) -> dict[Node, Strategy]:
+def choose_strategies(graph: Graph, ranks: int, rates: RankRates) -> dict[Node, Strategy]:
     """Returns a strategy for each node of `graph`, which `ranks` ranks run.
 
     Equal graphs get equal strategies: the first of equal cost wins.
     """
     start: Iterable[Value] = (*graph.inputs, *graph.constants)
     spread = _Spread(graph, ranks, rates, {value: [WHOLE] for value in start})
-    choice: dict[Node, Strategy] = {}
-    for node in graph.nodes:
-        expr = expr_of(node)
-        strategy = whole(len(node.inputs), len(node.outputs))
-        if expr is not None:
-            strategy = _cheapest(spread, node, expr) or strategy
+    choice = {}
+    for node, strategies in offers(graph, ranks).items():
+        choice[node] = strategy = _cheapest(spread, node, strategies)
         spread.take(node, strategy)
-        choice[node] = strategy
     return choice
 
 
-def _cheapest(spread: _Spread, node: Node, expr: Expr) -> Strategy | None:
-    best: tuple[float, Strategy] | None = None
-    for strategy in strategies(expr, spread.ranks):
-        seconds = spread.seconds(node, expr, strategy)
-        if seconds is not None and (best is None or seconds < best[0]):
-            best = seconds, strategy
-    return best and best[1]
+def _cheapest(spread: _Spread, node: Node, strategies: Sequence[Strategy]) -> Strategy:
+    """Returns the first strategy of the least seconds."""
+    expr = expr_of(node)
+    if expr is None:
+        return strategies[0]
+    prices = [(spread.seconds(node, expr, strategy), strategy) for strategy in strategies]
+    possible = [(seconds, strategy) for seconds, strategy in prices if seconds is not None]
+    return min(possible, key=itemgetter(0))[1]

@@ -1,0 +1,127 @@
+"""`tcc plan`."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.compile_flags import chosen_options, compile_flags
+from tcc.cli.show import aligned, bytes_text, print_json, progress, say, say_fitted
+from tcc.errors import UserError, file_errors
+from tcc.later import later
+from tcc.options import Options
+
+if TYPE_CHECKING:
+    from tcc import driver
+    from tcc.backends.artifact import planner
+    from tcc.distributed import facts
+    from tcc.distributed import plan as plans
+else:
+    driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
+    facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Writes the plan as JSON.")
+@click.option(
+    "--explain",
+    metavar="NODE",
+    help="Prices each strategy of a node: the time of a run with it, where the solver chooses all "
+    "other strategies anew.",
+)
+@compile_flags
+@json_flag
+def plan(
+    model: Path, output: Path | None, explain: str | None, as_json: bool, **choices: Any
+) -> None:
+    """Divides the model file MODEL among ranks, and shows the plan: how ranks share each node, and
+    what they exchange. tcc compile --plan takes the file, and a changed one.
+
+    \b
+    Example:
+      tcc plan model.onnx --ranks 4
+      tcc plan model.onnx --ranks 4 -o plan.json
+      tcc compile model.onnx --ranks 1,4 --plan plan.json
+      tcc plan model.onnx --ranks 4 --explain logits
+
+    Nodes are named by their first result. `split(1)` is a block along axis 1, `partial(sum)` an
+    array of the full shape that ranks have to add, `whole` what every rank has. The plan depends on
+    the model and the options alone.
+    """
+    options = chosen_options(choices)
+    ranks = _ranks(options)
+    with progress(f"planning {model.name}") as stage:
+        stage("import")
+        graph = driver.divided_graph(model, options)
+        stage("solve")
+        fixed: dict[Any, Any] = {}
+        for file in options.plan:
+            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), ranks)
+        if explain is not None:
+            rows = facts.explained(graph, ranks, planner.partition_solver(), fixed, explain)
+            _explain(rows, as_json)
+            return
+        result = facts.planned(graph, ranks, planner.partition_solver(), fixed)
+    text = plans.plan_text(graph, result.plan)
+    if output is not None:
+        _write(output, text)
+    if as_json:
+        print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})
+        return
+    say_fitted(_table(result.rows))
+    for line in _totals(result.facts, result.collectives):
+        say(line)
+
+
+def _ranks(options: Options) -> int:
+    if len(options.ranks) == 1 and options.ranks[0] > 1:
+        return options.ranks[0]
+    raise UserError(
+        "a plan is for one number of ranks, at least 2",
+        where="--ranks " + ",".join(map(str, options.ranks)),
+        hint="give one, as in --ranks 2",
+    )
+
+
+def _write(output: Path, text: str) -> None:
+    """Writes a file completely or not at all."""
+    with (
+        file_errors("the plan cannot be written", output),
+        click.open_file(str(output), "w", encoding="utf-8", atomic=True) as file,
+    ):
+        file.write(text)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    heads = ("node", "op", "us", "strategy")
+    cells = [(r["node"], r["op"], f"{r['seconds'] * 1e6:.1f}", r["strategy"]) for r in rows]
+    yield from aligned([heads, *cells])
+
+
+def _totals(totals: Mapping[str, Any], collectives: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    counts = Counter(item["kind"] for item in collectives)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
+    sent = bytes_text(sum(item["bytes"] for item in collectives))
+    yield f"{totals['ranks']} ranks exchange: {kinds}; a rank hands over {sent} in a run"
+    yield (
+        f"weights: {bytes_text(totals['weight_bytes'])}, of which a rank has "
+        f"{bytes_text(totals['rank_weight_bytes'])}"
+    )
+    yield (
+        f"predicted from counts of operations and bytes: {totals['seconds'] * 1e3:.2f} ms, "
+        f"one rank {totals['one_rank_seconds'] * 1e3:.2f} ms"
+    )
+
+
+def _explain(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    heads = ("strategy", "us of a run", "")
+    cells = [
+        (r["strategy"], f"{r['seconds'] * 1e6:.1f}", "chosen" if r["chosen"] else "") for r in rows
+    ]
+    say_fitted(aligned([heads, *cells]))

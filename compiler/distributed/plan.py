@@ -1,0 +1,186 @@
+"""Plans: the strategies of a model's nodes, as JSON.
+
+    {"tcc_plan": 1, "model": "5e0c...", "ranks": 2, "nodes": [
+     {"node": "h", "op": "matmul", "strategy": "whole, split(1) -> split(1)"},
+     {"node": "y", "op": "matmul", "strategy": "split(1), split(0) -> partial(sum)"}
+    ]}
+
+A node is named by its first result in the graph that `tcc plan` divides.  `model` is a hash of that
+graph.  A plan may leave nodes out: the solver chooses for them.  Plans are not trusted.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from tcc.distributed.offers import offers
+from tcc.distributed.strategies import Strategy
+from tcc.errors import UserError
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node
+from tcc.ir.graph.text import graph_text
+
+_VERSION = 1
+_MOST_BYTES, _MOST_DEPTH = 64 << 20, 64
+_HINT = "make a plan with: tcc plan MODEL --ranks N -o plan.json"
+_MOST_DIGITS = 18
+_SHOWN = 8  # strategies in a message
+
+
+@frozen
+class Plan:
+    """The texts of strategies by the name of the node, for the model with the hash `model`.
+
+    `place` names the file in messages.
+    """
+
+    model: str
+    ranks: int
+    strategies: Mapping[str, str]
+    place: str = ""
+
+
+def model_hash(graph: Graph) -> str:
+    """Returns 128 bits of a hash of a graph and its constants, as 32 hexadecimal digits."""
+    digest = blake2b(graph_text(graph).encode(), digest_size=16)
+    for value, handle in graph.constants.items():
+        digest.update(f"{value.name} {handle.digest}\n".encode())
+    return digest.hexdigest()
+
+
+def plan_of(graph: Graph, choice: Mapping[Node, Strategy], ranks: int) -> Plan:
+    """Returns the plan of a choice; it leaves out nodes that can only stay whole."""
+    offered = offers(graph, ranks)
+    texts = {node.outputs[0].name: repr(choice[node])
+             for node in graph.nodes if len(offered[node]) > 1}  # fmt: skip
+    return Plan(model_hash(graph), ranks, texts)
+
+
+def plan_text(graph: Graph, plan: Plan) -> str:
+    """Returns the JSON of a plan, with a line for each node."""
+    head = {"tcc_plan": _VERSION, "model": plan.model, "ranks": plan.ranks}
+    ops = {node.outputs[0].name: node.op.name for node in graph.nodes if node.outputs}
+    lines = [
+        json.dumps({"node": name, "op": ops[name], "strategy": text})
+        for name, text in plan.strategies.items()
+    ]
+    return json.dumps(head)[:-1] + ', "nodes": [\n ' + ",\n ".join(lines) + "\n]}\n"
+
+
+def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
+    """Returns the strategies that a plan fixes.
+
+    Raises UserError for a plan of another model or number of ranks, for a node that the graph
+    lacks, and for a strategy that the node does not offer.
+    """
+    if plan.model != model_hash(graph):
+        raise UserError(
+            "the plan is for another model",
+            where=plan.place,
+            why=f"its model has the hash {plan.model[:32]}, this one {model_hash(graph)}",
+            hint="the model, its sizes and the options have to be those of tcc plan; " + _HINT,
+        )
+    if plan.ranks != ranks:
+        raise UserError(
+            "the plan is for another number of ranks",
+            where=plan.place,
+            why=f"it divides the model among {plan.ranks} ranks, not {ranks}",
+            hint=_HINT,
+        )
+    nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
+    offered = offers(graph, ranks)
+    fixed: dict[Node, Strategy] = {}
+    for name, text in plan.strategies.items():
+        if name not in nodes:
+            raise UserError(
+                "the plan names an unknown node",
+                where=f"{plan.place}: {name}",
+                why="no node of the model has this result",
+                hint=_HINT,
+            )
+        fixed[nodes[name]] = _strategy(offered[nodes[name]], text, ranks, f"{plan.place}: {name}")
+    return fixed
+
+
+def _strategy(strategies: Sequence[Strategy], text: str, ranks: int, where: str) -> Strategy:
+    offered = {repr(strategy): strategy for strategy in strategies}
+    if text not in offered:
+        raise UserError(
+            "the node cannot be divided so",
+            where=where,
+            why=f"{text!r} is not among its strategies on {ranks} ranks",
+            hint="they are: " + "; ".join([*offered][:_SHOWN]),
+        )
+    return offered[text]
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def read_plan(path: Path) -> Plan:
+    """Returns the plan in a file; raises UserError for a file that is none."""
+    place = f"--plan {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UserError("the plan cannot be read", where=place, why=why, hint=_HINT) from error
+    try:
+        return _parse(data, place)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if type(error) is ValueError else "it is not JSON"
+        raise UserError("the file is no plan", where=place, why=why, hint=_HINT) from error
+
+
+def _parse(data: bytes, place: str) -> Plan:
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+    if _depth(data) > _MOST_DEPTH:
+        raise ValueError(f"its lists are nested deeper than {_MOST_DEPTH}")
+    table = json.loads(data, parse_int=_whole_number)
+    if not isinstance(table, dict) or table.get("tcc_plan") != _VERSION:
+        raise ValueError(f'it has no "tcc_plan": {_VERSION}')
+    model, ranks, rows = table.get("model"), table.get("ranks"), table.get("nodes")
+    if not isinstance(model, str):
+        raise ValueError("model is not the hash of a model")
+    if type(ranks) is not int or ranks < 1:
+        raise ValueError("ranks is not a number of ranks")
+    if not isinstance(rows, list):
+        raise ValueError("nodes is not a list")
+    texts: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        name, text = _row(row, number)
+        if name in texts:
+            raise ValueError(f"nodes[{number}] has the node {name[:64]!r} for the second time")
+        texts[name] = text
+    return Plan(model, ranks, texts, place)
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(text)
+
+
+def _row(row: Any, number: int) -> tuple[str, str]:
+    if not isinstance(row, dict):
+        raise ValueError(f"nodes[{number}] is not an object")
+    name, text = row.get("node"), row.get("strategy")
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise ValueError(f"nodes[{number}] has no texts node and strategy")
+    return name, text
+
+
+def _depth(data: bytes) -> int:
+    """Returns the depth of brackets, those in texts too."""
+    depth = deepest = 0
+    for byte in data:
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest

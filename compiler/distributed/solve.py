@@ -1,0 +1,253 @@
+"""Chooses a strategy for each node so that the predicted time of all nodes together is least.
+
+The choice is a problem over a graph: each node has a list of alternatives with costs, and each edge
+has a cost for every pair of alternatives.
+
+    node of the model        an alternative for each strategy; its cost is the rank's work and the
+                             reading of constants
+    value with more readers  an alternative for each set of shardings that the ranks make of it
+    edge                     the changes of sharding between a producer and what its readers need
+
+A change of sharding is paid once, however many readers need it.  Costs are whole nanoseconds, so
+that sums are exact, equal models get equal choices, and searches end at the best choice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from typing import TypeAlias
+
+from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.offers import expr_of, offers
+from tcc.distributed.sharding import WHOLE, Sharding
+from tcc.distributed.strategies import Strategy
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.types import TensorType
+
+FORBIDDEN = 10**17  # nanoseconds; more than any plan takes
+_NANOSECONDS = 1e9
+_MOST_SHARDINGS = 4  # of a value at the same time
+
+Costs: TypeAlias = list[int]
+ShardingSet: TypeAlias = frozenset[Sharding]
+
+
+@frozen
+class ProblemNode:
+    """The costs of a node's alternatives, in nanoseconds, and the bytes that each needs.
+
+    The bytes are in use at the times life[0] <= t < life[1].
+    """
+
+    costs: Sequence[int]
+    usages: Sequence[int]
+    life: tuple[int, int]
+
+
+@frozen
+class ProblemEdge:
+    """Two nodes, and a cost in nanoseconds for each pair of their alternatives, in the order of
+    the first node's alternatives."""
+
+    nodes: tuple[int, int]
+    costs: Sequence[int]
+
+
+@frozen
+class Problem:
+    """Nodes and edges; `limit` is the most bytes in use at any time, None for any number."""
+
+    nodes: Sequence[ProblemNode]
+    edges: Sequence[ProblemEdge]
+    limit: int | None = None
+
+
+# Returns the number of an alternative for each node of a problem.
+Solver: TypeAlias = Callable[[Problem], Sequence[int]]
+
+
+def solve_strategies(
+    graph: Graph,
+    ranks: int,
+    rates: RankRates,
+    solver: Solver,
+    fixed: Mapping[Node, Strategy] | None = None,
+) -> dict[Node, Strategy]:
+    """Returns a strategy for each node of `graph`, which `ranks` ranks run.
+
+    Nodes in `fixed` get the strategy that stands there.
+    """
+    writer = _ProblemWriter(graph, ranks, rates, fixed or {})
+    solution = solver(writer.problem())
+    return {
+        node: writer.strategies[number][solution[number]] for number, node in enumerate(graph.nodes)
+    }
+
+
+class _ProblemWriter:
+    """Writes the problem of a graph; its first nodes are those of the graph, in order."""
+
+    def __init__(
+        self, graph: Graph, ranks: int, rates: RankRates, fixed: Mapping[Node, Strategy]
+    ) -> None:
+        self._graph, self._ranks, self._rates = graph, ranks, rates
+        offered = offers(graph, ranks)
+        self.strategies = [
+            (fixed[node],) if node in fixed else offered[node] for node in graph.nodes
+        ]
+        self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._producers = graph.producers()
+        self._costs: list[Costs] = []
+        self._edges: dict[tuple[int, int], Costs] = {}
+        self._change = cache(self._change_cost)
+
+    def problem(self) -> Problem:
+        """Returns the problem."""
+        for node, alternatives in zip(self._graph.nodes, self.strategies, strict=True):
+            self._costs.append([self._node_cost(node, strategy) for strategy in alternatives])
+        visible = self._graph.values_read_outside()
+        readers = self._readers()
+        values = (*self._graph.inputs, *(v for node in self._graph.nodes for v in node.outputs))
+        for value in values:
+            if value in readers or value in visible:
+                self._connect(value, readers.get(value, ()), value in visible)
+        never = (0, 0)
+        return Problem(
+            tuple(ProblemNode(costs, [0] * len(costs), never) for costs in self._costs),
+            tuple(ProblemEdge(nodes, costs) for nodes, costs in self._edges.items()),
+        )
+
+    def _node_cost(self, node: Node, strategy: Strategy) -> int:
+        expr = expr_of(node)
+        seconds = 0.0 if expr is None else work_seconds(expr, strategy, self._ranks, self._rates)
+        for value, sharding in dict.fromkeys(zip(node.inputs, strategy.operands, strict=True)):
+            if value is not None and value in self._graph.constants:
+                if self._change(value.type, WHOLE, sharding) >= FORBIDDEN:
+                    return FORBIDDEN
+                seconds += constant_seconds(value.type, sharding, self._ranks, self._rates)
+        return _nanoseconds(seconds)
+
+    def _change_cost(self, type: TensorType, source: Sharding, result: Sharding) -> int:
+        seconds = change_seconds(type, source, result, self._ranks, self._rates)
+        return FORBIDDEN if seconds is None else _nanoseconds(seconds)
+
+    def _readers(self) -> dict[Value, list[int]]:
+        """Returns the numbers of the nodes that read each value as an operand."""
+        readers: dict[Value, list[int]] = {}
+        for number, node in enumerate(self._graph.nodes):
+            for value in dict.fromkeys(node.inputs):
+                if value is not None:
+                    readers.setdefault(value, []).append(number)
+        return readers
+
+    # ---- values ---------------------------------------------------------------------------------
+
+    def _connect(self, value: Value, readers: Sequence[int], visible: bool) -> None:
+        """Adds the cost of the shardings of `value` that its readers need.
+
+        `visible`: the value is also needed whole.
+        """
+        sources = self._sources(value)
+        if len(readers) == 1 and not visible:
+            (reader,) = readers
+            needs = [_needed(self._graph.nodes[reader], s, value) for s in self.strategies[reader]]
+            self._add_costs(value, reader, [[self._making(value.type, source, need)
+                                             for need in needs] for source in sources])  # fmt: skip
+            return
+        always: ShardingSet = frozenset({WHOLE} if visible else ())
+        needs_of = {
+            r: [_needed(self._graph.nodes[r], s, value) for s in self.strategies[r]]
+            for r in readers
+        }
+        needed = dict.fromkeys(need for needs in needs_of.values() for need in needs)
+        sets = list(_sharding_sets([*always, *(s for need in needed for s in need)], always))
+        number = len(self._costs)
+        self._costs.append([0] * len(sets))
+        self._add_costs(
+            value, number,
+            [[self._making(value.type, source, made) for made in sets] for source in sources],
+        )  # fmt: skip
+        for reader, needs in needs_of.items():
+            table = [[0 if need <= made else FORBIDDEN for made in sets] for need in needs]
+            self._add_edge(reader, number, table)
+
+    def _sources(self, value: Value) -> list[Sharding]:
+        """Returns the sharding of a value for each strategy of its producer; an input is whole."""
+        node = self._producers.get(value)
+        if node is None:
+            return [WHOLE]
+        place = node.outputs.index(value)
+        return [s.results[place] for s in self.strategies[self._numbers[node]]]
+
+    def _making(self, type: TensorType, source: Sharding, shardings: ShardingSet) -> int:
+        """Returns the cost of all `shardings` of a value that is there as `source`."""
+        direct = sum(self._change(type, source, s) for s in shardings)
+        to_whole = self._change(type, source, WHOLE)
+        by_whole = to_whole + sum(
+            min(self._change(type, WHOLE, s), self._change(type, source, s)) for s in shardings
+        )
+        return min(direct, by_whole, FORBIDDEN)
+
+    def _add_costs(self, value: Value, number: int, table: Sequence[Costs]) -> None:
+        """Adds the costs of each sharding of `value` with each alternative of node `number`."""
+        node = self._producers.get(value)
+        if node is None:
+            costs = self._costs[number]
+            self._costs[number] = [min(a + b, FORBIDDEN)
+                                   for a, b in zip(costs, table[0], strict=True)]  # fmt: skip
+        else:
+            self._add_edge(self._numbers[node], number, table)
+
+    def _add_edge(self, first: int, second: int, table: Sequence[Costs]) -> None:
+        if first > second:
+            first, second, table = second, first, list(map(list, zip(*table, strict=True)))
+        costs = [cost for row in table for cost in row]
+        previous = self._edges.get((first, second), [0] * len(costs))
+        self._edges[first, second] = [min(a + b, FORBIDDEN)
+                                      for a, b in zip(previous, costs, strict=True)]  # fmt: skip
+
+
+def _needed(node: Node, strategy: Strategy, value: Value) -> ShardingSet:
+    """Returns the shardings of `value` that a node with this strategy reads."""
+    pairs = zip(node.inputs, strategy.operands, strict=True)
+    return frozenset(sharding for operand, sharding in pairs if operand is value)
+
+
+def _sharding_sets(shardings: Iterable[Sharding], always: ShardingSet) -> Iterator[ShardingSet]:
+    """Yields the sets that contain `always`, the small sets first."""
+    free = [s for s in dict.fromkeys(shardings) if s not in always]
+    for count in range(min(_MOST_SHARDINGS, len(free)) + 1):
+        for chosen in combinations(free, count):
+            yield always | frozenset(chosen)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return min(round(seconds * _NANOSECONDS), FORBIDDEN)
+
+
+def predicted_seconds(
+    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, rates: RankRates
+) -> float:
+    """Returns the predicted seconds of a run with a choice of strategies."""
+    problem = _ProblemWriter(graph, ranks, rates, choice).problem()
+    return least_cost(problem) / _NANOSECONDS
+
+
+def least_cost(problem: Problem) -> int:
+    """Returns the cost of a problem whose edges join nodes of one alternative to any others.
+
+    Each node takes the alternative that is cheapest beside the nodes of one alternative.
+    """
+    costs = [list(node.costs) for node in problem.nodes]
+    total = 0
+    for edge in problem.edges:
+        first, second = edge.nodes
+        if len(costs[first]) == 1:
+            costs[second] = [a + b for a, b in zip(costs[second], edge.costs, strict=True)]
+        else:
+            assert len(costs[second]) == 1
+            costs[first] = [a + b for a, b in zip(costs[first], edge.costs, strict=True)]
+    for row in costs:
+        total += min(row)
+    return total

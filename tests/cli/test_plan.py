@@ -1,0 +1,93 @@
+"""`tcc plan`, and plans in a compile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper
+from tcc.cli.plan import plan
+from tcc.driver import compile_model
+from tcc.errors import UserError
+from tcc.options import read_options
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[8, 64] x) => (float[8, 64] y) {
+  h = MatMul(x, first)
+  r = Relu(h)
+  y = MatMul(r, second)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    graph = onnx.parser.parse_model(TEXT)
+    rng = np.random.default_rng(1)
+    for name, shape in (("first", (64, 4096)), ("second", (4096, 64))):
+        weight = rng.normal(size=shape).astype(np.float32)
+        graph.graph.initializer.append(numpy_helper.from_array(weight, name))
+    path = tmp_path_factory.mktemp("plan") / "model.onnx"
+    onnx.save(graph, path)
+    return path
+
+
+def output(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(plan, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_table_has_each_node_and_what_ranks_exchange(model: Path) -> None:
+    text = output(model, "--ranks", "2")
+    assert "split(1), split(0) -> partial(sum)" in text
+    assert "2 ranks exchange: 1 all_reduce; a rank hands over 2.0 KiB in a run" in text
+    assert "weights: 2.0 MiB, of which a rank has 1.0 MiB" in text
+
+
+def test_a_changed_plan_is_what_is_compiled(model: Path, tmp_path: Path) -> None:
+    path, artifact = tmp_path / "plan.json", tmp_path / "model.so"
+    output(model, "--ranks", "2", "-o", path)
+    table = json.loads(path.read_text())
+    assert {row["node"] for row in table["nodes"]} == {"h", "r", "y"}
+    for row in table["nodes"]:
+        row["strategy"] = "whole -> whole" if row["node"] == "r" else "whole, whole -> whole"
+    path.write_text(json.dumps(table))
+    options = read_options({"ranks": "2", "plan": [path]})
+    whole = compile_model(model, options, artifact).summary
+    divided = compile_model(model, read_options({"ranks": "2"}), artifact).summary
+    assert whole.variants[0].weights > 1.9 * divided.variants[0].weights
+
+
+def test_equal_plans_are_equal_files(model: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    for path in paths:
+        output(model, "--ranks", "4", "-o", path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+
+
+def test_strategies_of_a_node_are_priced(model: Path) -> None:
+    records = json.loads(output(model, "--ranks", "2", "--explain", "h", "--json"))
+    assert [r["strategy"] for r in records if r["chosen"]] == ["whole, split(1) -> split(1)"]
+
+
+@pytest.mark.parametrize("ranks", ["1", "2,4"])
+def test_a_plan_is_for_one_number_of_ranks(model: Path, ranks: str) -> None:
+    with pytest.raises(UserError, match="one number of ranks"):
+        output(model, "--ranks", ranks)
+
+
+def test_compiles_use_every_plan_once(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    output(model, "--ranks", "2", "-o", path)
+    with pytest.raises(UserError, match="no rank uses the plan"):
+        compile_model(model, read_options({"ranks": "4", "plan": path}), tmp_path / "model.so")
+    options = read_options({"ranks": "2", "plan": [path, path]})
+    with pytest.raises(UserError, match="two plans"):
+        compile_model(model, options, tmp_path / "model.so")

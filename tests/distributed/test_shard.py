@@ -1,0 +1,177 @@
+"""Graphs that ranks run: few collectives, results of one rank, blocks of constants."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from tcc.backends.artifact.planner import partition_solver
+from tcc.distributed.shard import sharder
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.text import graph_text
+from tcc.ir.graph.verify import verify_graph
+from tcc.ir.index import const
+from tcc.ir.types import BOOL, F32, I64, TensorType, tensor
+from tcc.ops import OPS
+from tcc.ops.collective import CollectiveAttrs
+
+from .lockstep import Array, collectives, on_ranks
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32) / np.sqrt(np.float32(shape[0]))
+
+
+def add(b: GraphBuilder, op: str, *inputs: Value, **attrs: object) -> Value:
+    row = OPS[op]
+    return b.add(row, inputs, row.attrs(**attrs))[0]
+
+
+def linear(b: GraphBuilder, rng: np.random.Generator, x: Value, columns: int) -> Value:
+    rows = int(x.type.shape[-1].const)
+    y = add(b, "matmul", x, b.constant(normal(rng, rows, columns), "w"))
+    return add(b, "add", y, b.constant(normal(rng, columns), "bias"))
+
+
+def mlp(layers: int, batch: int, width: int) -> Graph:
+    rng, b = np.random.default_rng(1), GraphBuilder("mlp")
+    x = b.input("x", tensor(F32, batch, width))
+    for _ in range(layers):
+        x = add(b, "relu", linear(b, rng, x, width))
+    return b.finish([x])
+
+
+def block(heads: int, tokens: int, width: int) -> Graph:
+    """A layer of an encoder: attention, and two matmuls, each behind a normalisation."""
+    rng, b = np.random.default_rng(2), GraphBuilder("block")
+    x = start = b.input("x", tensor(F32, 1, tokens, width))
+    q, k, v = (
+        split_heads(b, linear(b, rng, start, width), heads, perm)
+        for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    )
+    scores = add(b, "softmax", add(b, "matmul", q, k), axis=3)
+    mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(0, 2, 1, 3))
+    joined = add(b, "reshape", mixed, shape=start.type.shape)
+    x = norm(b, add(b, "add", linear(b, rng, joined, width), x))
+    wide = add(b, "gelu", linear(b, rng, x, 4 * width), approximate="none")
+    x = norm(b, add(b, "add", linear(b, rng, wide, width), x))
+    return b.finish([x])
+
+
+def split_heads(b: GraphBuilder, x: Value, heads: int, perm: tuple[int, ...]) -> Value:
+    one, tokens, width = x.type.shape
+    shaped = add(b, "reshape", x, shape=(one, tokens, const(heads), width // heads))
+    return add(b, "transpose", shaped, perm=perm)
+
+
+def norm(b: GraphBuilder, x: Value) -> Value:
+    scale = b.constant(np.ones(int(x.type.shape[-1].const), np.float32), "scale")
+    return add(b, "layer_normalization", x, scale, axis=2, epsilon=1e-5, outputs=1)
+
+
+def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0) -> None:
+    """The ranks' results are equal, and those of one rank up to rounding."""
+    verify_graph(divided)
+    rng = np.random.default_rng(seed)
+    feeds = {v.name: normal(rng, *(d.const for d in v.type.shape)) for v in graph.inputs}
+    expected = evaluate_graph(graph, feeds)
+    for outputs in on_ranks(divided, feeds, ranks):
+        assert outputs.keys() == expected.keys()
+        for name, array in expected.items():
+            limit = 1e-5 * np.abs(array).max()
+            np.testing.assert_allclose(outputs[name], array, rtol=0, atol=limit)
+
+
+def rank_bytes(graph: Graph) -> float:
+    return sum(graph.store.arrays(handle)[0].nbytes for handle in graph.constants.values())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("layers", [2, 6])
+def test_an_mlp_has_an_all_reduce_for_two_layers(layers: int, ranks: int) -> None:
+    graph = mlp(layers, 64, 512)
+    divided = sharder(ranks, partition_solver())(graph)
+    assert collectives(divided) == ["all_reduce"] * (layers // 2)
+    assert rank_bytes(divided) < 1.01 / ranks * rank_bytes(graph)
+    check(graph, divided, ranks)
+
+
+@pytest.mark.parametrize(("heads", "ranks"), [(8, 2), (8, 4), (6, 3)])
+def test_a_transformer_block_has_two_all_reduces(heads: int, ranks: int) -> None:
+    graph = block(heads, 32, 64 * heads)
+    divided = sharder(ranks, partition_solver())(graph)
+    assert collectives(divided) == ["all_reduce"] * 2
+    assert rank_bytes(divided) < 1.01 / ranks * rank_bytes(graph)
+    check(graph, divided, ranks)
+
+
+def test_heads_that_ranks_do_not_divide_are_not_cut() -> None:
+    graph = block(6, 32, 384)
+    divided = sharder(4, partition_solver())(graph)
+    check(graph, divided, 4)
+    assert "reshape" in Counter(node.op.name for node in divided.nodes)
+    shapes = {v.type.static_shape for node in divided.nodes for v in node.outputs}
+    assert (1, 6, 32, 64) in shapes
+
+
+def test_a_graph_without_work_stays_as_it_is() -> None:
+    b = GraphBuilder("g")
+    graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 4, 6))]))
+    assert sharder(2, partition_solver())(graph) is graph
+
+
+def test_equal_graphs_become_equal_texts() -> None:
+    first, second = (
+        graph_text(sharder(2, partition_solver())(block(8, 32, 512))) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_outputs_keep_their_names_and_are_whole() -> None:
+    rng, b = np.random.default_rng(3), GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64, 512))
+    (y,) = b.add(OPS["matmul"], [x, b.constant(normal(rng, 512, 512))], names=["y"])
+    (z,) = b.add(OPS["relu"], [y], names=["z"])
+    graph = b.finish([z, y, x])
+    divided = sharder(2, partition_solver())(graph)
+    assert [(v.name, v.type) for v in divided.outputs] == [(v.name, v.type) for v in graph.outputs]
+    assert set(collectives(divided)) == {"all_gather"}
+    check(graph, divided, 2)
+
+
+def test_bodies_read_whole_values() -> None:
+    rng, b = np.random.default_rng(4), GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64, 512))
+    hidden = add(b, "matmul", x, b.constant(normal(rng, 512, 512)))
+    test = b.constant(np.array(True), "test")
+    branches = []
+    for op in ("relu", "neg"):
+        inner = GraphBuilder(op, parent=b)
+        branches.append(inner.finish(inner.add(OPS[op], [hidden])))
+    (y,) = b.add(OPS["if"], [test], OPS["if"].attrs(*branches, (hidden.type,)))
+    graph = b.finish([y])
+    divided = sharder(2, partition_solver())(graph)
+    assert collectives(divided) == ["all_gather"]
+    check(graph, divided, 2)
+
+
+def test_a_model_with_collectives_is_refused() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(F32, (const(4),)))
+    graph = b.finish(b.add(OPS["all_reduce"], [x], CollectiveAttrs(2), loc="reduce"))
+    with pytest.raises(UserError, match="divides itself") as error:
+        sharder(2, partition_solver())(graph)
+    assert error.value.where == "reduce"
+
+
+def test_a_mask_of_bools_is_gathered_as_bytes() -> None:
+    rng, b = np.random.default_rng(5), GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64, 512))
+    hidden = add(b, "matmul", x, b.constant(normal(rng, 512, 512)))
+    positive = add(b, "greater", hidden, b.constant(np.zeros((), np.float32)))
+    assert positive.type.dtype is BOOL
+    graph = b.finish([add(b, "cast", positive, to=I64)])
+    check(graph, sharder(2, partition_solver())(graph), 2)
