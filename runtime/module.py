@@ -49,8 +49,8 @@ def load(
     use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures the
     time of every kernel, see `Module.times`.
 
-    A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). A file
-    with several plans is loaded for this process's rank of that comm, else for the rank that a
+    A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). A
+    file with several plans is loaded for this process's rank of that comm, else for the rank that a
     launcher names, else for one rank. Ranks load a model with groups of ranks together. Raises
     `error` if the file cannot be loaded, or if it needs CPU features that this machine lacks. A run
     that takes longer than its timeout raises `late`.
