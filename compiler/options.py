@@ -169,16 +169,21 @@ def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """Returns numbers of ranks in ascending order."""
+    """Returns numbers of ranks in ascending order; raises UserError for other values."""
     parts = value.split(",") if isinstance(value, str) else value
-    counts = [_positive(part) for part in ((parts,) if isinstance(parts, int) else parts)]
-    if not counts:
-        raise ValueError("no number of ranks is given")
-    if max(counts) > MOST_RANKS:
-        raise ValueError(f"{max(counts)} ranks are more than {MOST_RANKS}")
-    duplicates = [count for count in counts if counts.count(count) > 1]
-    if duplicates:
-        raise ValueError(f"{duplicates[0]} is given twice")
+    try:
+        counts = [_positive(part) for part in ((parts,) if isinstance(parts, int) else parts)]
+        duplicates = [count for count in counts if counts.count(count) > 1]
+        if duplicates:
+            raise ValueError(f"{duplicates[0]} is given twice")
+        if not 0 < max(counts, default=0) <= MOST_RANKS:
+            raise ValueError(f"{max(counts, default=0)} is not in 1 to {MOST_RANKS}")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "these are no numbers of ranks",
+            why=error,
+            hint=f"give numbers from 1 to {MOST_RANKS}, each once, as in 1,2,4",
+        ) from error
     return tuple(sorted(counts))
 
 
@@ -452,9 +457,12 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
         flag = flags[name]
         if value is None:
             continue
+        where = f"{name}=" if python else flag.spelling
         try:
             checked[name] = flag.read(value)
+        except UserError as error:
+            error.where = where
+            raise
         except (TypeError, ValueError) as error:
-            where = f"{name}=" if python else flag.spelling
             raise UserError("bad option", where=where, why=error) from error
     return Options(**checked)

@@ -234,6 +234,12 @@ def api_of(table: Any) -> Api | None:
     return api
 
 
+def get_model(api: Api, comm: Any, handle: Any) -> int:
+    """Calls model_get_on; older artifacts have model_get, and one plan for any number of ranks."""
+    status: int = api.model_get_on(comm, handle) if api.model_get_on else api.model_get(handle)
+    return status
+
+
 def as_number(value: object, end: int) -> int | None:
     """Returns `value` as an int if it is an integer in [0, end), else None."""
     try:

@@ -49,12 +49,11 @@ def load(
     may use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures
     the time of every kernel, see `Module.times`.
 
-    A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). If it
-    has groups of ranks, all ranks load it together. A file with plans for several numbers of ranks
-    is loaded for the ranks of `comm`, else of the shared comm, else for those that a launcher's
-    variables name, else for one rank. Raises `error` if the file cannot be loaded, or
-    if it needs CPU features that this machine lacks. A run that takes longer than its timeout
-    raises `late`.
+    A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). A
+    file with several plans is loaded for this process's rank of that comm, else for the rank that a
+    launcher names, else for one rank. Ranks load a model with groups of ranks together. Raises
+    `error` if the file cannot be loaded, or if it needs CPU features that this machine lacks. A run
+    that takes longer than its timeout raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, late, comm=comm)
@@ -106,7 +105,7 @@ class Module:
         self._api: abi.Api
         self._image, self._api = (original._image, original._api) if original else self._open()
         handle = ctypes.c_void_p()
-        self._check(self._get(ctypes.byref(handle)))
+        self._check(abi.get_model(self._api, comm and comm.handle, ctypes.byref(handle)))
         self._handle = handle.value
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
@@ -292,12 +291,6 @@ class Module:
                 hint="compile the model again",
             )
         return image, api
-
-    def _get(self, handle: Any) -> Any:
-        """Gets the model for this process's rank; older artifacts have one plan for all ranks."""
-        if not self._api.model_get_on:
-            return self._api.model_get(handle)
-        return self._api.model_get_on(self._comm and self._comm.handle, handle)
 
     def _python_functions(self) -> tuple[Callable[..., Any], Callable[[int], Any]]:
         try:

@@ -33,6 +33,7 @@ def test_python_and_command_line_agree() -> None:
             "inputs": {"x": (1, 3), "s": ()},
             "state": {"past": "present"},
             "buckets": {"seq": [32, 64], "batch": (1,)},
+            "ranks": (1, 2, 4),
             "level": 3,
             "jobs": 2,
             "dump": Path("d"),
@@ -43,6 +44,7 @@ def test_python_and_command_line_agree() -> None:
             "inputs": ("x=1x3", "s="),
             "state": ("past=present",),
             "buckets": ("seq=32,64", "batch=1"),
+            "ranks": "4,1,2",
             "level": "3",
             "jobs": "2",
             "dump": "d",
@@ -51,6 +53,10 @@ def test_python_and_command_line_agree() -> None:
     )
     assert python == texts
     assert python.inputs == (("x", (1, 3)), ("s", ()))
+
+
+def test_one_number_of_ranks_needs_no_list() -> None:
+    assert read_options({"ranks": 2}).ranks == read_options({"ranks": "2"}).ranks == (2,)
 
 
 def test_what_is_not_given_keeps_its_default() -> None:
@@ -89,6 +95,13 @@ def test_options_are_frozen() -> None:
         ("inputs", {"x": 5}, "not iterable"),
         ("buckets", {"n": 5}, "not iterable"),
         ("jobs", 1.5, "at least 1"),
+        ("ranks", "0", "at least 1"),
+        ("ranks", "1,-2", "at least 1"),
+        ("ranks", "1,,2", "at least 1"),
+        ("ranks", "1,1", "1 is given twice"),
+        ("ranks", "1,65", "65 is not in 1 to 64"),
+        ("ranks", (), "not in 1 to 64"),
+        ("ranks", 2.5, "not iterable"),
     ],
 )
 def test_bad_values_name_the_flag_and_the_reason(name: str, value: object, why: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from tcc.backends.artifact.gpu_binaries import GpuImages
-from tcc.backends.artifact.weight_section import BytesLike, Range
+from tcc.backends.artifact.weight_section import BytesLike, Range, byte_count
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.container import PROGRAM_SECTION
@@ -64,6 +64,9 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
     for variant, program in zip(variants, programs, strict=True):
         if program.kernels != variant.kernels:
             raise InternalError("kernels do not fit the program", where="link")
+        sizes = list(map(byte_count, variant.rank_weights))
+        if len(set(sizes)) > 1 or len(sizes) not in (0, variant.ranks):
+            raise InternalError("a variant lacks weights of its ranks", where="link")
         own_ports = describe_ports(program)
         if (
             ports.setdefault(variant.ranks, own_ports) != own_ports

@@ -77,7 +77,7 @@ class _Writer:
         With `several` False there is nothing to compare with, so the data is appended without a
         search. With `line`, data that is appended starts at a cache line instead of a page.
         """
-        size = sum(_bytes_of(part).nbytes for part in parts)
+        size = byte_count(parts)
         if size == 0:
             return Range(0, 0)
         key = _hash(parts) if several else b""
@@ -94,6 +94,11 @@ class _Writer:
             self.digest.update(view)
             self.size += view.nbytes
             self.parts.append(part)
+
+
+def byte_count(parts: Sequence[BytesLike]) -> int:
+    """Returns the number of bytes of all parts together."""
+    return sum(_bytes_of(part).nbytes for part in parts)
 
 
 def _hash(parts: Sequence[BytesLike]) -> bytes:

@@ -22,16 +22,18 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.types import BOOL, I64, U8, TensorType
+from tcc.ir.types import BOOL, I64, U8, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
+from tcc.schedule.nest import typical
 
 
 @frozen
 class Transfer:
     """The collective of a change of sharding: its kind, and the bytes that a rank sends.
 
-    `kind` is empty where a rank needs nothing of other ranks.
+    `kind` is empty where a rank needs nothing of other ranks.  A symbolic size counts as its
+    typical value.
     """
 
     kind: str
@@ -48,7 +50,7 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
 
     None for a change that does not exist: only a whole value becomes a part, of a sum.
     """
-    size = prod(as_int(dim) or 0 for dim in type.shape) * type.dtype.bytes
+    size = prod(map(typical, type.shape)) * type.dtype.bytes
     share = size * (ranks - 1) // ranks
     match source, result:
         case (a, b) if a == b:
@@ -182,9 +184,5 @@ class Changer:
 def _parted(shape: Shape, split: Split) -> Shape:
     """Returns `shape` as three axes: all before the axis of `split`, its groups, and a group with
     all behind."""
-    tail = _count(shape[split.axis :])
-    return _count(shape[: split.axis]), const(split.groups), tail // split.groups
-
-
-def _count(shape: Shape) -> Index:
-    return const(prod(as_int(dim) or 0 for dim in shape))
+    head, tail = element_count(shape[: split.axis]), element_count(shape[split.axis :])
+    return head, const(split.groups), tail // split.groups

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "collective.h"
+#include "launchers.h"
 #include "ranks.h"
 #include "sized.h"
 
@@ -12,6 +13,28 @@ tcc_status tcc_collective_fits(const tcc_comm *comm) {
     if (table->version == TCC_COMM_VERSION && TCC_HAS(table, subgroup)) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
+}
+
+tcc_status tcc_collective_suits(const tcc_comm *comm, const tcc_model *model) {
+    const tcc_comm_table *table = tcc_collective_table(comm);
+    TCC_RETURN_IF_ERROR(tcc_collective_fits(comm));
+    return tcc_ranks_check(model, table->rank(comm), table->size(comm));
+}
+
+tcc_status tcc_collective_place(const tcc_comm *comm, int32_t *out_rank, int32_t *out_ranks) {
+    tcc_comm *shared = comm ? NULL : tcc_collective_shared();
+    if (shared) comm = shared;
+    tcc_launch launch = {.rank = 0, .size = 1};
+    bool found = true;
+    tcc_status status = comm ? tcc_collective_fits(comm) : tcc_launch_read(&launch, &found);
+    if (status == TCC_OK && comm) {
+        launch.rank = tcc_collective_table(comm)->rank(comm);
+        launch.size = tcc_collective_table(comm)->size(comm);
+    }
+    tcc_collective_drop(shared);
+    *out_rank = found ? launch.rank : 0;
+    *out_ranks = found ? launch.size : 1;
+    return status;
 }
 
 /* ---- who keeps a comm ---------------------------------------------------------------------------- */
@@ -105,8 +128,7 @@ static tcc_status find_comm(tcc_run *run) {
                         "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
-    tcc_status fits = tcc_collective_fits(run->comm);
-    if (fits == TCC_OK) fits = tcc_ranks_check(instance->model, run->comm);
+    tcc_status fits = tcc_collective_suits(run->comm, instance->model);
     if (fits != TCC_OK) {
         run->comm = NULL;
         return fits;

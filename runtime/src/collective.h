@@ -17,6 +17,11 @@ typedef struct tcc_rank_group {
 } tcc_rank_group;
 
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
+/* It fits, and has this process as the rank that the model is loaded for. */
+tcc_status tcc_collective_suits(const tcc_comm *comm, const tcc_model *model);
+/* Which rank of how many this process is: of `comm`, else of the process's comm, else as a launcher says,
+ * else the only one. */
+TCC_RARE tcc_status tcc_collective_place(const tcc_comm *comm, int32_t *out_rank, int32_t *out_ranks);
 /* The comm is there until the drop, also where it is closed: its calls are refused then. */
 tcc_status tcc_collective_keep(tcc_comm *comm);
 void tcc_collective_drop(tcc_comm *comm);

@@ -3,7 +3,6 @@
 
 #include "collective.h"
 #include "place.h"
-#include "ranks.h"
 #include "runtime.h"
 
 /* Arenas and the pool count together: what the pool does not need makes room for an arena of so many
@@ -145,8 +144,7 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     if (flags & ~(TCC_POISON | TCC_TIMES))
         return tcc_fail(TCC_INVALID_ARGUMENT, "unknown instance flags 0x%x", flags);
-    if (comm) TCC_RETURN_IF_ERROR(tcc_collective_fits(comm));
-    if (comm) TCC_RETURN_IF_ERROR(tcc_ranks_check(model, comm));
+    if (comm) TCC_RETURN_IF_ERROR(tcc_collective_suits(comm, model));
     tcc_instance *instance = tcc_allocate_zero(1, sizeof *instance);
     if (!instance) return TCC_OUT_OF_MEMORY;
     instance->model = model;

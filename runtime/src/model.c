@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "collective.h"
 #include "ranks.h"
 
 /* An artifact holds one model, so its lifetime state is the file's own.  Nobody holds the lock while
@@ -41,7 +42,12 @@ static tcc_status load(const tcc_comm *comm) {
     if (artifact->abi != TCC_ABI_VERSION)
         return tcc_fail(TCC_UNSUPPORTED, "model '%s' has ABI %u, its runtime %d: compile it again",
                         artifact->name, artifact->abi, TCC_ABI_VERSION);
-    TCC_RETURN_IF_ERROR(tcc_ranks_choose(artifact, comm, &the.model));
+    the.model.ranks = the.model.rank = 0;
+    if (tcc_ranks_matter(artifact)) {
+        int32_t rank, ranks;
+        TCC_RETURN_IF_ERROR(tcc_collective_place(comm, &rank, &ranks));
+        TCC_RETURN_IF_ERROR(tcc_ranks_set(artifact, rank, ranks, &the.model));
+    }
     return tcc_variant_open(artifact, &the.model);
 }
 
@@ -95,7 +101,7 @@ tcc_status tcc_model_get_on(tcc_comm *comm, tcc_model **out_model) {
         status = load(comm);
         end_change();
     } else if (comm) {
-        status = tcc_ranks_check(&the.model, comm);
+        status = tcc_collective_suits(comm, &the.model);
     }
     if (status == TCC_OK) {
         the.users++;

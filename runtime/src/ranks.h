@@ -8,12 +8,13 @@
 static inline bool tcc_ranks_serve(const tcc_variant *variant, int32_t ranks) {
     return !ranks || variant->ranks == ranks;
 }
-/* Sets `ranks` and `rank` of a model that is about to be loaded: those of `comm`, else those of the
- * process's comm, else what a launcher says, else one rank.  Zeros where the artifact has one plan, for
- * any number of ranks.  TCC_UNSUPPORTED: the artifact has no plan for that number. */
-TCC_RARE tcc_status tcc_ranks_choose(const tcc_artifact *artifact, const tcc_comm *comm,
-                                     tcc_model *model);
-/* TCC_UNSUPPORTED: the model is loaded for another rank, or another number of ranks, than the comm's. */
-tcc_status tcc_ranks_check(const tcc_model *model, const tcc_comm *comm);
+/* Whether the artifact has a plan for several ranks; else any number runs its only one. */
+TCC_RARE bool tcc_ranks_matter(const tcc_artifact *artifact);
+/* Sets `ranks` and `rank` of a model that is about to be loaded.  TCC_UNSUPPORTED: the artifact has no
+ * plan for that number. */
+TCC_RARE tcc_status tcc_ranks_set(const tcc_artifact *artifact, int32_t rank, int32_t ranks,
+                                  tcc_model *model);
+/* TCC_UNSUPPORTED: the model is loaded for another rank or another number of ranks. */
+tcc_status tcc_ranks_check(const tcc_model *model, int32_t rank, int32_t ranks);
 
 #endif

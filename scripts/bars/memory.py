@@ -260,9 +260,9 @@ def code(folder: Path) -> Iterator[Figure]:
     what = f"growth of an artifact's runtime since {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")
     if before is None:
-        yield absent(what, "<= 68 KiB", f"no commit {BASE_COMMIT}")
+        yield absent(what, "<= 80 KiB", f"no commit {BASE_COMMIT}")
         return
     old = [path for path in sorted(before.glob("src/**/*.c")) if "comm" not in path.parts]
     grown = _code_bytes(folder / "now", list(runtime_sources()), RUNTIME, runtime_flags)
     grown -= _code_bytes(folder / "then", old, before, lambda _: RUNTIME_FLAGS)
-    yield at_most(what, grown / 1024, 68, "KiB")
+    yield at_most(what, grown / 1024, 80, "KiB")

@@ -20,16 +20,20 @@ from tcc.driver import compile_model
 from tcc.options import read_options
 
 from tests.columns import by_columns
+from tests.draws import RNG, seeded
 from tests.ranks import on_ranks, run_ranks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 IN, HIDDEN, OUT = 96, 512, 64
 
 
-def weights() -> dict[str, Array]:
-    rng = np.random.default_rng(5)
+def drawn_weights() -> dict[str, Array]:
     shapes = {"w1": (IN, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, OUT), "w3": (HIDDEN, OUT)}
-    return {n: (rng.standard_normal(s) / 16).astype(np.float32) for n, s in shapes.items()}
+    return {n: (RNG.standard_normal(s) / 16).astype(np.float32) for n, s in shapes.items()}
+
+
+with seeded("plans"):
+    WEIGHTS, X = drawn_weights(), RNG.standard_normal((8, IN)).astype(np.float32)
 
 
 def mlp() -> onnx.ModelProto:
@@ -43,14 +47,14 @@ def mlp() -> onnx.ModelProto:
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, IN])
     outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, OUT]) for n in "yz"]
-    constants = [numpy_helper.from_array(array, name) for name, array in weights().items()]
+    constants = [numpy_helper.from_array(array, name) for name, array in WEIGHTS.items()]
     graph = helper.make_graph(nodes, "mlp", [x], outs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
 def reference(x: Array) -> dict[str, Array]:
     """The results in float64."""
-    w = {name: array.astype(np.float64) for name, array in weights().items()}
+    w = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
     hidden = np.maximum(x.astype(np.float64) @ w["w1"] + w["b1"], 0)
     return {"y": hidden @ w["w2"], "z": hidden @ w["w3"]}
 
@@ -66,9 +70,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
     made(folder, "mlp", ranks="1,2,4")
     return folder
-
-
-X = np.random.default_rng(6).standard_normal((8, IN)).astype(np.float32)
 
 
 def assert_close(found: Mapping[str, Array], tolerance: float = 1e-5) -> None:
@@ -98,9 +99,9 @@ def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path
     one, two, four = manifest["variants"]
     assert "ranks" not in one
     assert [two["ranks"], four["ranks"]] == [2, 4]
-    whole = 4 * sum(array.size for array in weights().values())
+    whole = 4 * sum(array.size for array in WEIGHTS.values())
     for entry, ranks in ((two, 2), (four, 4)):
-        own = 4 * (sum(a.size for n, a in weights().items() if n != "b1") // ranks + HIDDEN)
+        own = 4 * (sum(a.size for n, a in WEIGHTS.items() if n != "b1") // ranks + HIDDEN)
         assert own <= entry["weights"]["bytes"] <= own + 4 * 4096  # weights begin at pages
         assert len(set(entry["weights"]["offsets"])) == ranks
     assert one["weights"]["bytes"] >= whole

@@ -99,6 +99,10 @@ CASES = {
     "compile-bad-shape": Case(("compile", "m.onnx", "--input", "x=1,3")),
     "compile-bad-state": Case(("compile", "m.onnx", "--state", "past")),
     "compile-bad-level": Case(("compile", "m.onnx", "-O", "9")),
+    "compile-no-ranks": Case(("compile", "m.onnx", "--ranks", "1,0")),
+    "compile-ranks-twice": Case(("compile", "m.onnx", "--ranks", "1,1")),
+    "compile-too-many-ranks": Case(("compile", "m.onnx", "--ranks", "2,65")),
+    "compile-ranks-as-c": Case(("compile", "m.onnx", "--ranks", "2", "--target", "c"), SYMBOLIC_FILE),
     "compile-bad-name": Case(("compile", "m.onnx", "--name", "a-b")),
     "compile-unequal-buckets": Case(
         ("compile", "m.onnx", "--bucket", "n=3", "--bucket", "m=4"), SYMBOLIC_FILE

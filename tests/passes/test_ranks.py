@@ -32,11 +32,11 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.target import CPUS, parse_targets
 from tcc.variants import variant_backends
 
+from tests.draws import RNG
 from tests.lib.oracle.program.evaluate import evaluate_program
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RANKS = 3
-RNG = np.random.default_rng(11)
 
 
 def floats(*shape: int) -> Array:

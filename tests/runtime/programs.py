@@ -368,6 +368,19 @@ def doubling() -> Program:
     return b.program()
 
 
+def updating(state: int, other: int = 4) -> Program:
+    """x[i] += x[i] in place for a state x of `state` floats, and y of `other` floats that no launch
+    writes."""
+    b = Builder()
+    size, count = b.const(state), b.const(other)
+    b.input("x", "f32", [size], f"[{state}]")
+    x = b.buffer(Input(0))
+    b.input("y", "f32", [count], f"[{other}]")
+    b.output("x_out", "f32", [size], f"[{state}]", state=0)
+    b.launch("add", size, [x, x, x])
+    return b.program()
+
+
 def handles() -> Program:
     """Every function on strings and lists, given three strings and a list."""
     b = Builder()

@@ -6,7 +6,6 @@
 
 #include "collective.h"
 #include "driver.h"
-#include "ranks.h"
 
 enum { ROOM = 1 << 16, PLANS = 4, N_KERNELS = 8 };
 static tcc_variant plans[PLANS];

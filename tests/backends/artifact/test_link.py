@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -320,3 +321,83 @@ def test_damaged_listings_are_refused(
     monkeypatch.setattr("tcc.artifact._read_section", lambda *_: packed)
     with pytest.raises(UserError, match="damaged"):
         read_listings(artifact)
+
+
+# ---- plans for several numbers of ranks ----------------------------------------------------------
+
+
+def plan(kernels: bytes, ranks: int, prefix: str, state: int, other: int = 4) -> Variant:
+    """A plan whose ranks have a state of `state` floats each; its kernels' names have `prefix`."""
+    program = programs.updating(state, other)
+    program = replace(program, kernels=tuple(prefix + name for name in program.kernels))
+    weights = [[bytes([rank]) * 64] for rank in range(ranks)]
+    return Variant(
+        f"cpu {ranks}", encode_program(program), program.kernels, (), (kernels,),
+        ranks=ranks, rank_weights=weights,
+    )  # fmt: skip
+
+
+def two_plans(kernels: bytes, folder: Path, other: int = 4) -> list[Variant]:
+    """For one rank with the whole state, and for two with a half each."""
+    (folder / "one.o").write_bytes(kernels)
+    command = ("objcopy", "--prefix-symbols=two_", "one.o", "two.o")
+    subprocess.run(command, cwd=folder, check=True)
+    renamed = (folder / "two.o").read_bytes()
+    return [plan(kernels, 1, "", 16), plan(renamed, 2, "two_", 8, other)]
+
+
+def test_ranks_have_ranges_of_their_own_and_states_of_their_own_size(
+    kernels: bytes, tmp_path: Path
+) -> None:
+    out = tmp_path / "plans.so"
+    link_artifact(two_plans(kernels, tmp_path), {"tcc": "test"}, "plans", out)
+    manifest = read_manifest(out)
+    one, two = manifest["variants"]
+    assert manifest["inputs"][0]["shape"] == [16]
+    assert "inputs" not in one
+    assert "ranks" not in one
+    assert two["ranks"] == 2
+    assert [port["shape"] for port in two["inputs"]] == [[8], [4]]
+    assert two["outputs"][0]["shape"] == [8]
+    weights = find_weights(out, manifest)
+    assert weights is not None
+    data = out.read_bytes()[weights.offset : weights.offset + weights.size]
+    for rank, offset in enumerate(two["weights"]["offsets"]):
+        assert data[offset : offset + 64] == bytes([rank]) * 64
+    assert two["weights"]["offsets"][0] == one["weights"]["offset"]  # equal bytes
+    header = out.with_suffix(".h").read_text()
+    assert "#define PLANS_INPUT_0_DIM_0 16\n" in header
+    assert "#define PLANS_RANKS_2_INPUT_0_DIM_0 8\n" in header
+    assert "#define PLANS_RANKS_2_OUTPUT_0_DIM_0 8\n" in header
+    assert "PLANS_RANKS_2_INPUT_1" not in header
+    assert [port.shape for port in load(out).inputs] == [(16,), (4,)]
+
+
+def test_equal_weights_of_ranks_and_plans_lie_in_the_file_once(
+    kernels: bytes, tmp_path: Path
+) -> None:
+    one, two = two_plans(kernels, tmp_path)
+    same = [[b"c" * 64]]
+    variants = [replace(one, rank_weights=same), replace(two, rank_weights=same * 2)]
+    manifest = link_artifact(variants, {}, "plans", tmp_path / "plans.so")
+    assert manifest["weights"]["bytes"] == 64
+    assert manifest["variants"][1]["weights"] == {"offset": 0, "bytes": 64, "offsets": [0, 0]}
+
+
+def test_only_states_may_differ_between_plans(kernels: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="cpu 1 and cpu 2 have different ports"):
+        link_artifact(two_plans(kernels, tmp_path, other=5), {}, "plans", tmp_path / "plans.so")
+    one, two = two_plans(kernels, tmp_path)
+    with pytest.raises(InternalError, match="cpu 1 and cpu 2 have different ports"):
+        link_artifact(
+            [one, replace(two, ranks=1, rank_weights=())], {}, "plans", tmp_path / "plans.so"
+        )
+
+
+@pytest.mark.parametrize("weights", [[[b"a"]], [[b"a"], [b"ab"]]], ids=["one rank's", "two sizes"])
+def test_every_rank_has_weights_of_one_size(
+    kernels: bytes, tmp_path: Path, weights: list[list[bytes]]
+) -> None:
+    _, two = two_plans(kernels, tmp_path)
+    with pytest.raises(InternalError, match="weights of its ranks"):
+        link_artifact([replace(two, rank_weights=weights)], {}, "plans", tmp_path / "plans.so")
