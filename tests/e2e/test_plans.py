@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tcc.artifact import load, read_manifest
+from tcc.artifact import find_weights, load, read_manifest
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -191,8 +191,12 @@ with comms.open() as comm:
     x = np.load(sys.argv[2])
     y = module.run({"x": x})["y"]
     print(module.variant, module.statistics().weight_bytes, float(np.abs(y).sum()))
-    del module
-comms_again = None
+    # Code is loaded from a copy in memory: what is mapped of the file are weights.
+    with open("/proc/self/maps") as maps:
+        lines = [line.split() for line in maps if line.rstrip().endswith(sys.argv[1])]
+    mine = [words for words in lines if words[1].startswith("r")]
+    ranges = [[int(end, 16) for end in words[0].split("-")] for words in mine]
+    print(sum(end - begin for begin, end in ranges), int(mine[0][2], 16))
 """
 
 
@@ -200,9 +204,16 @@ def test_the_process_comm_chooses_the_plan(comm_library: Path, folder: Path) -> 
     np.save(folder / "x.npy", X)
     printed = run_ranks(2, SHARED, comm_library, folder / "mlp.so", folder / "x.npy")
     entry = read_manifest(folder / "mlp.so")["variants"][1]
-    assert {text.split()[0] for text in printed} == {"1"}
-    assert {int(text.split()[1]) for text in printed} == {entry["weights"]["bytes"]}
-    assert len({text.split()[2] for text in printed}) == 1
+    numbers = [text.split() for text in printed]
+    assert {n[0] for n in numbers} == {"1"}
+    assert {int(n[1]) for n in numbers} == {entry["weights"]["bytes"]}
+    assert len({n[2] for n in numbers}) == 1
+    # A rank maps its own weights and no others.
+    weights = find_weights(folder / "mlp.so", read_manifest(folder / "mlp.so"))
+    assert weights is not None
+    for offset, n in zip(entry["weights"]["offsets"], numbers, strict=True):
+        pages = -(-entry["weights"]["bytes"] // 4096) * 4096
+        assert [*map(int, n[3:])] == [pages, weights.offset + offset]
 
 
 def test_a_file_without_a_plan_for_one_rank_says_how_to_start(
