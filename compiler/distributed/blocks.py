@@ -24,7 +24,6 @@ from tcc.ir.region.affine import (
     Sizes,
     affine_of,
     combine,
-    constant,
     digit,
     index_of,
     is_inside,
@@ -79,7 +78,7 @@ def groups_of(index: Index, stage: Stage, block: LoopBlock | None, size: Size) -
         return None
     first = moved._replace(steps=(*moved.steps[:-1], 0))
     place = digit(first, shift, block.ranks, extents)  # of a block in its group
-    is_first = place == constant(0, len(extents)) and is_inside(first, size, extents)
+    is_first = is_inside(place, 1, extents) and is_inside(first, size, extents)
     return groups if is_first else None
 
 
@@ -117,11 +116,13 @@ def _maps(stage: Stage, block: LoopBlock, *ranks: int) -> tuple[Affines, Sizes]:
     extents = (*sizes.values(), *ranks)
     loops = units(len(extents))
     position = stage.loops.index(block.loop)
-    parts = [
-        (block.size * block.ranks, digit(loops[position], block.size, 0, extents)),
-        (1, digit(loops[position], 1, block.size, extents)),
-        *((block.size, loops[-1]) for _ in ranks),
-    ]
+    local = loops[position]
+    parts = [(block.size, loops[-1]) for _ in ranks]
+    if block.groups == 1:
+        parts.append((1, local))
+    else:
+        parts.append((block.size * block.ranks, digit(local, block.size, 0, extents)))
+        parts.append((1, digit(local, 1, block.size, extents)))
     maps = list(loops[: len(stage.loops)])
     maps[position] = combine(parts, extents)
     return tuple(maps), extents

@@ -157,4 +157,4 @@ def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
     groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
     parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [parted.take(place, axis + 1).reshape(local) for place in range(ranks)]
+    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]
