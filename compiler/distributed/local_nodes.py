@@ -17,7 +17,7 @@ from tcc.distributed.blocks import LoopBlock, local_index, shift_of
 from tcc.distributed.sharding import Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, Stage
+from tcc.ir.expr import Expr, Stage, known_extent
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     IndexValue,
@@ -29,10 +29,11 @@ from tcc.ir.expr.scalar import (
     index_value,
     literal,
     read_at,
+    substitute_all,
     transform_all,
 )
 from tcc.ir.graph import Node, map_sizes
-from tcc.ir.index import Index, Indices, as_int, free_vars, iterator, substitute
+from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, substitute
 from tcc.ir.op import OpSpec, OutTypes, Types
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
@@ -147,7 +148,7 @@ def local_op(
     if not strategy.blocks and strategy.rows is None:
         return node.op, node.attrs
     local = local_expr(expr, strategy, ranks, place)
-    meaning = canonical(local)
+    meaning = _meaning(local)
     for attrs in _resized(node, local.types):
         if _means(node.op, attrs, local, meaning):
             return node.op, attrs
@@ -156,12 +157,22 @@ def local_op(
 
 
 def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:
-    """True where `op` takes a rank's operands and computes what `local` does, whose canonical form
-    is `meaning`."""
+    """True where `op` takes a rank's operands and computes what `local` does; `meaning` is that of
+    `local`."""
     with suppress(ValueError):
         if op.expr is not None and op.infer(local.params, attrs) == local.types:
-            return canonical(op.expr(local.params, attrs)) == meaning
+            return _meaning(op.expr(local.params, attrs)) == meaning
     return False
+
+
+def _meaning(expr: Expr) -> Expr:
+    """Returns a form that expressions share which differ in names, or where loops of one iteration
+    are read as 0."""
+    stages = []
+    for stage in expr.stages:
+        zeros = {v: const(0) for v in stage.loops if known_extent(v) == 1}
+        stages.append(replace(stage, body=substitute_all(stage.body, zeros)))
+    return canonical(replace(expr, stages=tuple(stages)))
 
 
 def _resized(node: Node, types: OutTypes) -> Iterator[Any]:
