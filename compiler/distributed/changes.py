@@ -119,7 +119,7 @@ class Changer:
         """Returns the rank's block of `value` along an axis."""
         sizes, starts = [*value.type.shape], [const(0)] * value.type.rank
         sizes[axis] = sizes[axis] // self._axis.ranks
-        starts[axis] = self._axis.place(self._rank()) * sizes[axis]
+        starts[axis] = self.place() * sizes[axis]
         attrs = {"starts": tuple(starts), "steps": (1,) * len(sizes), "sizes": tuple(sizes)}
         return self._add("slice", value, **attrs)
 
@@ -127,18 +127,19 @@ class Changer:
         """Returns `value` on the first rank of each group, zeros on the others."""
         e = ExprBuilder(value.type)
         at, dtype = e.point(value.type), value.type.dtype
-        is_first = apply("eq", index_value(self._axis.place(self._rank()), I64), literal(0, I64))
+        is_first = apply("eq", index_value(self.place(), I64), literal(0, I64))
         part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
         return self._add("expression", value, expr=e.finish(at, part))
 
-    def _rank(self) -> Index:
-        """Returns the rank's number as a size symbol, which the first call binds."""
+    def place(self) -> Index:
+        """Returns the rank's place in its group: an index of a size symbol, which the first call
+        binds."""
         if self._number is None:
             self._number = symbol(_RANK, 0, self._axis.all_ranks - 1)
             (rank,) = self._b.add(OPS["rank"], [])
             row = OPS["bind_size"]
             self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
-        return self._number
+        return self._axis.place(self._number)
 
     def _blocks_first(self, value: Value, split: Split) -> Value:
         """Returns `value` with the blocks of an axis one behind another along axis 0."""

@@ -105,10 +105,9 @@ class _Sharding:
             None if value is None else self._array(value, sharding)
             for value, sharding in zip(node.inputs, strategy.operands, strict=True)
         )
-        expr = expr_of(node) if strategy.blocks else None
-        op, attrs = node.op, node.attrs
+        expr, op, attrs = expr_of(node), node.op, node.attrs
         if expr is not None:
-            op, attrs = local_op(node, expr, strategy, self._axis.ranks)
+            op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
@@ -158,4 +157,4 @@ def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
     groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
     parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [parted.take(place, axis + 1).reshape(local) for place in range(ranks)]
+    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]

@@ -96,10 +96,12 @@ def test_an_axis_of_several_parts_is_divided_in_each_of_them() -> None:
     assert "whole, split(1, 3) -> split(1, 3)" in texts(matmul, 4, (0, Split(1, 3)))
 
 
-def test_an_expert_or_a_row_at_data_dependent_indices_is_whole() -> None:
+def test_rows_at_data_dependent_indices_are_divided() -> None:
     node = node_of("gather", tensor(F32, 6, 8), tensor(I64, 4), axis=0)
     assert texts(node, 2) == [
         "whole, split(0) -> split(0)",
         "split(1), whole -> split(1)",
+        "split(0), whole -> partial(sum)",
         "partial(sum), whole -> partial(sum)",
     ]
+    assert "split(0), whole -> partial(sum)" not in texts(node, 4)  # 6 rows for 4 ranks
