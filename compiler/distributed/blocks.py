@@ -18,6 +18,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Stage, extent
 from tcc.ir.index import Index, Var, free_vars, iterator, of_atom
 from tcc.ir.region.affine import (
+    Affine,
     Affines,
     Size,
     Sizes,
@@ -67,24 +68,43 @@ def groups_of(index: Index, stage: Stage, block: LoopBlock | None, size: Size) -
     """
     if block is None or block.loop not in free_vars(index):
         return 0
-    form = affine_of(index, {loop: n for n, loop in enumerate(stage.loops)})
-    if form is None or not isinstance(size, int):
-        return None
-    maps, extents = _maps(stage, block, block.ranks)
-    moved = simplified(substitute(form, maps, extents), extents)
-    rank = len(stage.loops)
-    shift = moved.steps[rank]
-    if any(rank in loops_of(d.of) for d in moved.digits) or not isinstance(shift, int):
+    moved, extents = _moved(index, stage, block)
+    shift = None if moved is None else _shift(moved)
+    if moved is None or not isinstance(shift, int) or not isinstance(size, int) or shift < 0:
         return None
     if shift == 0:
         return 0
     groups, remainder = divmod(size, shift * block.ranks)
-    if shift < 0 or remainder or not groups:
+    if remainder or not groups:
         return None
-    first = moved._replace(steps=(*moved.steps[:rank], 0))
+    first = moved._replace(steps=(*moved.steps[:-1], 0))
     place = digit(first, shift, block.ranks, extents)  # of a block in its group
     is_first = place == constant(0, len(extents)) and is_inside(first, size, extents)
     return groups if is_first else None
+
+
+def shift_of(index: Index, stage: Stage, block: LoopBlock | None) -> int | None:
+    """Returns the distance between the values that `index` has on neighbour ranks; None where it
+    depends on the iteration."""
+    if block is None or block.loop not in free_vars(index):
+        return 0
+    moved, _ = _moved(index, stage, block)
+    shift = None if moved is None else _shift(moved)
+    return shift if isinstance(shift, int) else None
+
+
+def _moved(index: Index, stage: Stage, block: LoopBlock) -> tuple[Affine | None, Sizes]:
+    """Returns `index` as a form of the local loops and the rank's number, the last loop, and their
+    extents; None for an index that is no form of loops."""
+    form = affine_of(index, {loop: n for n, loop in enumerate(stage.loops)})
+    maps, extents = _maps(stage, block, block.ranks)
+    return form and simplified(substitute(form, maps, extents), extents), extents
+
+
+def _shift(moved: Affine) -> "Size | None":
+    """Returns the coefficient of the last loop; None if digits depend on it too."""
+    last = len(moved.steps) - 1
+    return None if any(last in loops_of(d.of) for d in moved.digits) else moved.steps[last]
 
 
 def _maps(stage: Stage, block: LoopBlock, *ranks: int) -> tuple[Affines, Sizes]:

@@ -22,16 +22,18 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.types import BOOL, I64, U8, TensorType
+from tcc.ir.types import BOOL, I64, U8, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
+from tcc.schedule.nest import typical
 
 
 @frozen
 class Transfer:
     """The collective of a change of sharding: its kind, and the bytes that a rank sends.
 
-    `kind` is empty where a rank needs nothing of other ranks.
+    `kind` is empty where a rank needs nothing of other ranks.  A symbolic size counts as its
+    typical value.
     """
 
     kind: str
@@ -48,7 +50,7 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
 
     None for a change that does not exist: only a whole value becomes a part, of a sum.
     """
-    size = prod(as_int(dim) or 0 for dim in type.shape) * type.dtype.bytes
+    size = prod(map(typical, type.shape)) * type.dtype.bytes
     share = size * (ranks - 1) // ranks
     match source, result:
         case (a, b) if a == b:
@@ -117,7 +119,7 @@ class Changer:
         """Returns the rank's block of `value` along an axis."""
         sizes, starts = [*value.type.shape], [const(0)] * value.type.rank
         sizes[axis] = sizes[axis] // self._axis.ranks
-        starts[axis] = self._axis.place(self._rank()) * sizes[axis]
+        starts[axis] = self.place() * sizes[axis]
         attrs = {"starts": tuple(starts), "steps": (1,) * len(sizes), "sizes": tuple(sizes)}
         return self._add("slice", value, **attrs)
 
@@ -125,18 +127,19 @@ class Changer:
         """Returns `value` on the first rank of each group, zeros on the others."""
         e = ExprBuilder(value.type)
         at, dtype = e.point(value.type), value.type.dtype
-        is_first = apply("eq", index_value(self._axis.place(self._rank()), I64), literal(0, I64))
+        is_first = apply("eq", index_value(self.place(), I64), literal(0, I64))
         part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
         return self._add("expression", value, expr=e.finish(at, part))
 
-    def _rank(self) -> Index:
-        """Returns the rank's number as a size symbol, which the first call binds."""
+    def place(self) -> Index:
+        """Returns the rank's place in its group: an index of a size symbol, which the first call
+        binds."""
         if self._number is None:
             self._number = symbol(_RANK, 0, self._axis.all_ranks - 1)
             (rank,) = self._b.add(OPS["rank"], [])
             row = OPS["bind_size"]
             self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
-        return self._number
+        return self._axis.place(self._number)
 
     def _blocks_first(self, value: Value, split: Split) -> Value:
         """Returns `value` with the blocks of an axis one behind another along axis 0."""
@@ -182,9 +185,5 @@ class Changer:
 def _parted(shape: Shape, split: Split) -> Shape:
     """Returns `shape` as three axes: all before the axis of `split`, its groups, and a group with
     all behind."""
-    tail = _count(shape[split.axis :])
-    return _count(shape[: split.axis]), const(split.groups), tail // split.groups
-
-
-def _count(shape: Shape) -> Index:
-    return const(prod(as_int(dim) or 0 for dim in shape))
+    head, tail = element_count(shape[: split.axis]), element_count(shape[split.axis :])
+    return head, const(split.groups), tail // split.groups

@@ -10,10 +10,10 @@ from tcc.distributed.changes import transfer
 from tcc.distributed.sharding import Sharding, local_type
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, known_extent
+from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
-from tcc.ir.index import as_int
 from tcc.ir.types import TensorType
+from tcc.schedule.nest import typical
 
 
 @frozen
@@ -45,11 +45,12 @@ def change_seconds(
 
 
 def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
-    """Returns the seconds of a rank's operations; a symbolic extent counts as 1."""
+    """Returns the seconds of a rank's operations; a symbolic extent counts as its typical
+    value."""
     blocks = dict(strategy.blocks)
     operations = 0.0
     for number, stage in enumerate(expr.stages):
-        points = prod(known_extent(loop) or 1 for loop in stage.loops)
+        points = prod(typical(extent(loop)) for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
         share = ranks if number in blocks else 1
         operations += points * (applied + 1) / share  # a store, or a step of a reduction
@@ -59,5 +60,5 @@ def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -
 def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: RankRates) -> float:
     """Returns the seconds in which a rank reads its part of a constant."""
     shape = local_type(type, sharding, ranks).shape
-    elements = prod(as_int(dim) or 1 for dim in shape)
+    elements = prod(map(typical, shape))
     return elements * type.dtype.bits / 8 / rates.memory_bytes

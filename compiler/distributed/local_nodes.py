@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.blocks import LoopBlock, local_index
+from tcc.distributed.blocks import LoopBlock, local_index, shift_of
 from tcc.distributed.sharding import Sharding, Split, local_type
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
 from tcc.ir.expr import Expr, Stage
 from tcc.ir.expr.rename import canonical
@@ -25,60 +25,104 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
+    apply,
     index_value,
+    literal,
     read_at,
     transform_all,
 )
 from tcc.ir.graph import Node, map_sizes
-from tcc.ir.index import Index, Indices, as_int, const, free_vars
+from tcc.ir.index import Index, Indices, as_int, free_vars, iterator, substitute
 from tcc.ir.op import OpSpec, OutTypes, Types
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 
+# Returns the place of a rank in its group, which nodes of the graph compute.
+Place = Callable[[], Index]
 
-def local_expr(expr: Expr, strategy: Strategy, ranks: int) -> Expr:
-    """Returns the expression that each of `ranks` ranks computes."""
-    blocks = dict(strategy.blocks)
 
-    def groups(source: Source, axis: int) -> int:
-        """Returns in how many groups an axis is divided; 0 if it is whole."""
-        if isinstance(source, StageRef):
-            block, iters = blocks.get(source.stage), expr.stages[source.stage].iters
-            return 0 if block is None or block.loop is not iters[axis] else block.groups
-        sharding = strategy.operands[source]
-        return sharding.groups if isinstance(sharding, Split) and sharding.axis == axis else 0
+def local_expr(expr: Expr, strategy: Strategy, ranks: int, place: Place) -> Expr:
+    """Returns the expression that each of `ranks` ranks computes.
 
-    stages = tuple(
-        _local_stage(expr, stage, blocks.get(n), groups) for n, stage in enumerate(expr.stages)
-    )
+    It depends on the rank's `place` where values depend on divided loops, and where rows are read
+    at data-dependent indices.
+    """
+    writer = _LocalExpr(expr, strategy, ranks, place)
+    stages = tuple(map(writer.stage, range(len(expr.stages))))
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
 
-def _local_stage(
-    expr: Expr, stage: Stage, block: LoopBlock | None, groups: Callable[[Source, int], int]
-) -> Stage:
-    if block is None:
-        return stage
+class _LocalExpr:
+    """Writes the stages of a rank's expression."""
 
-    def moved(index: Index, size: Index, groups: int) -> Index:
-        depends = block.loop in free_vars(index)
-        return local_index(index, stage, block, as_int(size) or 0, groups) if depends else index
+    def __init__(self, expr: Expr, strategy: Strategy, ranks: int, place: Place) -> None:
+        self._expr, self._strategy, self._ranks, self._place = expr, strategy, ranks, place
+        self._blocks = dict(strategy.blocks)
 
-    def leaf(node: Scalar) -> Scalar:
-        if isinstance(node, IndexValue):
-            return index_value(moved(node.index, const(0), 0), node.dtype)
-        if not isinstance(node, Read):
+    def stage(self, number: int) -> Stage:
+        """Returns stage `number`."""
+        stage, block = self._expr.stages[number], self._blocks.get(number)
+
+        def leaf(node: Scalar) -> Scalar:
+            if isinstance(node, Read) and node.source == self._strategy.rows:
+                return self._own_rows(node)
+            if block is None:
+                return node
+            match node:
+                case IndexValue(index=index):
+                    return index_value(self._value(index, stage, block), node.dtype)
+                case Read():
+                    return read_at(node, self._indices(node, stage, block), node.indirect)
             return node
-        pairs = enumerate(zip(node.indices, _shape(expr, node.source), strict=True))
-        indices = tuple(moved(i, size, groups(node.source, axis)) for axis, (i, size) in pairs)
-        return read_at(node, indices, node.indirect)
 
-    (local,) = free_vars(block.local)
-    iters, reduce = (
-        tuple(local if loop is block.loop else loop for loop in loops)
-        for loops in (stage.iters, stage.reduce)
-    )
-    return replace(stage, iters=iters, reduce=reduce, body=transform_all(stage.body, leaf))
+        if block is None:
+            return replace(stage, body=transform_all(stage.body, leaf))
+        (local,) = free_vars(block.local)
+        iters, reduce = (
+            tuple(local if loop is block.loop else loop for loop in loops)
+            for loops in (stage.iters, stage.reduce)
+        )
+        return replace(stage, iters=iters, reduce=reduce, body=transform_all(stage.body, leaf))
+
+    def _value(self, index: Index, stage: Stage, block: LoopBlock) -> Index:
+        """Returns the value of an index of whole loops."""
+        if block.loop not in free_vars(index):
+            return index
+        first, shift = local_index(index, stage, block, 0, 0), shift_of(index, stage, block)
+        return first + self._place() * shift if shift else first
+
+    def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
+        sizes = _shape(self._expr, node.source)
+        return tuple(
+            local_index(index, stage, block, as_int(size) or 0, self._groups(node.source, axis))
+            if block.loop in free_vars(index)
+            else index
+            for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
+        )
+
+    def _groups(self, source: Source, axis: int) -> int:
+        """Returns in how many groups an axis is divided; 0 if it is whole."""
+        if isinstance(source, StageRef):
+            block, iters = self._blocks.get(source.stage), self._expr.stages[source.stage].iters
+            return 0 if block is None or block.loop is not iters[axis] else block.groups
+        sharding = self._strategy.operands[source]
+        return sharding.groups if isinstance(sharding, Split) and sharding.axis == axis else 0
+
+    def _own_rows(self, node: Read) -> Scalar:
+        """Returns an element of the rank's rows, or zero where another rank has the row."""
+        data = data_index(node)
+        assert data is not None
+        axis, var = data
+        size = (as_int(_shape(self._expr, node.source)[axis]) or 0) // self._ranks
+        row = dict(node.indirect)[var] - self._place() * size
+        inside = apply("ge", row, literal(0, row.dtype)) & (row < size)
+        below = apply("min", row, literal(size - 1, row.dtype))
+        clamped = apply("max", below, literal(0, row.dtype))
+        local = iterator(var.name, size)
+        indices = tuple(substitute(index, {var: local}) for index in node.indices)
+        (new,) = free_vars(local)
+        indirect = tuple((new, clamped) if v is var else (v, s) for v, s in node.indirect)
+        return apply("select", inside, read_at(node, indices, indirect), literal(0, node.dtype))
 
 
 def _shape(expr: Expr, source: Source) -> Indices:
@@ -96,11 +140,13 @@ def _local_types(
     return tuple(None if t is None else local_type(t, s, ranks) for t, s in pairs)
 
 
-def local_op(node: Node, expr: Expr, strategy: Strategy, ranks: int) -> tuple[OpSpec, Any]:
+def local_op(
+    node: Node, expr: Expr, strategy: Strategy, ranks: int, place: Place
+) -> tuple[OpSpec, Any]:
     """Returns the op and the attributes of a rank's node; `expr` is the expression of `node`."""
-    if not strategy.blocks:
+    if not strategy.blocks and strategy.rows is None:
         return node.op, node.attrs
-    local = local_expr(expr, strategy, ranks)
+    local = local_expr(expr, strategy, ranks, place)
     meaning = canonical(local)
     for attrs in _resized(node, local.types):
         if _means(node.op, attrs, local, meaning):

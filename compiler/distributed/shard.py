@@ -105,10 +105,9 @@ class _Sharding:
             None if value is None else self._array(value, sharding)
             for value, sharding in zip(node.inputs, strategy.operands, strict=True)
         )
-        expr = expr_of(node) if strategy.blocks else None
-        op, attrs = node.op, node.attrs
+        expr, op, attrs = expr_of(node), node.op, node.attrs
         if expr is not None:
-            op, attrs = local_op(node, expr, strategy, self._axis.ranks)
+            op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))

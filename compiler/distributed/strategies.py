@@ -8,8 +8,15 @@ w[k, j]:
     whole, split(1) -> split(1)             divides loop j
     split(1), split(0) -> partial(sum)      divides loop k
 
+A read at data-dependent indices, as in y[i, j] = w[x[i], j], divides its axis too: each rank reads
+its own rows, and zeros in place of other ranks' rows.
+
+    split(0), whole -> partial(sum)
+
 A node that is linear in operands also takes parts of a sum: x - y has partial(sum), partial(sum) ->
 partial(sum), in which the ranks add what they have.
+
+Operands that are added to partial results become parts too, such as a bias.
 
 A divided loop divides the loops of other stages through what they read: at most one loop of each
 stage, since a rank computes a block and not a corner.  A stage whose reduction is divided has a
@@ -18,10 +25,11 @@ that no collective can make whole again, offer nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from tcc.distributed.blocks import LoopBlock, groups_of, loop_block
+from tcc.distributed.blocks import LoopBlock, groups_of, loop_block, shift_of
 from tcc.distributed.linear import is_linear
 from tcc.distributed.sharding import (
     REDUCTIONS,
@@ -35,7 +43,7 @@ from tcc.distributed.sharding import (
 from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, Expr, Stage, reads
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Var
+from tcc.ir.index import Indices, Var, as_int, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
 from tcc.ir.region.affine import Sizes, plain
 from tcc.ir.types import BOOL, DType
@@ -49,12 +57,14 @@ class Strategy:
     """One way to share a node's work.
 
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
-    result.  `blocks` are the divided loops by their stage, at most one a stage.
+    result.  `blocks` are the divided loops by their stage, at most one a stage.  `rows` is the
+    operand whose divided axis is read at data-dependent indices.
     """
 
     operands: Shardings
     results: Shardings
     blocks: tuple[tuple[int, LoopBlock], ...] = ()
+    rows: int | None = None
 
     def __repr__(self) -> str:
         sides = (", ".join(map(repr, shardings)) for shardings in (self.operands, self.results))
@@ -83,7 +93,8 @@ def strategies(expr: Expr, ranks: int, wishes: tuple[Wish, ...] = ()) -> tuple[S
         for result, split in wishes:
             number = expr.outputs[result].stage
             seeds.append((number, expr.stages[number].iters[split.axis], split.groups))
-        offers |= {s: None for s in (*_by_loops(expr, ranks, seeds), *_by_parts(expr))}
+        divided = (*_by_loops(expr, ranks, seeds), *_by_rows(expr, ranks), *_by_parts(expr))
+        offers |= dict.fromkeys(divided)
     return tuple(offers)
 
 
@@ -94,6 +105,40 @@ def _by_loops(expr: Expr, ranks: int, seeds: Iterable[tuple[int, Var, int]]) -> 
             strategy = _strategy(expr, division.axes, (), division.blocks)
             if strategy is not None:
                 yield strategy
+
+
+def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
+    """Yields the strategies in which ranks have rows of an operand that are read at data-dependent
+    indices."""
+    every_read = [node for stage in expr.stages for node in reads(stage)]
+    for node in every_read:
+        operand, data = node.source, data_index(node)
+        if not isinstance(operand, int) or data is None:
+            continue
+        axis, _ = data
+        size = as_int(_shape(expr, operand)[axis])
+        alone = sum(other.source == operand for other in every_read) == 1
+        strategy = _strategy(expr, {}, (operand,), {}) if alone else None
+        if strategy is not None and size and size % ranks == 0:
+            operands = list(strategy.operands)
+            operands[operand] = Split(axis)
+            yield replace(strategy, operands=tuple(operands), rows=operand)
+
+
+def data_index(node: Read) -> tuple[int, Var] | None:
+    """Returns the first axis that is read at a data-dependent index alone, and the index; None
+    without one."""
+    bound = {var for var, _ in node.indirect}
+    for axis, index in enumerate(node.indices):
+        var = var_of(index)
+        if var is not None and var in bound:
+            return axis, var
+    return None
+
+
+def _shape(expr: Expr, operand: int) -> Indices:
+    param = expr.params[operand]
+    return () if param is None else param.shape
 
 
 def _by_parts(expr: Expr) -> Iterator[Strategy]:
@@ -168,8 +213,8 @@ class _Division:
         return None
 
     def is_consistent(self) -> bool:
-        """True where every stage reads of each array what its rank has, and all ranks compute the
-        same function."""
+        """True where every stage reads of each array what its rank has, and its values differ by
+        the same numbers on all neighbour ranks."""
         return all(
             self._agrees(stage, self.blocks.get(number))
             for number, stage in enumerate(self._expr.stages)
@@ -177,7 +222,7 @@ class _Division:
 
     def _agrees(self, stage: Stage, block: LoopBlock | None) -> bool:
         for node in walk(*stage.body):
-            if isinstance(node, IndexValue) and groups_of(node.index, stage, block, 0) != 0:
+            if isinstance(node, IndexValue) and shift_of(node.index, stage, block) is None:
                 return False
             if not isinstance(node, Read):
                 continue
@@ -194,9 +239,7 @@ class _Division:
     def _sizes(self, array: _Array) -> Sizes:
         if array < 0:
             return tuple(plain(dim) for dim in self._expr.stages[~array].types[0].shape)
-        param = self._expr.params[array]
-        assert param is not None
-        return tuple(map(plain, param.shape))
+        return tuple(map(plain, _shape(self._expr, array)))
 
 
 def _array(node: Read) -> _Array:
@@ -221,6 +264,9 @@ def _strategy(
     for number, stage in enumerate(expr.stages):
         monoids = _partial(stage, partial, blocks.get(number))
         if monoids is None:
+            partial |= dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
+            monoids = _partial(stage, partial, blocks.get(number))
+        if monoids is None:
             return None
         if monoids:
             partial[~number] = monoids
@@ -237,8 +283,14 @@ def _strategy(
         return None  # shares no work
     operands: list[Sharding] = []
     for n in range(len(expr.params)):
-        operands.append(Partial("sum") if n in parts else axes.get(n, WHOLE))
+        operands.append(Partial("sum") if n in partial else axes.get(n, WHOLE))
     return Strategy(tuple(operands), tuple(results), tuple(sorted(blocks.items(), key=_number)))
+
+
+def _own_operands(expr: Expr, stage: Stage) -> set[_Array]:
+    """Returns the operands that `stage` reads and no other stage does."""
+    elsewhere = {_array(node) for s in expr.stages if s is not stage for node in reads(s)}
+    return {n for n in map(_array, reads(stage)) if n >= 0} - elsewhere
 
 
 def _number(pair: tuple[int, LoopBlock]) -> int:

@@ -125,25 +125,17 @@ def node_of(case: Case) -> Node:
 
 
 # Rows of which no sample offers a strategy beside `whole`, and why.
-_INDEX = "its results depend on their indices, which differ by rank"
-_NARROW = "no collective takes its results' type"
+_TYPE = "no collective takes its results' type"
+_SIZES = "2, 3 and 4 divide no size of its samples"
 OFFER_NOTHING = {
-    "blackman_window": _INDEX,
-    "dims": _INDEX,
     "dynamic_quantize_linear": "a later stage reads the extrema of all ranks",
-    "eye_like": _INDEX,
-    "hamming_window": _INDEX,
-    "hann_window": _INDEX,
-    "matmul_integer": "2, 3 and 4 divide no size of its samples",
-    "max_pool_indices": _INDEX,
-    "mel_weight_matrix": _INDEX,
+    "eye_like": _SIZES,
+    "matmul_integer": _SIZES,
     "pack": "elements that share a byte are no block of an axis",
-    "random_bits": _INDEX,
-    "range": _INDEX,
-    "shape_of": _INDEX,
+    "random_bits": _TYPE,
     "size_of": "it has no loop",
-    "to_narrow": _NARROW,
-    "unpack": _NARROW,
+    "to_narrow": _TYPE,
+    "unpack": _TYPE,
 }
 
 

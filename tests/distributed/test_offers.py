@@ -1,0 +1,107 @@
+"""The strategies that nodes offer, as texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tcc.distributed.offers import expr_of, offers
+from tcc.distributed.sharding import Split
+from tcc.distributed.strategies import strategies
+from tcc.ir.graph import GraphBuilder, Node
+from tcc.ir.index import const, symbol
+from tcc.ir.types import F32, I8, I64, TensorType, tensor
+from tcc.ops import OPS
+
+
+def node_of(op: str, *types: TensorType, **attrs: Any) -> Node:
+    b = GraphBuilder("g")
+    values = [b.input(f"x{n}", type) for n, type in enumerate(types)]
+    node = b.producer(b.add(OPS[op], values, OPS[op].attrs(**attrs))[0])
+    assert node is not None
+    return node
+
+
+def texts(node: Node, ranks: int, *wishes: tuple[int, Split]) -> list[str]:
+    expr = expr_of(node)
+    assert expr is not None
+    return [repr(strategy) for strategy in strategies(expr, ranks, wishes)[1:]]
+
+
+def shape(*dims: int) -> tuple[Any, ...]:
+    return tuple(map(const, dims))
+
+
+HEADS = node_of("reshape", tensor(F32, 1, 32, 384), shape=shape(1, 32, 6, 64))
+JOINED = node_of("reshape", tensor(F32, 1, 32, 6, 64), shape=shape(1, 32, 384))
+GEMM = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": False}
+TOKENS, IN_HEADS = "split(1) -> split(1)", "split(2, 6) -> split(3)"
+PARTS = "partial(sum) -> partial(sum)"
+
+
+@pytest.mark.parametrize(
+    ("node", "ranks", "expected"),
+    [
+        (HEADS, 2, [TOKENS, "split(2) -> split(2)", IN_HEADS, PARTS]),
+        (HEADS, 3, ["split(2) -> split(2)", PARTS]),
+        (HEADS, 4, [TOKENS, IN_HEADS, PARTS]),  # a block of 96 would cut heads
+        (JOINED, 3, ["split(2) -> split(2)", PARTS]),
+        (JOINED, 4, [TOKENS, PARTS]),
+        (
+            node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12), **GEMM),
+            4,
+            [
+                "split(1), split(0), partial(sum) -> partial(sum)",
+                "whole, split(1), split(0) -> split(1)",
+            ],
+        ),
+        (node_of("softmax", tensor(F32, 4, 8), axis=1), 2, ["split(0) -> split(0)"]),
+        (
+            node_of("add", tensor(F32, 4, 8), tensor(F32, 8)),
+            8,
+            ["split(1), split(0) -> split(1)", "partial(sum), partial(sum) -> partial(sum)"],
+        ),
+        (node_of("relu", tensor(F32, 3, symbol("n"))), 3, ["split(0) -> split(0)"]),
+        (
+            node_of("reduce_max", tensor(F32, 4, 5), axes=(0,), keepdims=True),
+            2,
+            ["split(0) -> partial(max)"],
+        ),
+    ],
+    ids=lambda item: item.op.name if isinstance(item, Node) else None,
+)
+def test_strategies_of_a_node(node: Node, ranks: int, expected: list[str]) -> None:
+    assert sorted(texts(node, ranks)) == sorted(expected)
+
+
+def test_groups_of_integer_weights_are_never_cut() -> None:
+    """Rows of 96 elements have a scale for each 32: 3 ranks divide them, 2 and 4 do not."""
+    types = tensor(I8, 4, 96), tensor(F32, 4, 3)
+    node = node_of("dequantize_linear", *types, axis=1, block_size=32)
+    assert "split(1), split(1) -> split(1)" in texts(node, 3)
+    assert texts(node, 2) == texts(node, 4) == ["split(0), split(0) -> split(0)"]
+
+
+def test_an_axis_of_several_parts_is_divided_in_each_of_them() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 7, 5))
+    w = b.input("w", tensor(F32, 5, 24))
+    (y,) = b.add(OPS["matmul"], [x, w])
+    parts = b.add(OPS["split"], [y], OPS["split"].attrs(1, shape(8, 8, 8)))
+    graph = b.finish(parts)
+    matmul, split = graph.nodes
+    assert "split(1, 3) -> split(1), split(1), split(1)" in map(repr, offers(graph, 4)[split])
+    assert "whole, split(1, 3) -> split(1, 3)" in map(repr, offers(graph, 4)[matmul])
+    assert "whole, split(1, 3) -> split(1, 3)" not in texts(matmul, 4)
+    assert "whole, split(1, 3) -> split(1, 3)" in texts(matmul, 4, (0, Split(1, 3)))
+
+
+def test_rows_at_data_dependent_indices_are_divided() -> None:
+    node = node_of("gather", tensor(F32, 6, 8), tensor(I64, 4), axis=0)
+    assert texts(node, 2) == [
+        "whole, split(0) -> split(0)",
+        "split(1), whole -> split(1)",
+        "split(0), whole -> partial(sum)",
+        "partial(sum), whole -> partial(sum)",
+    ]
+    assert "split(0), whole -> partial(sum)" not in texts(node, 4)  # 6 rows for 4 ranks
