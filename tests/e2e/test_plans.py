@@ -267,3 +267,13 @@ def test_the_planner_divides_weights_and_keeps_results(
     one, *divided = read_manifest(planned / "mlp.so")["variants"]
     entry = next(entry for entry in divided if entry["ranks"] == ranks)
     assert entry["weights"]["bytes"] < 1.1 * one["weights"]["bytes"] / ranks + 4 * 4096
+
+
+def test_a_step_of_a_later_plan_is_reached(comm_library: Path, planned: Path) -> None:
+    words = ("compile", "mlp.onnx", "--ranks", "1,2", "--stop-after")
+    ended = tcc(comm_library, planned, *words, "shard")
+    assert ended.returncode == 0, ended.stderr
+    assert " on 2 ranks : f32[" in ended.stdout
+    ended = tcc(comm_library, planned, *words, "requantize")
+    assert ended.returncode == 2
+    assert "this compile does not have the step" in ended.stderr
