@@ -70,7 +70,9 @@ def load(
     weights are read and compared with that hash too.  No hash proves who made the file.
 
     A model with collectives runs on `comm`, which `tcc.runtime.comm.open()` returns; without `comm`
-    it runs on the comm that the process shares at the time of the run.
+    it runs on the comm that the process shares at the time of the run.  A file with plans for
+    several numbers of ranks is loaded for the rank of `comm`, else of the shared comm, else for the
+    rank that a launcher names, else for one rank.
 
     Raises UserError for a file that is no artifact, or that this machine cannot run.
     """

@@ -160,6 +160,8 @@ def make_variants(
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     lowerings = lower(codes, optimised, trace, ranks)
+    if options.stop_after and ranks != options.ranks[-1]:
+        return []  # a later plan may have the step
     if options.stop_after:
         raise UserError(
             "this compile does not have the step",

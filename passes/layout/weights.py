@@ -103,7 +103,8 @@ class WeightTable:
         return max((len(self._store.arrays(e.handle)) for e in self._offsets), default=1)
 
     def parts(self, rank: int = 0) -> Iterator[Callable[[], Array]]:
-        """Yields functions that return the parts of a rank's section as arrays of bytes, in order.
+        """Yields functions, each of which returns a part of a rank's section as an array of bytes,
+        in order.
 
         The sections of all ranks have the same offsets and size.
 

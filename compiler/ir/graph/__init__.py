@@ -98,7 +98,8 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
     digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
     tail_start = len(content) // _PIECE * _PIECE
     digest.update(content[tail_start:])
-    with ThreadPoolExecutor(_THREADS) as threads:  # a pool starts threads on first use
+    # Threads start on first use, so a small constant starts none.
+    with ThreadPoolExecutor(_THREADS) as threads:
         pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
         for piece in threads.map(hashlib.sha256, pieces):
             digest.update(piece.digest())
