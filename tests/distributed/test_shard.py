@@ -90,7 +90,7 @@ def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0) -> None:
 
 
 # Few collectives are cheaper than few bytes.
-SLOW_LINKS = RankRates(latency=1e-3)
+SLOW_LINKS = RankRates(operations=5e10, memory_bytes=1e10, latency=1e-5)
 
 
 def rank_bytes(graph: Graph) -> float:
