@@ -28,7 +28,9 @@ _VIEWS = frozenset({"reshape", "identity"})
 
 @frozen
 class Traffic:
-    """The traffic of one run: kernels launched, bytes moved, and how many of them are weights."""
+    """The traffic of a run: kernels launched, bytes moved, and how many of the bytes are
+    weights.
+    """
 
     launches: int
     bytes: int
