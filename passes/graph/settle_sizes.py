@@ -53,10 +53,8 @@ def _replaceable(graph: Graph) -> tuple[int, Index] | None:
     known_symbols = {
         v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim)
     }
-    broadcasts: dict[
-        Index, tuple[int, frozenset[object]]
     # Maps a symbol to the position of its node, and the symbols that are known at the node.
-    ] = {}
+    broadcasts: dict[Index, tuple[int, frozenset[object]]] = {}
     for number, node in enumerate(graph.nodes):
         attrs = node.attrs
         if node.op.name == "broadcast_size":
