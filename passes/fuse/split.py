@@ -60,13 +60,13 @@ def split(
     if len(forms) == 1:
         return split.pieces(kernel)
     with ledger.trial():
-        rule, *others = (
+        rule, *alternatives = (
             split.priced(replace(kernel, expr=form), f"in-parts-{n}" if n else "one-sum")
             for n, form in enumerate(forms)
         )
-    choice = ledger.decide(lambda: site("parts", expr), rule, others, place=base)
+    choice = ledger.decide(lambda: site("parts", expr), rule, alternatives, place=base)
     if ledger.listens:
-        split.pieces(replace(kernel, expr=forms[[rule, *others].index(choice)]))
+        split.pieces(replace(kernel, expr=forms[[rule, *alternatives].index(choice)]))
     return choice.replacement
 
 
