@@ -129,8 +129,7 @@ class SiteScope:
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
-        """Returns for each operand True if each product of the node's sum has it as a factor
-        exactly once.
+        """Returns for each operand True if it is read once, directly as a factor of a product.
 
         Returns None for a node whose result is no sum of products.
         """
@@ -235,7 +234,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
-    """Returns for each parameter True if each product of the sum has it as a factor exactly once.
+    """Returns for each parameter True if it is read once, directly as a factor of a product.
 
     Returns None if the expression is no sum of products.
     """

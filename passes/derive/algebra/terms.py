@@ -39,8 +39,8 @@ Scale: TypeAlias = tuple[tuple[str, float], ...]
 
 # Types with so wide a range that other orders of products cause no new overflow.
 WIDE = (F32, F64)
-# A sum with more than _MOST_TERMS terms, after multiplying out, is not rewritten, nor is a term
-# with more than _MOST_FACTORS factors.
+# After multiplying out, a sum is not rewritten if it has more than _MOST_TERMS terms, or if a term
+# has more than _MOST_FACTORS factors.
 _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 
