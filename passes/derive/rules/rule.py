@@ -89,10 +89,10 @@ def with_new_loops(
 ) -> RegionStage:
     """Returns the stage with the new loops `loops`, of which the first `results` are result loops.
 
-    `maps` has for each old loop its value as a form of the new loops.  A factor without a fill value
-    gets 0 if its reads are not certain to be inside: only points that the old stage did not have
-    read the 0, and they influence no result.  Indices that are numbers become literals of the body,
-    which is then simplified.
+    `maps` has for each old loop its value as a form of the new loops.  A factor without a fill
+    value gets 0 if its reads are not certain to be inside: only points that the old stage did not
+    have read the 0, and they influence no result.  Indices that are numbers become literals of the
+    body, which is then simplified.
     """
     new = with_loops(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
