@@ -216,8 +216,10 @@ LOWER: tuple[Step, ...] = (
 
 
 def lower(form: Graph | Placed, plan: LoweringContext, trace: Trace) -> Lowered:
-    """Returns the program and the kernels of a graph that is ready to be partitioned, or of a
-    placed one."""
+    """Returns the program and the kernels of `form`.
+
+    `form` is a graph that is ready to be partitioned, or a placed graph.
+    """
     steps = PROGRAM if isinstance(form, Placed) else LOWER
     lowered: Lowered = run_steps(form, steps, plan, trace)
     return lowered

@@ -2,8 +2,9 @@
 
     nodes  ->  partition: kernels  ->  assign-layouts: storage  ->  narrow-storage: types  ->  ...
 
-There are three kinds of graphs: that of a model, the body of a loop or a branch, and a graph that
-is only priced.  The condition of a row says for which kinds, and on which machines, its step runs.
+There are three kinds of graphs: the graph of a model, the body of a loop or a branch, and a graph
+that is only priced.  The condition of a row says for which kinds, and on which machines, its step
+runs.
 """
 
 from collections.abc import Collection, Mapping

@@ -46,12 +46,14 @@ class Candidate:
 
     @property
     def direct(self) -> bool:
-        """True if it adds the same terms as the site; it can then run in the same narrow types."""
+        """Returns True if it adds the same terms as the site; it can then run in the same narrow
+        types."""
         return False
 
     @property
     def guarded(self) -> bool:
-        """True if it also contains the site's own sums, which run if symbolic sizes are small."""
+        """Returns True if it also contains the site's own sums, which run if symbolic sizes are
+        small."""
         return False
 
     @abstractmethod

@@ -118,7 +118,7 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
+    """Returns True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
 
     `along` is the loop over points, and `part` the loop over parts.
     """

@@ -90,7 +90,8 @@ class _Selection:
 
 
 def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
-    """Returns `graph` with matmuls on tiles, in place of matmuls for which `tile_of` is not None.
+    """Returns `graph` with matmuls on tiles, in place of matmuls for which `tile_of` returns a
+    number.
 
     If `checks`, adds nodes that check the indices.  The step `check-indices` would otherwise add
     them to the gathers that the rewrite removes.

@@ -191,7 +191,7 @@ class _Joining:
 
 
 def _is_shared(place: Place) -> bool:
-    """Returns True for a place that both programs use: a caller's array or a weight."""
+    """Returns True for a place that all programs use: a caller's array or a weight."""
     return isinstance(place, Input | Output | Weight)
 
 

@@ -69,9 +69,8 @@ class Carried:
     halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
-        """Returns the buffer for the next value of a carried value; an iteration reads that in
-        `buffer`.
-        """
+        """Returns the buffer for the next value of the carried value that an iteration reads in
+        `buffer`."""
         return self.halves[buffer].target if buffer in self.halves else buffer
 
 
@@ -179,8 +178,9 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
 def _size_changes(
     inner: GraphLowering, results: Sequence[Value], carried: Carried
 ) -> list[tuple[Register, Register]]:
-    """Emits the next value of each changing size; returns pairs (register of the size, of that
-    value).
+    """Emits the next value of each changing size.
+
+    Returns pairs of registers: for the size, and for its next value.
     """
     changes = []
     for value, parameter in zip(results, carried.values, strict=True):

@@ -99,10 +99,10 @@ def _size(attrs: Any) -> tuple[Index]:
 
 
 def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> Lower:
-    """Returns a function that lowers a node whose results have data-dependent sizes to two calls.
+    """Returns a function that lowers a node whose results have data-dependent sizes.
 
-    The first calls the C function `function`, which computes these `sizes`.  They are bound to its
-    results.  The second calls the op's C function, which computes the results.
+    It emits two calls.  The first calls the C function `function`, and binds `sizes` to its integer
+    results.  The second calls the op's C function, which computes the node's results.
     """
 
     def lower(frame: GraphLowering, node: Node) -> None:

@@ -30,7 +30,7 @@ from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequ
 
 # The sum of at most this many products of two bytes fits 32 bits, for all values of the bytes.
 _LONGEST = (1 << 31) // (255 * 255) - 1
-# A convolution becomes one of bytes only if each group has at least this many channels.
+# A convolution is computed in bytes only if each group has at least this many channels.
 _LEAST = 3
 
 

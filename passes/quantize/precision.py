@@ -201,8 +201,9 @@ class _Narrowing:
     def _activations(self) -> set[Value]:
         """Returns the activations to store in the narrow type.
 
-        They are those that a contraction of bf16 pairs reads, and values that share their storage.
-        With `everywhere`, they are all values between kernels.
+        They are the activations that a contraction multiplies in pairs of bf16, and values that
+        share their storage.  With `everywhere`, they are all values between kernels that may be
+        narrow.
         """
         everywhere = self.precision.everywhere
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):

@@ -27,7 +27,7 @@ def group_size(length: int) -> int:
 def rounded(array: Array, dtype: DType) -> Array | None:
     """Returns `array` (f32) rounded to bf16 or f16, ties to even, in the type's NumPy carrier.
 
-    None if a finite value would become infinite.
+    Returns None if a finite value would become infinite.
     """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float16) if dtype is F16 else carrier(array, dtype)

@@ -53,7 +53,10 @@ def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype:
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:
-    """Returns `stage` reading `narrow` where it read `ref`, and converting back to `ref`'s type."""
+    """Returns `stage` with reads of the narrow result `narrow` in place of reads of `ref`.
+
+    The narrow values are converted back to the type of `ref`.
+    """
 
     def from_narrow(node: Read) -> Scalar:
         if node.source != ref:

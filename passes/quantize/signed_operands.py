@@ -295,7 +295,7 @@ def _is_operand(node: Read) -> bool:
 
 
 def _of_first(node: Scalar) -> Scalar:
-    """Returns the read `node`, reading operand 0."""
+    """Returns a read of operand 0 at the indices of `node`."""
     assert isinstance(node, Read)
     return read(0, node.indices, node.dtype)
 

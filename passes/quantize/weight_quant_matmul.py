@@ -88,7 +88,7 @@ def _along_sum(levels: _Levels) -> bool:
 def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     """Returns the levels from which `value` is dequantised, directly or through a transpose.
 
-    None if `value` is not a large dequantised constant of a narrow type.
+    Returns None if `value` is not a large dequantised constant of a narrow type.
     """
     dequantisation = dequantized(b, value)
     if dequantisation is None:

@@ -57,9 +57,7 @@ def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
 def admits(
     b: GraphBuilder, node: Node, x_zero: Value | None, w: Value, w_zero: Value | None
 ) -> bool:
-    """Returns True if the contraction `node`, with these zero points, can be written without
-    them.
-    """
+    """Returns True if the contraction `node` can be computed without these zero points."""
     weights = _weights(b, w, w_zero, 0 if isinstance(node.attrs, ConvAttrs) else -1)
     if weights is None:
         return _computed(b, node, w, w_zero) and not _is_transposed(b, w)
@@ -211,7 +209,7 @@ def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
 def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -> Value | None:
     """Returns the contraction of both factors minus their zero points, in i32.
 
-    None if it cannot be written without zero points.
+    Returns None if it cannot be written without zero points.
     """
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x

@@ -89,7 +89,7 @@ class _Span:
 
     @property
     def is_cut(self) -> bool:
-        """True if there are several strips along the axis."""
+        """Returns True if there are several strips along the axis."""
         return self.number == 0 or as_int(self.size) is None
 
     @property
