@@ -41,7 +41,8 @@ class Candidate:
 
     @property
     def amplification(self) -> float:
-        """The largest error of a result relative to that of a direct sum with as many roundings."""
+        """The largest error of a result relative to the error of a direct sum with as many
+        roundings."""
         return 1.0
 
     @property

@@ -71,7 +71,7 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
 def _against(stage: RegionStage) -> list[int]:
     """Returns the sum loops to reverse, for example the k of `A[h - k]`.
 
-    Wherever one of them shares an index with result loops of equal step size, the signs of the
+    Wherever a returned loop shares an index with result loops of equal step size, the signs of the
     steps are opposite.
     """
     first = len(stage.iters)

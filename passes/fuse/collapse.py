@@ -30,9 +30,9 @@ from tcc.schedule.nest import all_accesses, contraction_factors, depends
 def order_loops(group: TileGroup) -> TileGroup:
     """Returns the group with its loops in the order of storage, the largest stride first.
 
-    For loops over results, it is the stride in the first value that the stage stores or, if it
-    stores none, that the last stage stores.  For reduced loops, it is the stride in the operand
-    that depends on most of them, constants excluded.
+    Result loops have the stride of the first value that the stage stores or, if the stage
+    stores none, that the last stage stores.  Reduced loops have the stride of the operand that
+    depends on most of them, constants excluded.
     """
     last = group.stages[-1]
     group_stores = last.written[:1]

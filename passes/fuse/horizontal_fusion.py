@@ -29,8 +29,8 @@ def fuse_horizontally(
     """Returns the groups of a loop's body, with groups merged into their readers where possible.
 
     A group merges only if a single group reads its results, and if each tile can compute all values
-    that it needs.  Results of the body stay results.  `constants` are those of the body and of
-    enclosing graphs.
+    that it needs.  Results of the body stay results.  `constants` are the constants of the body and
+    of enclosing graphs.
     """
     return _Fusion(graph, constants, model).run(groups)
 

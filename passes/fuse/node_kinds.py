@@ -14,7 +14,7 @@ from tcc.schedule.nest import costly, weight
 
 
 class NodeKind(Enum):
-    """The part that a node can have in a kernel."""
+    """The kind of a node, which decides how it may join a kernel."""
 
     OPAQUE = "opaque"  # has no expression: a call or control flow
     MAP = "map"  # an index map: a result element is an operand's element, or depends on its index

@@ -94,7 +94,8 @@ def _states_read(expr: Expr, number: int) -> list[int]:
 
 
 def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
-    """Returns the stages of the streaming loop, each with its loop that corresponds to the others.
+    """Returns the stages of the streaming loop, each with its loop that the streaming loop
+    replaces.
 
     The stages are the reductions `seeds`, the stages that they read along their reduced loop, and
     the reductions that read any of these stages along it.  Returns None if loops of two stages
@@ -204,8 +205,8 @@ class _Derivation:
         return transform(scalar, leaf)
 
     def _follows(self, number: int) -> bool:
-        """Returns True if reduction `number` depends on no accumulator, or on one that allows
-        rescaling.
+        """Returns True if reduction `number` depends on no accumulator, or on an accumulator that
+        allows rescaling.
 
         In the second case, a change of the accumulator multiplies the reduction by a factor, which
         is recorded in `rescales`.
@@ -236,8 +237,8 @@ class _Derivation:
         return [(node, number) for node, number in references if number in self.accumulators]
 
     def _hides_accumulator(self, number: int) -> bool:
-        """Returns True if stage `number` of the streaming loop is no accumulator but depends on
-        one."""
+        """Returns True if stage `number` of the streaming loop is no accumulator but depends on an
+        accumulator."""
         if number not in self.loops or number in self.accumulators:
             return False
         return not above(self.expr, [number]).isdisjoint(self.accumulators)

@@ -174,8 +174,8 @@ class _Partition:
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
         """Returns True if pointwise work that several groups read joins `group`, the first of them.
-        The group then stores its result for the later groups.  If the node completes a contraction
-        of no window (see `_completed`), the contraction joins too."""
+        The group then stores the node's result for the later groups.  If the node completes a
+        contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -431,7 +431,7 @@ class _Partition:
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
-        """Returns the nodes of a way that are best joined: all of them, or only the first ones.
+        """Returns the nodes of a way that are best joined: all of them, or only the first nodes.
 
         The remaining nodes are then a kernel of their own.
         """
@@ -500,7 +500,7 @@ class _Partition:
         return not later or self._way(first, group) == [first]
 
     def _fewest_seconds(self, nodes: Sequence[Node]) -> Seconds:
-        """Returns the lower price: that of a kernel for each node, or that of one kernel."""
+        """Returns the lower of two prices: a kernel for each node, or one kernel for all."""
         return lower(sum((self._kernel([n]) for n in nodes), NO_TIME), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:

@@ -47,8 +47,8 @@ _LOOSE = const(0)
 class Shaped:
     """A stage with the indices of its result, as functions of its iterators.
 
-    `logical`: the indices of the result.  If i was split into u and v, its index is  extent(v)*u +
-    v.
+    `logical`: the indices of the result.  After a split of i into u and v, the index is
+    `extent(v)*u+v`.
     `places`: for an unrolled stage, the indices of each body's result.
     `unrolled_iters`: for an unrolled stage that another stage reads, the iterators of the result
     that are no loops: there is a body for each of their values.
@@ -279,7 +279,7 @@ def coefficient(index: Index, var: Var) -> Index:
 
 
 def common_loops(stages: Sequence[Shaped]) -> Vars:
-    """Returns the iterators that all stages have, along which each point reads only the same
+    """Returns the loops that all stages share: their points read other stages only at the same
     point."""
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
@@ -336,7 +336,7 @@ def radix_size(formula: Index) -> Index:
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """Returns True if a stage reads stage `number` at other points than the one just computed.
+    """Returns True if a stage reads stage `number` at other points than the point just computed.
 
     Then the results of stage `number` must be stored in memory.
     """

@@ -139,8 +139,9 @@ def _without_nan(site: RewriteSite) -> Replacement:
 def _known_if(site: RewriteSite) -> Replacement:
     """Returns the results of the branch that a constant condition selects.
 
-    Returns None if their types differ from those of the node.  A result that the branch does not
-    compute itself gets an identity node, because the value may be another output of the model.
+    Returns None if their types differ from the types of the node's results.  A result that the
+    branch does not compute itself gets an identity node, because the value may be another output of
+    the model.
     """
     condition = site.array(0) if site.node.op.name == "if" else None
     if condition is None:

@@ -111,7 +111,7 @@ def places(grouping: Grouping) -> Expr:
 
 
 def rows(grouping: Grouping) -> Expr:
-    """Returns the expression that computes, for each place in the tiles, the row that lies there.
+    """Returns the expression that computes, for each place in the tiles, the row at that place.
 
     Its operands are the results of `places`; its result is i32.  A place without a row gets an
     arbitrary row.

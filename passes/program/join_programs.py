@@ -239,7 +239,7 @@ class _Renumbering:
         return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
 
     def _sizes(self, instr: Instr) -> Iterable[Instr]:
-        """Yields copies of an output's sizes to the registers that the caller sees."""
+        """Yields copies of an output's sizes to the registers that the caller reads."""
         if isinstance(instr, Allocate):
             for here, there in self.late.get(instr.buffer, ()):
                 yield Let(here, IntOp.MAX, self.register(there), self.register(there))

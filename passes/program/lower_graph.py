@@ -2,7 +2,7 @@
 
     %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
 
-Every stored value gets a buffer.  Buffers of intermediate values lie in the arena, and `plan_arena`
+Every stored value gets a buffer.  Buffers of intermediate values are in the arena, and `plan_arena`
 sets their offsets.  `lower_control` lowers control flow, and `lower_calls` calls of C functions.
 """
 

@@ -94,8 +94,7 @@ def check_runnable(graph: Graph) -> None:
 def check_without_calls(graph: Graph, kind: str) -> None:
     """Raises UserError if only C functions can compute some nodes of `graph`.
 
-    Targets of this `kind` have no C functions.  The error lists the nodes, those of bodies
-    included.
+    Targets of this `kind` have no C functions.  The error lists the nodes, also those in bodies.
     """
     called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:

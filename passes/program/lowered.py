@@ -1,6 +1,6 @@
 """The last form of a model on its way from a graph to a host program.
 
-Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lowered
+Graph -> Grouped (which nodes are one kernel) -> Placed (where values are stored) -> Lowered
 """
 
 from __future__ import annotations

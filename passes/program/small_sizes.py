@@ -111,8 +111,9 @@ def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
 def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     """Returns the largest product of sizes for which direct sums are predicted to be faster.
 
-    `ratios[n]` is the time of direct sums, divided by that of the fast algorithm, for sizes whose
-    product is `products[n]`.  The products fall.  Returns None if the last ratio is 1 or more.
+    `ratios[n]` is the time of direct sums, divided by the time of the fast algorithm, for sizes
+    whose product is `products[n]`.  The products fall.  Returns None if the last ratio is 1 or
+    more.
     """
     if ratios[-1] >= 1:
         return None

@@ -215,7 +215,7 @@ class _NodeMap:
     def at_operand(self, scalar: Scalar) -> Array | None:
         """Returns the values of a scalar of the map at the elements of the map's operand.
 
-        The result is that of `by_place` for this operand.
+        The result is the array of `by_place` for this operand.
         """
         return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
@@ -348,8 +348,9 @@ def _reads(region: Region, number: int) -> int:
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """Returns the region of an op that gets an additional last operand, such as a bias.
 
-    `types` are the types of the operands before, and `type` that of the new operand.  Returns None
-    if the op accepts no more operands, or does more than add the new operand to its results.
+    `types` are the types of the operands before, and `type` is the type of the new operand.
+    Returns None if the op accepts no more operands, or does more than add the new operand to its
+    results.
     """
     if op.expr is None or len(types) >= op.numbers[1]:
         return None

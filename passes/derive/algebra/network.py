@@ -121,8 +121,10 @@ class Trees:
         return part.plan
 
     def needed(self, subset: int) -> int:
-        """Returns the set of loops, as bits, that the product of `subset` keeps: a set of factors,
-        as bits."""
+        """Returns the loops that the product of the factors `subset` keeps.
+
+        Both sets are given as bits.
+        """
         if subset not in self._needed:
             inside, outside = 0, (1 << len(self.iters)) - 1
             for n, loops in enumerate(self.loops):

@@ -78,7 +78,7 @@ class Bilinear:
 def toom_cook(results: int, taps: int) -> Bilinear:
     """Returns F(results, taps).  Requires at most `MOST_PRODUCTS` products.
 
-    The matrices of inputs and results are integers; only that of the weights has fractions.
+    The matrices of inputs and results are integers; only the matrix of weights has fractions.
     """
     points = _POINTS[: results + taps - 2]
     rows = [_product_at(points, point, results, taps) for point in points]

@@ -59,7 +59,7 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 
 def amplification(conv: Conv, form: Form) -> float:
-    """Returns the largest error of a result, relative to that of the direct sum.
+    """Returns the largest error of a result, relative to the error of the direct sum.
 
     Both have equally many roundings.
     """

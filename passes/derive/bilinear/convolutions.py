@@ -51,7 +51,7 @@ from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their lower bounds are at most `_NEAR` times
 # the smallest bound of the forms within the limit of weights. The weights of each form are at most
-# `_SMALLER` times those of the form before it.
+# `_SMALLER` times the weights of the form before it.
 _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 # At most this many nodes after a convolution count as its epilogue.
 _MOST = 8
@@ -162,7 +162,8 @@ def convolution_of(site: DerivationSite) -> Conv | None:
 def tiled(
     conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
-    """Returns the forms that are worth a price: their bounds are lower than that of direct sums.
+    """Returns the forms that are worth a price: their bounds are lower than the bound of direct
+    sums.
 
     `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
     first, and each following form has smaller weights.  `growth` is the factor by which weights may

@@ -6,8 +6,8 @@
 First, each pair of terms that several sums contain, up to a common factor, becomes a shared value,
 the most frequent pair first.  Then a shared value replaces a term if fewer distinct factors remain:
 with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  A factor is only split into
-parts of its own sign, so no new cancellation arises.  The error bound is that of the sums before,
-with `roundings` roundings.
+parts of its own sign, so no new cancellation arises.  The error bound of the original sums still
+holds, with `roundings` roundings.
 """
 
 from __future__ import annotations

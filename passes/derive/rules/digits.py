@@ -73,7 +73,7 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
     """Merges two result loops, or two sum loops, into one loop.
 
-    The merged loop is `extent of other * loop + other`.
+    The merged loop is extent(other) * loop + other.
     """
     stage = stage_of(region, number)
     first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))
