@@ -40,7 +40,7 @@ def test_ranks_are_timed_together(
     assert two["weights"]["bytes"] < 0.6 * one["weights"]["bytes"]
     words = [str(artifact), "--nproc", "2", "--rounds", "3", "--seconds", "0.01", "--json"]
     result = CliRunner().invoke(bench, words, catch_exceptions=False)
-    measured = json.loads(result.output)
+    measured = json.loads(result.stdout)
     assert measured["model"] == "model.so on 2 ranks"
     assert len(measured["seconds"]["tcc"]["rounds"]) == 3
     assert measured["seconds"]["tcc"]["least"] > 0
