@@ -2,7 +2,7 @@
 
     graph --lower--> Lowered --fitted--> Lowered --generate--> Generated --write--> a file
 
-Passes see only the backend's planner, a `tcc.schedule.backend.KernelModel`.
+Passes get only the backend's planner, a `tcc.schedule.backend.KernelModel`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Backend(Protocol):
     """Lowers a model and generates its code for `target`: one variant of an artifact.
 
     `kinds` are the kinds of targets that it compiles for. `suffix` is the suffix of the file that
-    it writes. If the file is no library, `needs` says in words what runs it. `settings` say which
-    passes on graphs it needs, with which options. Methods that are not abstract have a default.
+    it writes. If the file is no library, `needs` says in words what runs it; else it is "".
+    `settings` select and configure the passes on graphs. Methods that are not abstract have a
+    default.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -79,10 +80,11 @@ class Backend(Protocol):
         tools: Any,
         ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        """Returns a backend for each variant of `target`, whose decisions `ledger` sees.
+        """Returns a backend for each variant of `target`; each reports its decisions to `ledger`.
 
-        `constants` is the size of the model's constants in bytes; `tools` is the value of the
-        context `tools`, or None. Raises UserError for options that do not fit the target.
+        `constants` is the size of the model's constants in bytes. `tools` is the object that the
+        context manager `cls.tools` yielded, or None. Raises UserError for options that do not fit
+        the target.
         """
 
     def check(self, graph: Graph) -> None:
@@ -99,8 +101,10 @@ class Backend(Protocol):
         return None
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """Returns `lowered`, with other schedules for kernels that turn out not to fit the
-        machine."""
+        """Returns `lowered` with new schedules for the kernels that do not fit the machine.
+
+        Compiling the kernels shows this, for example by spilled registers.
+        """
         return lowered
 
     @abstractmethod
@@ -125,6 +129,8 @@ class Backend(Protocol):
     ) -> dict[str, Any]:
         """Writes the file `output` and its header, and returns the complete manifest.
 
-        Arguments and errors are those of `link_artifact`.
+        `name` is a C identifier. `triple` (as in aarch64-linux-gnu) selects the C compiler; ""
+        means this machine's architecture. Raises InternalError if the variants do not fit each
+        other, and ToolError if the file cannot be compiled or written.
         """
         return link_artifact(variants, manifest, name, output, triple=triple)

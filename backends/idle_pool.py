@@ -70,7 +70,8 @@ class Resting:
     def _end(self, key: _Key, pool: WorkerPool) -> None:
         with self._lock:
             current, clock = self._held.get(key, (None, None))
-            # A timer that is cancelled while it fires finds another pool, or none, under its key.
+            # A timer may be cancelled when it has already fired. Then the key has another pool, the
+            # pool with another timer, or none, and nothing is ended here.
             if current is not pool or clock is not threading.current_thread():
                 return
             del self._held[key]

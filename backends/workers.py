@@ -27,7 +27,7 @@ from tcc.frozen import frozen
 from tcc.memory import HELPERS
 
 _LENGTH = struct.Struct("<Q")
-_LEAST_BYTES = 64 << 20  # with less memory, the libraries cannot be loaded
+_LEAST_BYTES = 64 << 20  # a worker with a lower memory limit cannot load its libraries
 _MOST_SERVED = 1000  # requests that a pool answers before it must end
 _SECONDS = 0.1  # the longest wait for an answer before checking for signals again
 
@@ -136,7 +136,7 @@ class WorkerPool:
         """
         with self._change:
             while not self._change.wait_for(lambda: self._settled(numbers), _SECONDS):
-                pass  # a wait without limit could not be interrupted
+                pass  # each wait is short, because signals are handled only between waits
             for number in sorted(self._failures):
                 raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
@@ -160,7 +160,8 @@ class WorkerPool:
             self._answers.clear()
             self._next = 0
             for worker in self._workers:
-                worker.complaints.seek(0)  # the process writes at the same file position
+                # The process shares this file position, so it then writes from the start again.
+                worker.complaints.seek(0)
                 worker.complaints.truncate()
             return all(worker.process.poll() is None for worker in self._workers)
 
@@ -203,7 +204,7 @@ class WorkerPool:
             number, request = work
             try:
                 answer, error = _ask(worker, request)
-            # there is no memory, or no thread can start
+            # Python raises these if memory is short or no thread can start.
             except (MemoryError, RuntimeError) as failure:
                 answer, error = None, out_of_memory(self._budgets, failure)
             self._note(number, answer, error)
@@ -274,7 +275,9 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
         status = f"the compiler process ended: {ending(code)}"
         if timed_out.is_set():
             return None, worker.budgets.over("kernel_seconds")
-        if code == -signal.SIGKILL:  # while an answer is due, tcc itself does not send SIGKILL
+        # Before the time is over, tcc sends no SIGKILL to a process that has to answer. So the
+        # system has sent it, because memory is short.
+        if code == -signal.SIGKILL:
             return None, worker.budgets.over("bytes", why=status)
         return None, _with_budget(worker, "; ".join([status, *_last_words(worker)]), ended=True)
     finally:

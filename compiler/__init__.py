@@ -9,7 +9,7 @@ Names are resolved at first use, so that `import tcc` is quick and avoids import
 
 import sys
 
-TYPE_CHECKING = False  # `typing` takes longer to import than all that is here
+TYPE_CHECKING = False  # importing `typing` takes longer than the rest of `import tcc`
 if TYPE_CHECKING:
     from typing import Any
 

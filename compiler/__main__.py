@@ -2,7 +2,7 @@
 
 import os
 
-# The built-in module; importing `signal` would load further modules first.
+# `_signal` is built in; `signal` would import further modules first.
 from _signal import (  # type: ignore[import-not-found]
     SIGINT,
     default_int_handler,
@@ -17,7 +17,8 @@ def main() -> None:
     Until the command line handles errors, Ctrl-C ends the process at once, with the same message
     and exit code.
     """
-    # NumPy's matmuls are of no use for speed here, and their threads take 20 ms to start.
+    # One thread suffices: nothing here depends on the speed of NumPy's matmuls, and starting more
+    # threads takes 20 ms.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if getsignal(SIGINT) is default_int_handler:
         signal(SIGINT, _end)

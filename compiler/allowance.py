@@ -1,14 +1,16 @@
 """How far an artifact's outputs may lie from those of a reference that rounds as it does.
 
-The reference runs on fixed draws, and again with perturbed weights and inputs. The perturbations
-change results by more than an artifact's roundings do. The noise of an output is how far they move
-it. An output is right if each measure of its errors is at most a multiple of the same measure of
-the noise.
+The reference runs on a fixed list of random inputs (draws), and again with perturbed weights and
+inputs. The perturbations change results by more than an artifact's roundings do. The noise of an
+output is the change that the perturbations cause. An output is right if each measure of its errors
+is at most a multiple of the same measure of the noise. Only draws of equal shape and equal kind are
+measured together; the caller numbers the kinds.
 
-There are four measures. Two are the largest error and the root mean square of all errors. The other
-two exist for each row along a long axis, and use the mean error of each element over all draws. The
-third is the mean of these mean errors, which grows if the row is shifted. The fourth is their root
-mean square, which grows with other faults.
+There are four measures. The first is the largest error, and the second is the root mean square of
+all errors. The third and the fourth measure rows: the slices at each index of a long axis. They use
+the mean error of each element over all draws. The third measure is the mean of a row's mean errors,
+which grows if the row is shifted. The fourth is the root mean square of a row's mean errors, which
+grows with other faults.
 
 A row's errors are counted in units of the element's noise, each as at most two. So a rare large
 error, from a number that is rounded the other way, does not move the mean. A fault moves the mean,
@@ -35,17 +37,17 @@ _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
 # `_MOST` is the limit to which errors are cut before their mean is taken. Errors at this limit in
 # `_OUTLIERS` draws or fewer are no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-# An axis with fewer rows has no measure by row, because the errors of few rows do not bound the
-# errors of further rows.
+# The measures of rows leave out an axis with fewer elements, because the errors of few rows do not
+# bound the errors of further rows.
 _ROWS = 16
 
-# The shape and kind of draws, which are measured together.
+# The shape of an output and the kind of its draw; draws of one group are measured together.
 _Group = tuple[object, ...]
 
 
 @frozen
 class _Noise:
-    """The noise of an output over one group of draws, which have equal shapes and kind.
+    """The noise of an output over a group of draws.
 
     `sizes` has the magnitude of each element's noise: its root mean square over all runs.
     `measures` has the largest value of each measure (see `_NAMES`) over the perturbed runs.
@@ -57,7 +59,7 @@ class _Noise:
 
 @frozen
 class Allowance:
-    """The errors that one output may have, by the shape and kind of draws.
+    """The errors that an output may have; `noises` has its noise in each group of draws.
 
     `scale` is the largest magnitude of the output. `floors` are two errors relative to `scale` that
     are always allowed: a single error, and a mean of errors.
@@ -69,12 +71,12 @@ class Allowance:
 
     @property
     def share(self) -> float:
-        """Returns the largest error allowed in any group, relative to the largest value."""
+        """Returns the largest error allowed in any group, relative to `scale`."""
         return max((self.most(group, 1)[0] for group in self.noises), default=self.floors[0])
 
     def most(self, group: _Group, draws: int) -> Array:
-        """Returns the bound of each measure over `draws` draws; the first two are relative to the
-        largest value.
+        """Returns the bound of each measure over `draws` draws of `group`; the first two are
+        relative to `scale`.
 
         A group has few draws, and errors may be larger in further draws. So the bounds of the first
         two measures also count the noise of all groups.
@@ -95,10 +97,10 @@ class Allowance:
 def allowance(
     outputs: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
-    """Returns the allowance of an output with the values `outputs` in draws of `kinds`.
+    """Returns the allowance of an output, which has the values `outputs` in draws of `kinds`.
 
-    Each of `noisy` holds the output's values with perturbed weights and inputs. A relative error of
-    `floor` is always allowed.
+    Each entry of `noisy` has the output's values in these draws, from perturbed weights and inputs.
+    A relative error of `floor` is always allowed.
     """
     floats = outputs[0].dtype.kind == "f"
     floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
@@ -118,8 +120,8 @@ def judged(
 ) -> tuple[float, str]:
     """Returns the largest error of an output, relative to its largest value, and a text.
 
-    The text names the measure that exceeds `allowed` most; it is empty where none does.  `kinds`
-    are the kinds of the draws.
+    The text names the measure that exceeds `allowed` most; it is empty if no measure does.
+    `results`, `expected` and `kinds` have an entry for each draw.
     """
     scale = max(_scale(expected), allowed.scale)
     worst, error, why = 1.0, 0.0, ""
@@ -148,7 +150,7 @@ def _scale(arrays: Sequence[Array]) -> float:
 def _grouped(
     results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float]
 ) -> dict[_Group, list[Array]]:
-    """Returns the errors of each group's draws."""
+    """Returns the errors in each group's draws; draws of unequal shapes are left out."""
     groups: dict[_Group, list[Array]] = {}
     for got, want, kind in zip(results, expected, kinds, strict=True):
         if got.shape == want.shape and want.size:
@@ -157,9 +159,10 @@ def _grouped(
 
 
 def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
-    """Returns the measures of errors.
+    """Returns the measures of the errors in a group of draws.
 
-    `sizes` is the noise of each element; without it only the first two measures are returned.
+    `sizes` is the noise of each element; without it only the first two measures are returned. The
+    third measure follows for each long axis, then the fourth, each for the worst row of the axis.
     """
     first = [max(np.max(np.abs(error)) for error in errors)]
     first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]

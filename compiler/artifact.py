@@ -70,11 +70,14 @@ def load(
     weights are read and compared with that hash too.  No hash proves who made the file.
 
     A model with collectives runs on `comm`, which `tcc.runtime.comm.open()` returns; without `comm`
-    it runs on the comm that the process shares at the time of the run.
+    it runs on the comm that the process shares at the time of the run.  A file with plans for
+    several numbers of ranks is loaded for the rank of `comm`, else of the shared comm, else for the
+    rank that a launcher names, else for one rank.
 
     Raises UserError for a file that is no artifact, or that this machine cannot run.
     """
-    manifest = read_manifest(Path(path))  # its errors are clearer than the system loader's
+    # The manifest is read first, because its errors are clearer than the system loader's.
+    manifest = read_manifest(Path(path))
     verify_image(Path(path))
     weights = find_weights(Path(path), manifest) if check else None
     if weights is not None:
@@ -100,13 +103,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify_image(path: Path) -> None:
-    """Reads the artifact's image, all but its weights, and raises UserError unless it has the hash
-    in its seal.
+    """Reads the artifact's image, all but its weights; raises UserError unless the hash of the
+    image is the hash in its seal.
 
     Without this check, code with a flipped bit would crash or compute wrong results.
     """
     with _opened(path, "artifact") as file:
-        # Linkers put the section table last.
+        # Linkers put the section table last, so the image ends behind it.
         header = _read_header(file, path)
         size = header.table + header.entry * header.count
         if size > _MOST_IMAGE:
@@ -123,7 +126,7 @@ def verify_image(path: Path) -> None:
 
 
 def read_program(path: Path, variant: int = 0) -> bytes:
-    """Returns the encoded program of a variant; raises UserError as `read_manifest`."""
+    """Returns the encoded program of a variant; raises UserError for a file that is no artifact."""
     return _read_section(path, f"{PROGRAM_SECTION}{variant}")[:-1]
 
 
@@ -222,7 +225,10 @@ def _open(path: Path) -> BinaryIO:
 
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
-    """Yields the open file at `path`; raises UserError where it cannot be opened or read."""
+    """Yields the open file at `path`; raises UserError where it cannot be opened or read.
+
+    `what` is the message's noun for the file.
+    """
     with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
         yield file
 
@@ -246,7 +252,7 @@ class _Header:
     """The header of an ELF file.
 
     `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
-    `names` is the number of the section with the sections' names.
+    `names` is the index of the section with the sections' names.
     """
 
     table: int

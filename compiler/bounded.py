@@ -4,12 +4,12 @@ import json
 import re
 from typing import Any
 
-# Reading a file, without its weights, stays below 256 MiB.
+# JSON's share of the 256 MiB that reading a file, without its weights, may take.
 _MOST_MEMORY = 96 << 20
-# Bytes of memory for each character of a kind.  A comma stands for the number or entry in front of
-# it.
+# The bytes of memory of the Python object that a character stands for: a dictionary, a list, and
+# the number or entry that a comma ends.
 _COSTS = ((b"{", 240), (b"[", 80), (b",", 48))
-_STRING_COST = 100  # bytes for a string, and for the pieces while strings are removed
+_STRING_COST = 100  # bytes of a string, and of the text around it, which `_STRING.sub` copies
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 

@@ -1,8 +1,8 @@
 """Budgets: how much one compile may take, as data.
 
-The fields of `Budgets` are the one table.  Model files are hostile input: a small file can demand
-any number of nodes, any depth and any time.  A compile over a budget ends with an error that names
-the budget.
+The fields of `Budgets` list all limits.  Model files are hostile input: a small file can demand any
+number of nodes, any depth and any time.  A compile over a budget ends with an error that names the
+budget.
 """
 
 import re
@@ -52,8 +52,11 @@ class Budgets:
     bytes: int = _budget(0, "bytes of memory of all processes together")
 
     def memory(self, others_bytes: int = 0) -> int:
-        """Returns the bytes that the compile may take, if others hold `others_bytes` of the
-        machine's memory."""
+        """Returns the bytes that the compile may take.
+
+        `others_bytes` of the machine's memory are in use and not available. The budget `bytes`
+        limits the result; without it the limit is three quarters of the available memory.
+        """
         machine_bytes = memory_here() - others_bytes
         return min(self.bytes or machine_bytes // 4 * 3, machine_bytes)
 
@@ -163,7 +166,8 @@ def lacks_memory(text: str) -> bool:
 def out_of_memory(budgets: Budgets, error: BaseException) -> UserError:
     """Returns the UserError for a failure that lacked memory.
 
-    It names the budget where the budget is the limit of this process.
+    The error names the budget of memory if that budget limits this process; otherwise it says that
+    the machine lacks memory.
     """
     why = str(error) or type(error).__name__
     if is_limited():

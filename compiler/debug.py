@@ -78,7 +78,7 @@ class Trace:
             self._timings[index] = Timing(name, time.perf_counter() - started, self._depth)
 
     def end(self, name: str, form: Any) -> None:
-        """Raises `Stopped` where the compile ends after step `name`, which left `form`."""
+        """Raises `Stopped` if the user asked to stop after step `name`, whose result is `form`."""
         if name == self.last:
             raise Stopped(form)
 

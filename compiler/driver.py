@@ -58,12 +58,12 @@ Sharders = Callable[[int], Sharder]
 
 @frozen
 class VariantSummary:
-    """One program of an artifact.
+    """The facts of a variant, which is a program of an artifact.
 
     Sizes are bytes; `arena` is None where it depends on symbolic sizes. `weight_types` counts the
     weights of matmuls and convolutions by type, where the precision is below f32. `growth` is the
-    size of the artifact's weights divided by that of the model's. `needs` is the oldest driver that
-    loads all code for GPUs.
+    size of the artifact's weights divided by the size of the model's weights. `needs` is the oldest
+    driver that loads all code for GPUs.
     """
 
     target: str
@@ -231,12 +231,15 @@ def divided_graph(model: Any, options: Options) -> Graph:
 
 
 def _ledger(options: Options) -> Ledger:
-    """Returns the ledger of a compile; it builds sites and texts only if a file forces choices."""
+    """Returns the ledger that makes a compile's decisions.
+
+    With a file `--choices` the ledger forces the choices in it.
+    """
     return SILENT if options.choices is None else ListeningLedger(_lines(options))
 
 
 def _lines(options: Options) -> tuple[Line, ...]:
-    """Returns the lines of the file that forces choices."""
+    """Returns the lines of the file `--choices`, each a forced choice; empty without a file."""
     return () if options.choices is None else read_lines(options.choices)
 
 
@@ -277,10 +280,12 @@ def model_choices(model: Any, options: Options) -> ListeningLedger:
 def same_kernels(
     model: Any, options: Options, lines: Sequence[Line], progress: Progress
 ) -> Iterator[bool]:
-    """Yields True for each of `lines` that leaves programs, kernels and weights as they are.
+    """Yields True for each of `lines` that leaves programs, kernels and weights unchanged, else
+    False.
 
-    Each line is forced alone, beside those of `options`, and takes a lowering of the model; code is
-    not generated. Raises UserError as a compile with the line does.
+    A line is a decision with the alternative to choose there. For each line the model is lowered
+    with the choices of that line and of `options` forced; no code is generated. Raises UserError
+    for a line that a compile would refuse.
     """
     graph = _imported(model, options)
     plain = _lowered(graph, options, _ledger(options))
@@ -300,7 +305,7 @@ def _imported(model: Any, options: Options) -> Graph:
 
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
-    """Returns the lowered programs of all variants, whose decisions `ledger` sees."""
+    """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace = Trace()
     codes = variant_backends(
         resolve_targets(options), options, constant_bytes(graph), ledger=ledger
@@ -346,9 +351,10 @@ def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str
 
 
 def _appends(graph: Graph) -> dict[str, Any]:
-    """Returns the manifest's inputs to which a run appends rows.
+    """Returns the manifest's entry for inputs to which a run appends rows, such as caches.
 
-    `rows` is a text where it depends on symbolic sizes.
+    For each input the entry has its name, the axis that grows, and the number of appended rows; the
+    number is a text if it depends on symbolic sizes.
     """
     return {
         "appends": [
@@ -533,8 +539,10 @@ def float_types(model: Path) -> frozenset[str]:
 
 
 def onnx_operators() -> tuple[str, ...]:
-    """Returns the importable ONNX operators; a star marks import by a body that depends on
-    types."""
+    """Returns the names of the ONNX operators that can be imported.
+
+    A star marks an operator that ONNX defines by a body that depends on the operands' types.
+    """
     return operator_names(CONVERTERS)
 
 

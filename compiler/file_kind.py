@@ -14,7 +14,7 @@ _MARKS = (
     (0, b"\x80\x02", "a pickle"),
     (4, b"TFL3", "a model of TensorFlow Lite"),
     (0, b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
-    (0, ONNX, "an ONNX model"),  # its first field, the version of the format
+    (0, ONNX, "an ONNX model"),  # byte 8 begins its first field, the format's version
 )
 
 

@@ -11,7 +11,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # The folder and the limit file of control groups, of version 2 and of version 1.
 _GROUPS = ("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
 _LOCK = threading.Lock()
-_LIMITS: list[int] = []  # the limits in force, of all threads
+_LIMITS: list[int] = []  # the limits that contexts of `at_most` in all threads ask for
 _BEFORE: list[int] = []  # the process's soft and hard limit before the first `at_most`
 
 # Processes that work for this one, with the bytes that each had when it began.  A fork shares those

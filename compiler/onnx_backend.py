@@ -78,7 +78,10 @@ class TccBackend(Backend):
     def run_model(
         cls, model: onnx.ModelProto, inputs: Any, device: str = _DEVICE, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Returns the outputs of `model` for `inputs`; raises as `prepare` and `run` do."""
+        """Returns the outputs of `model` for `inputs`.
+
+        Raises UserError for a model or inputs that `prepare` or `run` refuses.
+        """
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod

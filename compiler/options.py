@@ -19,7 +19,7 @@ from tcc.frozen import frozen
 
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
-MOST_BUCKETS = 32  # each bucket has code of its own
+MOST_BUCKETS = 32  # each bucket adds code of its own to the artifact
 MOST_RANKS = 64  # of one host's communicator, and of a plan
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)

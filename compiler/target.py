@@ -16,7 +16,7 @@ from tcc.frozen import frozen
 
 @frozen
 class Feature:
-    """One instruction set: LLVM's `name` for it, and the bit in which the processor or the system
+    """An instruction set: LLVM's `name` for it, and the bit in which the processor or the system
     reports it.
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
@@ -42,9 +42,10 @@ def _features(*groups: tuple[tuple[int, int, int, int], dict[str, int]]) -> tupl
 
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
 
-# Instruction sets that code generation may use or must avoid, in the order of every list of
-# features: by leaf, subleaf, register and register states, each with its bit.  Code for a processor
-# that lacks an instruction set does not use it.
+# Instruction sets of x86-64 that code generation may use or must avoid.  Every list of features has
+# this order.  The instruction sets of a group share leaf, subleaf, register and `xcr0`, and each
+# has its own bit (see `Feature`).  Code for a processor that lacks an instruction set does not use
+# it.
 ISA = _features(
     ((1, 0, 2, 0), {"cx16": 13, "sse3": 0, "ssse3": 9, "sse4.1": 19, "sse4.2": 20, "popcnt": 23}),
     ((1, 0, 2, _YMM), {"avx": 28, "f16c": 29, "fma": 12}),
@@ -173,7 +174,7 @@ def isa_feature(name: str) -> Feature:
 
 @frozen
 class Profile:
-    """One processor of the architecture `arch`.
+    """A processor of the architecture `arch`.
 
     `cpu` is LLVM's name for it. `features` are its features in the order of its architecture's
     `isa`; an artifact requires them at load. Caches are in bytes: `l1` and `l2` of one core, `l3`
@@ -282,7 +283,7 @@ CPUS = MappingProxyType(
 
 @frozen
 class GpuProfile:
-    """One GPU architecture, represented by the product `part`.
+    """A GPU architecture, represented by the product `part`.
 
     A multiprocessor is NVIDIA's SM or AMD's CU; `warp` counts the lanes that run together.
     `registers` counts the 32-bit registers of a multiprocessor; a lane has at most
@@ -445,7 +446,8 @@ GPUS = MappingProxyType(
     )
 )
 
-# The architectures of a bare kind, whatever GPU this machine has.
+# The architectures that `--target cuda` and `--target rocm` stand for, whatever GPU this machine
+# has.
 GPU_DEFAULTS = MappingProxyType(
     {
         "cuda": ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
@@ -490,8 +492,8 @@ class Target:
 def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
     """Parses `--target text --cpu cpu`, where `+` separates targets, as in `cuda:sm_90+cpu`.
 
-    `cpu` is the processor of the target for the CPU.  Raises UserError as `parse_target` does, and
-    where a kind occurs twice.
+    `cpu` is the processor of the target for the CPU.  Raises UserError for a target that
+    `parse_target` refuses, and where a kind occurs twice.
     """
     parts = text.split("+")
     kinds = [part.partition(":")[0] for part in parts]
@@ -512,8 +514,10 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
 
 
 def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
-    """Returns a target of GPUs with the plainest processor of `arch` as host, because one file has
-    one host."""
+    """Returns a target of GPUs with the plainest processor of `arch` as its host.
+
+    The programs of a file have hosts of one architecture.
+    """
     return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[ARCHITECTURES[arch].plainest])
 
 

@@ -43,7 +43,7 @@ def locked_folder(prefix: str, parent: Path) -> Iterator[Path]:
                 shutil.rmtree(leftover, ignore_errors=True)
     while True:
         with temporary_folder(prefix, parent) as folder, _locked(folder) as locked:
-            if locked is not False:  # else another process is removing it as a leftover
+            if locked is not False:  # if False, another process removes the folder
                 yield folder
                 return
 

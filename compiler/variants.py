@@ -73,9 +73,9 @@ def variant_backends(
 ) -> tuple[Backend, ...]:
     """Returns the backend of each variant, in the order of the targets.
 
-    `constants` are the model's bytes of constants. The tools that variants share are closed with
-    `resources`. `ledger` sees all decisions; their sites name the kind of target if there are
-    several.
+    `constants` is the size of the model's constants in bytes. The tools that variants share are
+    closed with `resources`. `ledger` makes all decisions; with several targets, the site of a
+    decision names the kind of its target.
     """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
     tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
@@ -129,8 +129,8 @@ def lower(
     lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            # The first lowering chooses the layouts of constants. So programs of fixed sizes come
-            # first; symbolic sizes would count as their typical values.
+            # The first lowering chooses the layouts of constants for all programs. Programs of
+            # fixed sizes come first, because prices take symbolic sizes at their typical values.
             *special, general = [
                 code.lower(sized_graph, trace) for sized_graph in (*graphs[1:], graphs[0])
             ]
@@ -160,6 +160,8 @@ def make_variants(
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     lowerings = lower(codes, optimised, trace, ranks)
+    if options.stop_after and ranks != options.ranks[-1]:
+        return []  # a later plan may have the step
     if options.stop_after:
         raise UserError(
             "this compile does not have the step",
@@ -259,7 +261,10 @@ def _packed(weights: WeightTable) -> list[list[Array]]:
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:
-    """Returns an earlier variant's weights if they are equal, so that the artifact has one copy."""
+    """Returns an earlier variant's weights that are equal to `packed`, else `packed`.
+
+    So the artifact has a single copy of equal weights.
+    """
     for variant in earlier:
         if len(variant.weights) == len(packed) and all(
             np.array_equal(np.asarray(old).view(np.uint8), new.view(np.uint8))

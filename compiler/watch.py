@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-_SECONDS = 0.1  # the time between two checks
+_SECONDS = 0.1  # the seconds between two calls of `look`
 # The seconds until the work is interrupted again, because a finaliser may swallow an interrupt.
 _AGAIN = 5.0
 _NAME = "tcc watch"
@@ -48,16 +48,17 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
         finally:
             stop()
     except BaseException as error:
-        stop()  # the interrupt may have come inside of the first call
+        stop()  # a second call, because an interrupt may have ended the first call
         if not errors or not isinstance(error, (_EndError, Exception)):
             raise
         raise errors[0] from None
 
 
 def _absorb(thread: int) -> None:
-    """Clears an interrupt that may still be pending for this thread, by raising and catching one.
+    """Clears an interrupt that may still be pending for this thread.
 
-    To withdraw the pending one does not work: CPython 3.11 keeps the request, and a call under
+    It raises a further interrupt, which replaces the pending one, and catches it. Withdrawing the
+    pending interrupt does not work: CPython 3.11 keeps the request, and a call under
     `sys.setprofile` then never ends.
     """
     try:

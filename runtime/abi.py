@@ -255,7 +255,7 @@ def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return
-    if not api.instance_unseed:  # the last of the functions that seeds need
+    if not api.instance_unseed:  # an artifact with this function has all functions for seeds
         raise RuntimeError("the artifact is older than seeds of runs: compile the model again")
     api.instance_seed(instance, seed)
     try:
@@ -267,8 +267,9 @@ def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
 def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable[[int], Any]]:
     """Returns the two callables that the C function tcc_python_functions (src/python.c) makes.
 
-    The first runs an instance on plain NumPy arrays, the second makes memory for outputs. Raises
-    ValueError if it does not support the process's Python or NumPy.
+    The first runs an instance on plain NumPy arrays. The second, `memory(bytes)`, returns a buffer
+    for an output. Raises ValueError if the C function does not support the process's Python or
+    NumPy.
     """
     entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t)
     numpy = import_module("numpy._core._multiarray_umath")._ARRAY_API
@@ -300,7 +301,8 @@ EXTENSIONS = MappingProxyType(
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Returns the NumPy type for elements of type `name`.
 
-    The class Module describes the types that NumPy lacks.
+    For a type that NumPy lacks, this is the type of ml_dtypes if ml_dtypes is imported, else
+    `plain_dtype(name)`.
     """
     if name not in EXTENSIONS:
         return _standard_dtype(name)
@@ -338,7 +340,7 @@ def make_tensor(
     return tensor
 
 
-# The shapes of runs repeat, and copying a descriptor is several times faster than making one.
+# Cached, because runs repeat shapes: to copy a descriptor is several times faster than to make it.
 @lru_cache(maxsize=1024)
 def _described(
     dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None

@@ -52,7 +52,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
             raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
         if upper <= lower:
             raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
-        remaining -= size + 1  # the planner adds a byte for alignment
+        remaining -= size + 1  # the planner counts `alignment` (here 1) more bytes for each buffer
         if remaining < 0:
             raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
         lives[values["id"]] = Life(lower, upper, size)
@@ -81,7 +81,7 @@ def _number(text: str, column: str, where: str) -> int:
 
 
 class _Progress:
-    """Ends a search after some seconds, and shows its progress if stderr is a terminal."""
+    """Ends a search after `seconds`, and shows its progress if stderr is a terminal."""
 
     def __init__(self, seconds: float) -> None:
         self._start = self._shown = time.monotonic()

@@ -78,7 +78,7 @@ def _is_torch(value: Any) -> bool:
 def _from_dlpack(value: Any) -> Array:
     try:
         return np.from_dlpack(value)
-    except RuntimeError as failure:  # NumPy raises it for element types that it does not know
+    except RuntimeError as failure:  # raised for an element type that NumPy does not know
         raise TypeError(f"NumPy cannot read the array: {failure}") from failure
 
 
@@ -162,7 +162,7 @@ def _view_torch(tensor: Any, dtype: str, updated: bool) -> Given:
 def _address(tensor: Any) -> int:
     try:
         return int(tensor.data_ptr())
-    except RuntimeError as failure:  # torch raises it for tensors inside vmap and tracing
+    except RuntimeError as failure:  # raised for a tensor inside torch's vmap or tracing
         raise TypeError(f"the tensor has no memory: {failure}") from failure
 
 
@@ -183,7 +183,8 @@ def _to_torch(array: Array, dtype: str) -> Any:
     torch = sys.modules["torch"]
     if dtype == "bf16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    # packed integers become bytes, because torch cannot compute with any other form
+    # Packed integers (int4, ...) become one byte per element, because torch cannot compute with
+    # packed ones.
     if dtype in abi.EXTENSIONS:
         codes = torch.from_numpy(array.view(abi.plain_dtype(dtype)))
         name = f"torch.{abi.EXTENSIONS[dtype]}"

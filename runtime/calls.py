@@ -1,6 +1,6 @@
 """Output arrays of a call.
 
-They are made at its start if the sizes are known, else when the run asks for them.
+An output gets its array when the call starts if its shape is known, else when the run asks for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from tcc.runtime.values import is_value, make_block
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output of a model; `shape` is None if a size is unknown, and `state` is as in
-    `ModulePort`."""
+    """An output of a model; `shape` is None if a size is unknown before the run.
+
+    `state` is the index of the input that the output updates in place, or -1.
+    """
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -38,7 +40,7 @@ class Outputs:
     """Makes the arrays of a module's outputs; it is thread-safe."""
 
     def __init__(self, ports: Sequence[Result], memory: Callable[[int], Any]) -> None:
-        """`memory` is the second function of `abi.python_functions`."""
+        """`memory(bytes)` returns a buffer for an output; `abi.python_functions` makes it."""
         self.ports, self.memory = tuple(ports), memory
         self._kind: Any = abi.CTensor * max(1, len(ports))
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
@@ -46,8 +48,8 @@ class Outputs:
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
         """Returns the results of a call whose inputs have the descriptors `inputs`.
 
-        The arrays of known size exist at once. `maker` makes arrays on a device; without it they
-        are NumPy arrays.
+        Outputs of known shape get their arrays here, all other outputs during the run. `maker`
+        makes arrays on a device; without it they are NumPy arrays.
         """
         results = Results(self, self._kind(), maker)
         for i, port in enumerate(self.ports):
@@ -65,9 +67,9 @@ def is_plain(dtype: str) -> bool:
 
 
 class Results:
-    """The output arrays of one run.
+    """The output arrays of a run, and their descriptors.
 
-    They are made at once if the sizes are known, else when the run asks for them.
+    Arrays of known shape exist from the start, all others after the run has asked for them.
     """
 
     def __init__(self, outputs: Outputs, tensors: Any, maker: Maker | None) -> None:
@@ -75,14 +77,14 @@ class Results:
         self.tensors = tensors
         self.failure: BaseException | None = None
         self._outputs, self._maker = outputs, maker
-        self._owners: list[Any] = []  # keeps the memory of the descriptors alive
+        self._owners: list[Any] = []  # objects that keep the memory of the descriptors alive
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def allocator(self) -> abi.Allocator:
         """Returns the allocator that the run calls.
 
-        The allocator refers to these results, but they do not refer to it. So no reference cycle
-        keeps memory alive.
+        The allocator refers to this object, but this object does not refer to the allocator. So no
+        reference cycle keeps memory alive.
         """
         return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
@@ -120,7 +122,7 @@ class Results:
     def _allocate(self, _context: Any, index: int, request: Any, out_data: Any) -> int:
         try:
             self._make_requested(index, request.contents, out_data)
-        # includes exceptions of signal handlers, which ctypes would ignore
+        # ctypes would ignore an exception, even that of a signal handler
         except BaseException as failure:
             self.failure = failure
             return 1

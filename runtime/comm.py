@@ -234,14 +234,15 @@ class Comm:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._library = _library()
-        self._library.tcc_comm_keep(handle)  # the handle lives as long as this object
+        self._library.tcc_comm_keep(handle)  # the handle stays valid even after `close`
         self._handle = handle
         self._process = os.getpid()
-        self._closers = [None]  # the thread that pops the entry closes the comm
-        # operands and results of started operations: by ticket, and before they have a ticket
+        self._closers = [None]  # only one thread can pop this entry: that thread closes the comm
+        # Both maps keep the operand and the result of started operations alive. `_flying` has the
+        # operations by ticket, `_starting` those that have no ticket yet.
         self._flying: dict[int, tuple[Array, Array]] = {}
         self._starting: dict[object, tuple[Array, Array]] = {}
-        self._landed = 0  # the last ticket whose operation has finished
+        self._landed = 0  # operations up to this ticket have finished
 
     def __enter__(self) -> Self:
         return self
@@ -271,9 +272,10 @@ class Comm:
                 text = "a comm was dropped without close"
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         finally:
-            self._library.tcc_comm_close(self._handle)  # a signal may have interrupted `close`
+            # also after `close`, which a signal may have interrupted
+            self._library.tcc_comm_close(self._handle)
             self._closers.clear()
-            # the warning may keep this object alive
+            # The warning may keep this object alive, so the object must not use the handle again.
             handle, self._handle = self._handle, _POINTER()
             self._library.tcc_comm_drop(handle)
 
@@ -290,7 +292,7 @@ class Comm:
 
     @property
     def local_rank(self) -> int:
-        """Returns the number of this process among the job's processes on its host, from 0.
+        """Returns the index of this process among the job's processes on its host, from 0.
 
         Comms made by `split` and `shrink` keep this number.
         """
@@ -298,7 +300,7 @@ class Comm:
 
     @property
     def local_size(self) -> int:
-        """Returns the number of the job's processes on this host."""
+        """Returns how many processes of the job run on this host."""
         return int(self._library.tcc_comm_local_size(self._open()))
 
     @property
@@ -396,7 +398,7 @@ class Comm:
     ) -> Started:
         """Starts the operation `kind`, one of KINDS, on `x`.
 
-        The shapes of `x` and of the result (or `out`) are those of the method with the name `kind`.
+        The shapes of `x` and of the result (or `out`) are as for the method named `kind`.
         Operations start and end in the order of their calls, blocking calls included. Raises
         CommError, as does `wait`.
         """
@@ -414,7 +416,8 @@ class Comm:
         )
         ticket = ctypes.c_uint64()
         mark = object()
-        # a signal handler may raise an exception after the operation has started
+        # `_starting` keeps the arrays alive if a signal handler raises an exception after the
+        # operation has started and before `_flying` has its ticket.
         self._starting[mark] = x, result
         try:
             self._call("start", call, x.ctypes.data, result.ctypes.data, ctypes.byref(ticket))
@@ -434,12 +437,12 @@ class Comm:
             self._flying.pop(past_ticket, None)
 
     def send(self, x: Array, peer: int) -> None:
-        """Sends `x` to a rank that receives an array of its size and dtype."""
+        """Sends `x` to rank `peer`, which must receive an array of the size and dtype of `x`."""
         x = np.asarray(x, order="C")
         self._call("send", x.ctypes.data, x.size, _dtype(x), peer)
 
     def receive(self, out: Array, peer: int) -> Array:
-        """Receives into `out`, a row-major array, and returns it."""
+        """Receives from rank `peer` into `out`, a row-major array, and returns `out`."""
         self._result(out.shape, out, out)
         self._call("receive", out.ctypes.data, out.size, _dtype(out), peer)
         return out
@@ -449,7 +452,10 @@ class Comm:
         self._call("barrier")
 
     def split(self, color: int, key: int = 0) -> Comm | None:
-        """Returns a comm of the ranks with this color, in the order of keys; None for color < 0."""
+        """Returns a comm of all ranks that pass this `color`, or None if `color` is negative.
+
+        Its ranks are in the order of their `key`.
+        """
         handle = _POINTER()
         self._call("split", color, key, ctypes.byref(handle))
         return Comm(handle) if handle else None
@@ -479,11 +485,11 @@ class Comm:
         return self._shared_memory("symmetric", size)
 
     def scratch(self, size: int) -> Array:
-        """Returns `size` bytes (u8) of the scratch memory of runs on this comm.
+        """Returns the first `size` bytes (u8) of the scratch memory that runs on this comm share.
 
-        All ranks call it with equal sizes. The memory is at the same place on every rank, so that
-        ranks reduce there without copies. If a run or a call later needs more bytes, the comm moves
-        to other memory. The array stays valid even then, and after `close`.
+        All ranks call it with equal sizes. Every rank has this memory, mapped so that the ranks
+        reduce arrays in it without copies. If a run or a call later needs more bytes, the comm
+        moves to other memory. The array stays valid even then, and after `close`.
         """
         return self._shared_memory("scratch", size)
 
@@ -492,7 +498,8 @@ class Comm:
         self._call(name, size, ctypes.byref(address))
         assert address.value is not None
         memory = (ctypes.c_uint8 * size).from_address(address.value)
-        # NumPy's array keeps `memory` alive, and so the mapping; ctypes declares no such field.
+        # NumPy's array keeps `memory` alive, and this field keeps the mapping alive. mypy does not
+        # know that a ctypes array can get a new field.
         memory.kept = _MappedMemory(self, address)  # type: ignore[attr-defined]
         return np.ctypeslib.as_array(memory)
 
@@ -501,8 +508,7 @@ class Comm:
         self._call("abort", reason.encode())
 
     def raise_error(self) -> None:
-        """Raises the CommError that revoked the comm, or one that says that a rank's process has
-        ended."""
+        """Raises CommError if the comm was revoked, or if a rank's process has ended."""
         self._call("error")
 
     def _parts(self, x: Array) -> Array:

@@ -79,8 +79,11 @@ def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> G
 
 
 def stream_of(value: Any) -> int | None:
-    """Returns the stream on which the owner of `value` continues, or None if the run waits
-    instead."""
+    """Returns torch's current stream on the device of `value`, as CUDA's or HIP's handle.
+
+    The run is queued on it. Returns None for an array of another library, and for HIP's default
+    stream; the run then ends before the call returns.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return None

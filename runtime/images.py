@@ -85,8 +85,8 @@ class _Images:
 
 
 _IMAGES = _Images()
-# A forked child must find the tables consistent. No thread that exists only in the parent may hold
-# the lock.
+# The thread that forks takes the lock first. So the child finds the tables consistent, and no
+# thread that exists only in the parent holds the child's lock.
 os.register_at_fork(
     before=_IMAGES.lock.acquire,
     after_in_parent=_IMAGES.lock.release,
@@ -95,7 +95,7 @@ os.register_at_fork(
 
 
 def open_image(path: Path) -> Image:
-    """Returns the library of the file that is now at the absolute `path`.
+    """Returns the library in the file that is now at the absolute `path`.
 
     Raises OSError if the file cannot be read or loaded, and ValueError if the path contains a NUL.
     """
@@ -108,7 +108,7 @@ def open_image(path: Path) -> Image:
             if older is not None:
                 older.overwritten = True
             image = _open_anew(path, key) if older is None else _open_copy(path)
-            # Another file may have replaced it at the path meanwhile.
+            # Load again if another file came to the path meanwhile.
             if _look_at(path) == key:
                 _IMAGES.mapped.setdefault(inode, image)
                 _IMAGES.loaded[key] = image
@@ -184,6 +184,6 @@ def _folder() -> Path:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)  # registered before a signal can interrupt
+    atexit.register(remove)  # comes first: a signal after `mkdir` must not leave the folder behind
     folder.mkdir(0o700)
     return folder

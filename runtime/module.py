@@ -45,9 +45,9 @@ def load(
 ) -> Module:
     """Loads the artifact at `path`, to run on `threads` threads.
 
-    With `threads` None, the number is TCC_NUM_THREADS, else that of the CPUs that this process may
-    use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures the
-    time of every kernel, see `Module.times`.
+    With `threads` None, the number is TCC_NUM_THREADS, or else the number of CPUs that this process
+    may use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures
+    the time of every kernel, see `Module.times`.
 
     A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). A
     file with several plans is loaded for this process's rank of that comm, else for the rank that a
@@ -94,10 +94,10 @@ class Module:
         comm: Comm | None = None,
     ) -> None:
         self._comm = comm
-        self._original = original  # kept alive, because its end may remove the file
+        self._original = original  # must outlive this copy: its end may remove the file
         self._path, self._error, self._late, self._flags = path.absolute(), error, late, flags
         self._threads = -1 if threads is None else self._count(threads)
-        self._idle: deque[int] = deque()  # a list would reallocate memory at every call
+        self._idle: deque[int] = deque()  # no list, which would allocate memory at every append
         self._polls: dict[int, tuple[Any, Watch]] = {}
         self._lock = Lock()
         self._handle: int | None = None
@@ -114,19 +114,20 @@ class Module:
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
-        # The position in the manifest of the variant that runs: one for a GPU or for the CPU.
+        # The index, in the manifest, of the variant that runs on this machine.
         self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._run_plain, memory = self._python_functions()
         self._results = Outputs([result_of(port) for port in self.outputs], memory)
         self._stateful = self._statistics(None).state_bytes > 0
-        self.ranks: int = api.model_ranks(handle)  # as model_ranks in tcc.h
+        # The number of ranks that the model needs; 0: any, or its groups say; -1: no collectives.
+        self.ranks: int = api.model_ranks(handle)
         self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._idle.append(self._create())  # too little memory raises now, not at the first run
+        self._idle.append(self._create())  # so that a lack of memory raises here, not in a run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -164,14 +165,14 @@ class Module:
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
-        """Returns the memory and threads of the last run, for an instance that is idle now."""
+        """Returns the memory and threads of the last run of an instance that is idle now."""
         with self._instance() as instance:
             return self._statistics(instance)
 
     def times(self) -> tuple[Time, ...]:
-        """Returns how often and how long each step of the running variant ran, in order.
+        """Returns how often and how long each step of the variant ran, in the order of the steps.
 
-        The figures are those of an idle instance. Raises `error` unless loaded with `timed`.
+        The figures are of one idle instance. Raises `error` if it was loaded without `timed`.
         """
         first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
@@ -193,9 +194,9 @@ class Module:
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
-        """Yields the artifact's files by suffix.
+        """Yields the paths of the artifact's files by suffix: "", and that of separate weights.
 
-        If the code inside fails to read or write, `error` names the file or `target`.
+        If reading or writing fails in this context, `error` names the file or `target`.
         """
         source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"
@@ -255,7 +256,7 @@ class Module:
     # ---- loading --------------------------------------------------------------------------------
 
     def _count(self, threads: Any) -> int:
-        """Returns the number of threads if C can hold it; C checks its upper bound."""
+        """Returns the number of threads; raises `error` if C cannot hold it."""
         count = abi.as_number(threads, 1 << 31)
         if count is None:
             raise self._error(
@@ -315,7 +316,7 @@ class Module:
         return tuple(ports)
 
     def _damage(self, failure: ValueError) -> Exception:
-        """Returns the error for a value whose type is not the one that the artifact names."""
+        """Returns the error for a value whose type differs from that of its port."""
         where, hint = str(self._path), "compile the model again"
         return self._error("the artifact is damaged", where=where, why=str(failure), hint=hint)
 
@@ -353,7 +354,7 @@ class Module:
             self._idle.append(instance)
 
     def _take(self) -> int:
-        """Returns an idle instance, or a new one; for modules without state or comm."""
+        """Returns an idle instance, or else a new one (for modules without state or comm)."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -364,7 +365,7 @@ class Module:
         if self._lock.locked():
             self._lock = Lock()
             if self._alone:
-                self._idle.clear()  # otherwise the instance stays in its run forever
+                self._idle.clear()  # the run that holds this instance never ends in the child
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -429,7 +430,7 @@ class Module:
             ) from failure
 
     def _seed(self, seed: Any) -> int | None:
-        """Returns the seed if C can hold it, or None without a seed."""
+        """Returns the seed, or None without a seed; raises `error` if C cannot hold it."""
         number = abi.as_number(seed, 1 << 64)
         if seed is not None and number is None:
             raise self._error(
@@ -492,7 +493,7 @@ class Module:
         self, values: tuple[Any, ...], seed: int | None, limit: Limit | None
     ) -> tuple[Any, ...]:
         """Returns the outputs for inputs of any kind."""
-        values = values or self._in_order({})  # its error names the missing inputs
+        values = values or self._in_order({})  # without values, raises an error that names inputs
         if len(values) != len(self.inputs):
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(values)}",
@@ -562,7 +563,7 @@ class Module:
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raise KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():
-            # A signal handler raised before the callback's first line; ctypes printed the error.
+            # A signal handler raised before the callback's first line; ctypes dropped its error.
             raise KeyboardInterrupt
         refused = status == abi.INVALID_ARGUMENT
         self._check(status, signature(self.inputs, self.outputs) if refused else "")

@@ -21,7 +21,7 @@ class MismatchError(ValueError):
 
 
 class CallForm:
-    """How the arguments of a model are nested."""
+    """The nesting of a model's arguments, from the manifest's `call`."""
 
     def __init__(self, leaves: Sequence[tuple[Sequence[Any], Leaf]]) -> None:
         self._tree: Tree = {0: {}, 1: {}}
@@ -34,8 +34,8 @@ class CallForm:
     def named(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arrays by input name.
 
-        A keyword that the export does not have is the name of an input. Raises MismatchError if the
-        arguments are nested in another way.
+        A keyword that is no keyword of the export is read as the name of an input. Raises
+        MismatchError if the arguments are nested in another way than in the export.
         """
         positions, keyword_nodes = self._tree[0], self._tree[1]
         for name, node in keyword_nodes.items():
@@ -84,9 +84,9 @@ def by_name(
 
 
 def _matched(node: Any, value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yields (input name, array) for each input in `value`, which is nested as `node`.
+    """Yields (input name, array) for each input in `value`, which must be nested like `node`.
 
-    `where` names the value in errors.
+    `where` names the value in errors. Raises MismatchError.
     """
     if isinstance(node, tuple):
         (leaf,) = node

@@ -24,8 +24,8 @@ def is_packed(dtype: str) -> bool:
 def pack(array: Array, dtype: str) -> Array:
     """Returns the packed bytes of an array.
 
-    The array has the type `abi.numpy_dtype(dtype)`, or bytes that hold the values. Raises TypeError
-    for another element type, and ValueError for values out of range.
+    The array has the type `abi.numpy_dtype(dtype)`, or `abi.plain_dtype(dtype)` with a byte for
+    each value. Raises TypeError for another element type, and ValueError for values out of range.
     """
     if array.dtype != abi.numpy_dtype(dtype):
         if array.dtype != abi.plain_dtype(dtype):

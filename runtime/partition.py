@@ -2,10 +2,11 @@
 
     python -m tcc.runtime.partition FILE.json[.gz] --seconds 30
 
-plans a problem in the format of the contest on intra-operator parallelism (ASPLOS 2025): intervals,
-costs and usages of nodes, nodes and costs of edges, and a limit of usage.  It prints the list of
-strategies, and last `cost C bound B verdict valid|invalid`: the cost of the plan, a lower bound for
-any valid plan, and the verdict of an evaluator that shares no code with the planner.
+plans a problem in the format of the contest on intra-operator parallelism (ASPLOS 2025).  A problem
+has nodes with their lifetimes, costs and memory usage, edges with their costs, and a limit of
+memory.  The output is the list of strategies (an index for each node) and a last line
+`cost C bound B verdict valid|invalid`: the cost of the plan, a lower bound for the cost of any
+valid plan, and the verdict of an evaluator that shares no code with the planner.
 
 Exit codes: 0: a valid plan; 1: no valid plan was found; 2: a wrong file or argument; 3: the
 planner's library is missing; 130: interrupted.
@@ -35,11 +36,11 @@ _Numbers = ctypes.POINTER(ctypes.c_int64)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A strategy for each node, in the problem's order, and the cost of all nodes and edges.
+    """A plan: the index of a strategy for each node, and the cost of all nodes and edges.
 
-    No valid plan costs less than `bound`.  `valid` says that memory stays within the limit.
-    `impossible` says that no valid plan exists; a plan that is not valid is the nearest one found.
-    `steps` counts cells of cost tables that the search read.
+    No valid plan costs less than `bound`.  `valid` is True if memory stays within the limit; if the
+    search found no valid plan, the plan is the one nearest to the limit.  `impossible` is True if
+    no valid plan exists.  `steps` is the number of entries of cost tables that the search read.
     """
 
     strategies: tuple[int, ...]
@@ -74,7 +75,7 @@ class _Partition(ctypes.Structure):
 
 
 class Partitioner:
-    """The planner in the shared library at `path`; raises OSError where it cannot be loaded."""
+    """The planner in the shared library at `path`; raises OSError if it cannot be loaded."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -87,12 +88,12 @@ class Partitioner:
         steps: int | None = None,
         go_on: Callable[[int], bool] | None = None,
     ) -> Partition:
-        """Returns the best plan found in about `steps` steps; None is no limit.
+        """Returns the best plan that a search of about `steps` steps finds; None means no limit.
 
-        The search ends early where the plan meets the bound, and where `go_on`, which it calls with
-        the steps so far, returns False.  Equal arguments give equal plans, unless `go_on` ends the
-        search.  Raises ValueError, which names the node or edge, for a problem that is none; and
-        MemoryError.
+        The search ends early if the plan's cost equals the lower bound, or if `go_on` returns
+        False.  The search calls `go_on` with the number of steps so far.  Equal arguments give
+        equal plans, unless `go_on` ends the search.  Raises MemoryError, and ValueError for an
+        invalid problem; the message names the node or edge.
         """
         arrays = _arrays(problem)
         strategies = (ctypes.c_int32 * len(problem.nodes))()
@@ -102,7 +103,7 @@ class Partitioner:
         def ask(_: int | None, steps_done: int) -> bool:
             try:
                 return go_on is None or go_on(steps_done)
-            except BaseException as error:  # ctypes would print it and go on
+            except BaseException as error:  # ctypes would print the exception and drop it
                 errors.append(error)
                 return False
 
@@ -163,7 +164,10 @@ def _pointers(problem: PlanProblem, arrays: Sequence[array[int]]) -> _Problem:
 
 
 def evaluate(problem: PlanProblem, strategies: Sequence[int]) -> tuple[int, bool]:
-    """Returns the cost of a plan, and whether memory stays within the limit at all times."""
+    """Returns (cost of a plan, True if memory stays within the limit at all times).
+
+    `strategies` has the index of the strategy of each node.
+    """
     nodes, limit = problem.nodes, problem.limit
     cost = sum(node.costs[s] for node, s in zip(nodes, strategies, strict=True))
     for edge in problem.edges:
@@ -183,7 +187,7 @@ def evaluate(problem: PlanProblem, strategies: Sequence[int]) -> tuple[int, bool
 
 
 class _Progress:
-    """Ends a search after some seconds; shows its progress if stderr is a terminal."""
+    """Ends a search `seconds` after `start`; shows its progress if stderr is a terminal."""
 
     def __init__(self, start: float, seconds: float) -> None:
         self._start = self._shown = start

@@ -15,7 +15,8 @@ MOST_TEXT_BYTES = 128 << 20  # the limit for the text that a compressed file unp
 MOST_DEPTH = 64
 MOST_COST = 1 << 62
 
-# A value in a list takes about 40 bytes, a list 60, any other value more.
+# The most occurrences of a character in a file, which bound the memory of the parsed values. A
+# value in a list takes about 40 bytes, a list 60, any other value more.
 _MOST = {b"[": 1 << 22, b",": 1 << 25, b"{": 1 << 10, b'"': 1 << 10}
 
 
@@ -27,7 +28,7 @@ class ProblemError(ValueError):
 class PlanNode:
     """A node with a cost and a usage of memory for each of its strategies.
 
-    It uses memory at the times life[0] <= t < life[1], at none where these are empty.
+    The node uses memory at the times life[0] <= t < life[1]; at no time if life[0] >= life[1].
     """
 
     costs: Sequence[int]
@@ -37,7 +38,10 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True)
 class PlanEdge:
-    """Two nodes with a cost for each pair of their strategies, the first node's in rows."""
+    """An edge between two nodes, with a cost for each pair of their strategies.
+
+    `costs` is a row-major matrix with a row for each strategy of the first node.
+    """
 
     nodes: tuple[int, int]
     costs: Sequence[int]
@@ -45,7 +49,10 @@ class PlanEdge:
 
 @dataclass(frozen=True, slots=True)
 class PlanProblem:
-    """Nodes, edges, and the most memory in use at any time; None: as much as any plan uses."""
+    """Nodes, edges, and `limit`, the most memory that may be in use at any time (None: no limit).
+
+    The nodes of an edge are indices into `nodes`.
+    """
 
     nodes: Sequence[PlanNode]
     edges: Sequence[PlanEdge]
@@ -55,7 +62,7 @@ class PlanProblem:
 def read_problem(path: Path) -> PlanProblem:
     """Returns the problem in a file, which may be compressed by gzip.
 
-    Raises OSError, and ProblemError where the file is none or exceeds a limit.
+    Raises OSError, and ProblemError if the file holds no problem or exceeds a limit.
     """
     text = _text(path)
     for mark, most in _MOST.items():
@@ -160,7 +167,7 @@ def _check_numbers(values: object, where: str, most: int, count: int | None = No
 
 
 def _check_depth(value: object) -> None:
-    """Raises ProblemError where objects and lists are nested too deep."""
+    """Raises ProblemError if objects and lists are nested deeper than `MOST_DEPTH`."""
     level = [value]
     for _ in range(MOST_DEPTH):
         level = [

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_plan.so"
-MOST_BYTES = 1 << 62  # the largest sum of all sizes
+MOST_BYTES = 1 << 62  # the sum of all sizes may not exceed this
 
 _ENDLESS = (1 << 63) - 1
 _OUT_OF_MEMORY = 2  # a value of tcc_status
@@ -70,9 +70,9 @@ class Planner:
         """Returns a plan within `capacity` bytes, or else the plan with the smallest peak found.
 
         A capacity of 0 asks for the smallest peak. If greedy plans are not good enough, a search
-        takes about `steps` steps; None means no limit. Every few thousand steps it calls `go_on`
-        with the number of steps and the best peak so far. It ends if `go_on` returns False. Equal
-        arguments give equal plans, unless `go_on` ends the search.
+        takes about `steps` steps; None means no limit. Every few thousand steps, the search calls
+        `go_on` with the number of steps and the best peak so far. It ends if `go_on` returns False.
+        Equal arguments give equal plans, unless `go_on` ends the search.
 
         Raises ValueError for an invalid buffer, whose index the message names, and MemoryError.
         """
@@ -83,7 +83,7 @@ class Planner:
         def ask(_: int | None, steps_done: int, peak: int) -> bool:
             try:
                 return go_on is None or go_on(steps_done, peak)
-            except BaseException as error:  # ctypes would print it and continue
+            except BaseException as error:  # ctypes would print the exception and drop it
                 errors.append(error)
                 return False
 

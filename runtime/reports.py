@@ -24,7 +24,7 @@ class RuntimeTimeout(RuntimeFailure, TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """How many times a step ran, and for how many seconds in total."""
+    """The time of a step: how many times it ran, and for how many seconds in total."""
 
     count: int
     seconds: float

@@ -20,7 +20,7 @@ from tcc.runtime.devices import Given
 
 _ALIGNMENT = 64
 _DEEPEST = 8
-# Matches the type of an array in a list: its element type and its sizes.
+# Matches the type of an array in a list: an element type, and sizes in brackets if there are any.
 _ENTRY = re.compile(r"(\w+)(?:\[[-0-9?,]*\])?", re.ASCII)
 
 
@@ -84,7 +84,7 @@ def arrays_in(value: Any, dtype: str) -> Iterator[Any]:
 def _describe_strings(value: Any) -> Given:
     array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
     if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(object)  # this is an empty list
+        array = array.astype(object)  # NumPy gives an empty list the element type float64
     if array.dtype.kind not in "USOT":
         raise TypeError(f"expected an array of strings, got {array.dtype}")
     texts = [_encoded(text) for text in array.reshape(-1).tolist()]
@@ -106,7 +106,7 @@ def _encoded(text: object) -> bytes:
 
 
 class WrongTypeError(ValueError):
-    """Raised for a result whose type is not the one that the artifact names."""
+    """Raised for a result whose type differs from that of its port."""
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class WrongTypeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ResultMemory:
-    """Memory for a result, in the form in which the runtime writes it."""
+    """Memory for a result that the runtime writes as bytes; `address` is aligned."""
 
     memory: Array
     address: int
@@ -168,7 +168,10 @@ def _read_strings(tensor: abi.CTensor, shape: tuple[int, ...]) -> Array:
 
 
 def finished(result: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
-    """Returns a result as the caller gets it; `kind` converts an array to the caller's kind."""
+    """Returns a result in the form that the caller gets: an array, strings or a list.
+
+    `kind` converts a NumPy array to the type of the caller's arrays; None leaves it unchanged.
+    """
     if isinstance(result, ResultMemory):
         return read_block(result.address, dtype, kind or _as_it_is)
     return kind(result, dtype) if kind else result

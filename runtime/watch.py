@@ -34,10 +34,11 @@ class Watch:
 
 
 def answers(watch: Watch) -> Generator[int, Any, None]:
-    """Answers a run's polls: 1 if a signal handler raised or the time is over, else 0.
+    """Yields the answer to each poll of a run: 1 ends the run, 0 lets it continue.
 
-    It is a generator, because a pending signal handler then runs inside the `try`, where the
-    generator resumes. In a function, the handler would run before the `try`.
+    The answer is 1 if a signal handler raised an exception or the time is over. This is a
+    generator, because a pending signal handler then runs inside the `try`, where the generator
+    resumes. In a function, the handler would run before the `try`.
     """
     stop = 0
     while True:

@@ -52,7 +52,7 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _print_hashes(variants: Sequence[Variant], *_: Any, **__: Any) -> NoReturn:
-    """Takes the place of the linker: prints the hashes and ends the process."""
+    """Replaces `link_artifact` in this process: prints the hashes and ends the process."""
     print(json.dumps(part_hashes(variants)))
     sys.exit(0)
 

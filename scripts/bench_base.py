@@ -32,8 +32,8 @@ RESULTS = ROOT / "scripts" / "results"
 class PairPlan:
     """How tcc of both commits is timed.
 
-    `seconds` is the share of one artifact in a round. `patience` is how many seconds a model waits
-    at most for a calm machine.
+    `seconds` is the time that an artifact gets in a round. `patience` is how many seconds a model
+    waits at most for a calm machine.
     """
 
     base: str

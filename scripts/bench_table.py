@@ -133,7 +133,10 @@ def _peaks_line(results: Mapping[str, Any]) -> str:
 
 
 def _disturbances(results: Mapping[str, Any]) -> list[str]:
-    """Returns the line that counts, by model, the turns for which no calm moment came."""
+    """Returns a line with the number of turns that each model spent on a disturbed machine.
+
+    Returns [] if there were none.
+    """
     counts = {
         model: sum(peer.get("disturbed", 0) for peer in row["peers"].values())
         for model, row in results["models"].items()

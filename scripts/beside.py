@@ -19,7 +19,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """How each model is measured; `seconds` is one runtime's share of a round."""
+    """How each model is measured; `seconds` is the time that a runtime gets in a round."""
 
     threads: int
     rounds: int
@@ -38,9 +38,9 @@ def beside(
 ) -> Mapping[str, Times]:
     """Returns the times of "tcc" and "ort", each in its own process, in interleaved rounds.
 
-    Before the first round, `see` gets the outputs of both, in this order; an error that it raises
-    ends the measurement. `take` is passed to `interleaved`. An answer may take `cap` seconds.
-    Raises ToolError if one of them fails.
+    Before the first round, `see` is called with the outputs of "tcc" and "ort"; an error that it
+    raises ends the measurement. `take(kind, turn)` runs a turn and returns its times. A process may
+    take `cap` seconds for an answer. Raises ToolError if a process fails.
     """
     with ExitStack() as stack:
         peers = [

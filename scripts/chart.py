@@ -7,16 +7,19 @@ from math import ceil
 from textwrap import wrap
 
 _ROW, _PLOT, _LEAST_LABEL, _LEAST_MARGIN, _EDGE = 22, 560, 120, 60, 12
-_LINE = 20  # pixels from one line of the heading to the next
-# Verdana, the widest of common sans-serif fonts, needs 0.62 of its size for a letter on average
-# over names and sentences in lower case.
+_LINE = 20  # height of a line of the heading in pixels
+# The average width of a letter as a share of the font size, in names and sentences in lower case.
+# This is Verdana's, which is the widest of the common sans-serif fonts.
 _LETTER = 0.62
 _AHEAD, _BEHIND = "#2a7f62", "#b5473c"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar; `ratio` is None if it was not measured, and `goal` is None if there is none."""
+    """A bar of length `ratio` with a tick at `goal`.
+
+    `ratio` is None if it was not measured, and `goal` is None if the bar has no goal.
+    """
 
     label: str
     ratio: float | None
@@ -74,7 +77,7 @@ def _text(item: Bar) -> str:
 
 
 def _end(item: Bar, scale: float) -> float:
-    """Returns the distance from the start of the bar to the number after it."""
+    """Returns the distance in pixels from the start of the bar to the number printed after it."""
     return max(item.ratio or 0.0, item.goal or 0.0) * scale + 6
 
 

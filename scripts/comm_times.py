@@ -46,7 +46,7 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def _tcc_medians(perf: Path, *flags: str) -> tuple[Sizes, Sizes]:
-    """Returns rank 0's median times by bytes: (of all_reduce, of a copy of as many bytes)."""
+    """Returns rank 0's median microseconds by bytes: (all_reduce, a copy of as many bytes)."""
     sizes = (
         "-b",
         str(MIN_BYTES),
@@ -88,14 +88,21 @@ def _peer_commands(folder: Path, launchers: Sequence[Launcher]) -> dict[str, lis
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """Medians by bytes: the microseconds of all_reduce, and each peer's time over tcc's."""
+    """Median times of all_reduce by bytes.
+
+    `staged` has tcc's microseconds in ordinary memory. `ratios` has, for each peer, its time over
+    `staged`; "copy" and "symmetric" (tcc in the symmetric arena) count as peers.
+    """
 
     staged: Sizes
     ratios: dict[str, Sizes]
 
 
 def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> CollectiveTimes:
-    """Times all_reduce (staged and symmetric), a copy, and the installed peers, in turns."""
+    """Times all_reduce (in ordinary memory and in the symmetric arena), a copy, and the peers.
+
+    All take turns in each round.
+    """
     peers = _peer_commands(perf.parent, launchers)
     staged: dict[int, list[float]] = defaultdict(list)
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "src"
-# An artifact is linked with stand-ins for these libraries. The stand-ins lack functions that
-# counting calls.
+# tcc links an artifact with stand-ins for these libraries. The stand-ins lack functions that
+# gcov's counters call, so the linker gets the real libraries instead.
 STAND_INS = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
 PLAIN_FLAGS = ("-fsanitize=thread", "-E", "-nostdlib", "--version")
 EXIT_HOOK = """
@@ -35,7 +35,10 @@ def is_covered(word: str) -> bool:
 
 
 def definitions(words: list[str]) -> list[str]:
-    """Returns the flags that change what a file means, without flags for speed and safety."""
+    """Returns the flags that change a file's meaning: macros, include folders, the standard.
+
+    Flags for optimisation and sanitizers are left out.
+    """
     names, flags = iter(words), []
     for word in names:
         if word == "-include":
@@ -74,7 +77,7 @@ def main(words: list[str]) -> int:
         shutil.copyfile(object_file, out)
         return 0
     operands = [objects.get(word, word) for word in words if Path(word).name not in STAND_INS]
-    ending = folder / "ending.o"  # writes the counts of children that end by _exit
+    ending = folder / "ending.o"  # writes the counts when a child process ends by _exit
     if not ending.exists():
         temporary = folder / f"ending.{os.getpid()}.o"
         command = (compiler, "-xc", "-fPIC", "-c", "-", "-o", str(temporary))

@@ -67,9 +67,10 @@ class Builder:
         return self.node("Clip", [x, "zero", "six"])
 
     def block(self, x: str, fan: int, expansion: int, channels: int, stride: int) -> str:
-        """Appends a block: expand, filter per channel, project.
+        """Appends a block: a 1x1 convolution to `fan` * `expansion` channels, a depthwise
+        convolution, and a 1x1 convolution to `channels`.
 
-        It has a residual connection if the shapes allow it.
+        The input has `fan` channels. The result is added to it if both have the same shape.
         """
         inner = fan * expansion
         y = self.relu6(self.conv(x, fan, inner, 1)) if expansion != 1 else x

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tcc.cli.peers.rounds import paired_ratio
 
-# A function of tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
+# A function of tcc's rounds and the peers' rounds: `paired_ratio` or `best_ratio`.
 Ratio: TypeAlias = Callable[[Sequence[float], Sequence[Sequence[float]]], float]
 
 BASELINES = MappingProxyType({"f32": ("ort", "openvino"), "bf16": ("openvino-bf16",)})
@@ -43,9 +43,10 @@ _RATIOS = MappingProxyType(
 class Suite:
     """The goals for one precision and batch.
 
-    `ratios` has the least ratio of each model, and `other` the least ratio of any other model.
-    `mean` is the least geometric mean over the models `mean_over` (empty: all models). `streams`
-    are pairs (model, share of the measured read bandwidth at which its weights must stream).
+    A ratio is the faster baseline's time over tcc's. `ratios` has the least ratio of each model,
+    and `other` the least ratio of any model that `ratios` lacks. `mean` is the least geometric mean
+    over the models `mean_over` (empty: all models). `streams` are pairs (model, share): tcc must
+    read its weights with this share of the measured read bandwidth. None means no goal.
     """
 
     ratios: Mapping[str, float]
@@ -69,7 +70,7 @@ NO_GOALS = Suite(MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class GoalVerdict:
-    """A goal and the measured value, which is None if a baseline or the model was not measured."""
+    """A goal for a model, and the measured value: None if the model or a peer was not measured."""
 
     model: str
     what: str
@@ -96,9 +97,10 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 
 
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_ratio) -> float | None:
-    """Returns the ratio of a model's results over the peers of `kinds` that ran.
+    """Returns the time of the faster peer over tcc's time, as the function `of` computes it.
 
-    Returns None if none of them ran.
+    `row` has a model's results, and `kinds` names the peers. Peers that did not run are left out;
+    returns None if no peer ran.
     """
     peers = [row["peers"].get(kind, {}) for kind in kinds]
     rounds = [peer["rounds"] for peer in peers if "rounds" in peer]
@@ -106,7 +108,7 @@ def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_rat
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
-    """Returns the ratio that goals refer to, or None if one of the baselines did not run."""
+    """Returns the ratio over all BASELINES, to which goals refer; None if one did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
     if not all("rounds" in row["peers"].get(kind, {}) for kind in kinds):
@@ -115,9 +117,9 @@ def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
 
 
 def stream_share(row: Mapping[str, Any]) -> float | None:
-    """Returns how fast tcc streams the weights: their bytes over its median time.
+    """Returns the rate at which tcc reads the weights, as a share of the measured read bandwidth.
 
-    The result is a share of the bytes per second that all threads can read.
+    The rate is the weights' bytes over tcc's median time; the bandwidth is of all threads.
     """
     if row["traffic"] is None:
         return None
@@ -130,7 +132,7 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def judge(results: Mapping[str, Any]) -> Iterator[GoalVerdict]:
-    """Yields a verdict for every goal for which these results have figures."""
+    """Yields a verdict for every goal whose models are all among the results."""
     suite, rows = suite_of(results), results["models"]
     for model, row in rows.items():
         goal = wanted_ratio(suite, model)

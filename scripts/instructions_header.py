@@ -84,9 +84,10 @@ def enum(name: str, members: Iterable[str]) -> str:
 
 
 def kind_and_field(rows: list[Row], number: int) -> tuple[str, Field]:
-    """Returns (kind in C, field) of a field of an instruction class.
+    """Returns (kind in C, field) of field number `number` (from 0) of an instruction class.
 
-    The kind is OPERAND if it depends on the operation.
+    `rows` are the rows of the class, one for each of its operations. The kind is OPERAND if the
+    rows differ in it.
     """
     kinds = {row.fields[number].kind.name for row in rows}
     return kinds.pop() if len(kinds) == 1 else "OPERAND", rows[0].fields[number]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from tcc.schedule import margins
 
 request = json.loads(sys.argv[1])
-# Modules read the table when they are imported: it changes before the first of them is.
+# The table changes before any other module of tcc is imported, because modules read it then.
 margins.MARGINS = MappingProxyType(
     {
         name: replace(row, saves=request["margins"].get(name, row.saves))

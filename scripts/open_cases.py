@@ -30,8 +30,8 @@ from tcc.options import Options
 SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77, 96, 199)
 _CHANNELS = (64, 128)
 _CHAIN = 8
-# An operator with more multiply-adds is measured alone and not in a chain. This many take some
-# hundred microseconds at the peak of two cores.
+# An operator with at least this many multiply-adds is measured alone; a smaller one is measured in
+# a chain, so that a run is not too short. Two cores need some hundred microseconds for so many.
 _UNCHAINED_WORK = 1e8
 _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
@@ -40,9 +40,10 @@ _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 class Operator:
     """An operator with constant weights; in `shape` (the shape of its input), 0 is a symbolic size.
 
-    `work`: multiply-adds, or operations that take as long, for each point of the symbolic axes.
-    `own_inputs`: each operator of a chain has an input of its own, because its result has another
-    size.
+    `work` is the number of multiply-adds, or of operations that take as long, for each point of the
+    symbolic axes. In a chain, each operator reads the result of the operator before it. If
+    `own_inputs` is set, each operator reads an input of its own instead, because results have
+    another size than inputs.
     """
 
     name: str
@@ -94,7 +95,7 @@ def _contractions(c: int) -> Iterator[Operator]:
 
 
 def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
-    """Returns a chain of `count` operators, with symbolic sizes if `size` is None."""
+    """Returns a chain of `count` operators whose open axes have `size`, or are symbolic if None."""
     rng = np.random.default_rng(7)
     open_axes = iter("hwd")
     dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
@@ -122,17 +123,18 @@ def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProt
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
-    """Returns weights under which a chain keeps the magnitude of its data."""
+    """Returns random weights whose scale keeps the magnitude of data along a chain."""
     scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5 if len(shape) > 1 else 1.0
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """The times of an operator or a model at one size: seconds of each round.
+    """The times of an operator or a model at one size, each as the seconds of all rounds.
 
-    `open` has symbolic sizes, `fixed` has fixed sizes, and `ort` is ONNX Runtime. `difference` is
-    the largest difference of the results of `open` and `fixed` from ONNX Runtime's.
+    `open` are the times of tcc with symbolic sizes, `fixed` those with fixed sizes, and `ort` those
+    of ONNX Runtime. `difference` is the largest difference of tcc's results from ONNX Runtime's, as
+    a share of the largest value.
     """
 
     operator: str
@@ -154,7 +156,8 @@ class OpenRow:
 
     @property
     def slow(self) -> bool:
-        """Returns True if tcc reaches 0.95 of ONNX Runtime's speed only with fixed sizes."""
+        """Returns True if tcc reaches 0.95 of ONNX Runtime's speed with fixed sizes, but not with
+        symbolic sizes."""
         return self.lead < 0.95 <= paired_ratio(self.fixed, [self.ort])
 
     @property
@@ -174,7 +177,7 @@ HEAD = (
 def measure(
     operator: Operator, sizes: Sequence[int], options: Options, plan: PairSettings, scratch: Path
 ) -> Iterator[OpenRow]:
-    """Yields a row for each size; raises TccError if tcc fails."""
+    """Compiles and times an operator; yields a row for each size. Raises TccError if tcc fails."""
     sources, opened, fixed = [], [], []
     for size in sizes:
         count = operator.chain(size)
@@ -199,10 +202,10 @@ def open_rows(
     plan: PairSettings,
     scratch: Path,
 ) -> Iterator[OpenRow]:
-    """Yields the row of each size.
+    """Times the artifacts of the operator or model `name`; yields a row for each size.
 
-    `lists` has the files of "open", "fixed" and "ort", one for each size, and `feeds` has their
-    inputs. Raises ToolError if a process fails.
+    `lists` maps "open", "fixed" and "ort" to a file for each size, and `feeds` has the inputs at
+    each size. Raises ToolError if a process fails.
     """
     rounds, outputs = _rounds(lists, feeds, plan, scratch)
     for n, size in enumerate(sizes):
@@ -217,9 +220,9 @@ def _rounds(
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
     """Returns (times, outputs), both by the kinds of `lists`: "open", "fixed" and "ort".
 
-    `times[kind][round][n]` is the time of size number `n` in seconds. `outputs[kind]` has the
-    outputs of all sizes. Each kind has a process of its own. The processes take turns in every
-    round, and a process runs all sizes when it is its turn.
+    `times[kind][round][n]` is the time of size number `n` in seconds. `outputs[kind]` maps "n NAME"
+    to the output NAME at size number n. Each kind has a process of its own. The processes take
+    turns in every round, and a process runs all sizes in its turn.
     """
     inputs = {f"{n} {name}": array for n, feed in enumerate(feeds) for name, array in feed.items()}
     peers: list[Peer] = []
@@ -248,9 +251,10 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """Yields lines with the mean and the worst ratio of times: symbolic sizes over fixed sizes.
+    """Yields a line for each operator, then a line for all.
 
-    There is a line for each operator, then a line for all.
+    A line has the geometric mean and the maximum of `OpenRow.loss`, and the number of rows that are
+    `slow`.
     """
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:

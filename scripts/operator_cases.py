@@ -22,10 +22,12 @@ _RNG = np.random.default_rng(7)
 
 @dataclass(frozen=True, slots=True)
 class NodeCase:
-    """A case with one node; `inputs` are given at each run, `constants` lie in the model.
+    """A model with one node of the operator `op`.
 
-    Constants follow the inputs in the operand list; None stands for an absent operand. `like`: the
-    result has the type of the first input, because ONNX infers none.
+    The node's operands are the arrays `inputs`, which are inputs of each run, and then the arrays
+    `constants`, which are initialisers. None stands for an absent operand. `outputs` is the number
+    of results. If `like` is set, the result gets the type of the first input; needed for operators
+    whose result type ONNX cannot infer.
     """
 
     name: str
@@ -38,7 +40,7 @@ class NodeCase:
 
     @property
     def file(self) -> str:
-        """Returns the name in a form that is valid for a file."""
+        """Returns the name as a valid file name, without suffix."""
         return re.sub("[^a-z0-9]+", "_", self.name)
 
     @property
@@ -85,7 +87,7 @@ def i64(*values: int) -> Array:
 
 
 def distinct(rows: int, columns: int) -> Array:
-    """Returns indices of rows: a permutation in each column."""
+    """Returns indices of shape [rows, columns]; each column is a permutation of 0 ... rows - 1."""
     return np.stack([_RNG.permutation(rows) for _ in range(columns)], 1)
 
 

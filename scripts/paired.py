@@ -25,21 +25,21 @@ from tcc.cli.peers.peer import PeerKind
 
 SLOWER = 1.02
 CONFIDENCE = 0.95
-ROUNDS = 15  # enough rounds for a confidence bound that is neither the best nor the worst round
+ROUNDS = 15  # with this many, the confidence bound is not simply the least ratio
 BASE = "base"
 _WORKER = ROOT / "scripts" / "peers" / "peer_base.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The sources of a commit in a folder of their own, ready to run with this Python."""
+    """The sources of a commit, unpacked in `folder`; this Python can run them."""
 
     commit: str
     folder: Path
 
     @property
     def peer(self) -> PeerKind:
-        """Returns the peer that runs artifacts with the loader of the same commit."""
+        """Returns the peer that runs artifacts with the runtime of this commit."""
         return PeerKind(f"tcc of {self.commit}", str(_WORKER), arguments=(str(self.tree),))
 
     @property
@@ -47,7 +47,10 @@ class Base:
         return self.folder / "build" / "devtree"
 
     def compile(self, model: Path, artifact: Path, precision: str, name: str) -> None:
-        """Compiles with tcc of the commit; raises CalledProcessError if it fails."""
+        """Compiles `model` to `artifact` with tcc of this commit.
+
+        `name` is the model's name in the artifact. Raises CalledProcessError if the compile fails.
+        """
         command = (PYTHON, "-P", "-m", "tcc", "compile", model, "-o", artifact, "--name", name)
         variables = environment() | {"PYTHONPATH": str(self.tree)}
         options = () if precision == "f32" else ("--precision", precision)
@@ -80,9 +83,9 @@ def checked_out(name: str, folder: Path) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The seconds of each round with the base's artifact and with the new one.
+    """The seconds of a run in each round, with the base commit's artifact and with the new one.
 
-    Both are empty if the artifacts are equal.
+    Both are empty if the artifacts have equal bytes, so that nothing is timed.
     """
 
     model: str
@@ -95,7 +98,7 @@ class Pair:
 
     @property
     def bound(self) -> float:
-        """Returns the lower bound of the ratio new / base, or 1 for equal artifacts."""
+        """Returns a lower bound of the median of new / base, or 1 for equal artifacts."""
         return lower_bound(self.ratios) if self.base else 1.0
 
     @property
@@ -107,8 +110,8 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
     """Returns the largest of `values` that lies below their distribution's median with
     `confidence`.
 
-    The k-th smallest value does so with probability 1 - P(at most k - 1 of n fair coins are heads).
-    Returns minus infinity if there are too few values for a bound.
+    The k-th smallest of n values lies below the median with probability 1 - P(at most k - 1 of n
+    fair coins are heads). Returns minus infinity if there are too few values for a bound.
     """
     ordered, count = sorted(values), len(values)
     bound, below = -math.inf, 0.0

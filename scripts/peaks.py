@@ -19,10 +19,10 @@ _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")
 
 
 class Peaks:
-    """A running program that measures peaks; it is used in a `with`.
+    """A running program that measures the machine's peak rates; leaving its `with` ends it.
 
-    `measure` adds one measurement. `typical` is the median of all: {"flops": [one thread, all
-    threads], "read": [...]}, in operations and bytes per second.
+    `measure` adds a measurement. `typical` returns the medians of all measurements: {"flops": [one
+    thread, all threads], "read": [one thread, all threads]}, in operations and bytes per second.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -52,8 +52,7 @@ class Peaks:
         self._measurements.append(self._ask("limits"))
 
     def now(self) -> dict[str, float]:
-        """Returns the rates of all threads at this moment: {"flops": ..., "read": ...}; takes 30
-        ms."""
+        """Measures the rates of all threads for 30 ms: {"flops": ..., "read": ...}."""
         return self._ask("now")
 
     def typical(self) -> dict[str, list[float]]:
@@ -76,9 +75,9 @@ class Peaks:
 class Calm:
     """Detects that other work disturbs a shared machine.
 
-    The machine is disturbed if multiply-adds or reads of all threads are below a share of the best
-    rate so far. No runtime's times are used, so it is fair to all of them. `patience` is in
-    seconds, for each call of `begin`.
+    The machine is disturbed if the rate of multiply-adds or of reads of all threads is below a
+    share (SHARES) of the best rate so far. No runtime's times are used, so the test is fair to all
+    runtimes. `patient` returns True until `patience` seconds after the last call of `begin`.
     """
 
     SHARES = MappingProxyType({"flops": 0.9, "read": 0.8})
@@ -90,7 +89,7 @@ class Calm:
         self._peaks: Peaks | None = None
 
     def begin(self, peaks: Peaks, looks: int = 10) -> None:
-        """Starts counting the patience, and measures the machine's rates `looks` times."""
+        """Starts the patience anew, and measures the machine's rates `looks` times."""
         self._peaks = peaks
         self._ends = time.monotonic() + self._patience
         for _ in range(looks):
@@ -111,8 +110,8 @@ def undisturbed(
 ) -> tuple[T, bool]:
     """Returns (result of `measured_call`, True if the machine was calm before and after it).
 
-    The call is repeated while the machine is disturbed and patience is left. Before each look at
-    the machine, it rests for `rest_seconds`.
+    The call is repeated while the machine is disturbed and patience is left. Each test of the
+    machine comes after a rest of `rest_seconds`.
     """
     while True:
         time.sleep(rest_seconds)
@@ -128,8 +127,8 @@ def undisturbed(
 class CalmTurns:
     """Runs the turns of `interleaved`, and repeats a turn during which the machine was disturbed.
 
-    `disturbed` counts the disturbed turns for which no time for repetition was left, by kind of
-    peer.
+    `disturbed` maps a kind of peer to the number of its disturbed turns that count all the same,
+    because no time was left to repeat them.
     """
 
     def __init__(self, calm: Calm) -> None:

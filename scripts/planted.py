@@ -23,7 +23,7 @@ from tcc.errors import TccError, UserError
 from tcc.ops import OPS
 from tcc.options import read_options
 
-# Faults: (row whose expression becomes wrong, row whose expression replaces it, ONNX operator).
+# Faults: (op of OPS whose expression is replaced, op whose expression replaces it, ONNX operator).
 FAULTS = (
     ("sigmoid", "tanh", "Sigmoid"), ("tanh", "erf", "Tanh"), ("relu", "abs", "Relu"),
     ("exp", "cosh", "Exp"), ("sin", "cos", "Sin"), ("cos", "sin", "Cos"),
@@ -40,7 +40,10 @@ _SEEDS = 5
 
 @contextmanager
 def planted(row: str, other: str) -> Iterator[None]:
-    """While the context is open, compiled code computes the op `other` where a model says `row`."""
+    """Plants a fault while the context is open: the op `row` gets the expression of `other`.
+
+    So code that is compiled in the context computes `other` for each node of `row`.
+    """
     right = OPS[row].expr
     object.__setattr__(OPS[row], "expr", OPS[other].expr)
     try:
@@ -50,7 +53,10 @@ def planted(row: str, other: str) -> Iterator[None]:
 
 
 def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
-    """Returns a model of `nodes` nodes in a seeded order; `operator` is in the second half."""
+    """Returns a model of `nodes` random nodes on [6, 6] arrays; `operator` is used once.
+
+    Its node has the index `nodes` * 2 // 3.
+    """
     rng = np.random.default_rng(seed)
     node_protos, values = [], ["x"]
     kinds = [operator if n == nodes * 2 // 3 else _kind(rng, operator) for n in range(nodes)]
@@ -67,7 +73,8 @@ def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
             reads.append("axes")
         attrs = {"perm": [1, 0]} if kind == "Transpose" else {}
         node_protos.append(helper.make_node(kind, reads, [out], name=f"node.{number}", **attrs))
-        if kind == "ReduceSum":  # restores the common size
+        # ReduceSum gives [6, 1]; the addition broadcasts it to [6, 6], the shape of all values.
+        if kind == "ReduceSum":
             node_protos.append(helper.make_node("Add", [out, first], [f"{out}.wide"]))
             out += ".wide"
         values.append(out)
@@ -94,8 +101,10 @@ def _kind(rng: np.random.Generator, without: str) -> str:
 
 
 def mismatch(folder: Path, row: str, other: str) -> bool:
-    """Returns True if the model in `folder`, compiled with the fault, disagrees with the
-    evaluator."""
+    """Returns True if the model in `folder`, compiled with a fault, differs from the evaluator.
+
+    The fault is that of `planted(row, other)`. `folder` also has the inputs.
+    """
     model = folder / MODEL
     names = [value.name for value in onnx.load(model).graph.input]
     inputs = {name: np.load(folder / f"input{n}.npy") for n, name in enumerate(names)}
@@ -107,15 +116,17 @@ def mismatch(folder: Path, row: str, other: str) -> bool:
 
 
 def in_a_process(folder: Path, row: str, other: str) -> bool:
-    """Returns the result of `mismatch`, run in a process of its own that is ended after a
-    minute."""
+    """Returns the result of `mismatch`, which runs in a forked process.
+
+    Returns False if the process is not done after a minute; it is then killed.
+    """
     child = os.fork()
     if child == 0:
         verdict = 2
         try:
             verdict = int(mismatch(folder, row, other))
         except (TccError, runtime.RuntimeFailure):
-            pass  # the model was refused, which is not the planted failure
+            pass  # tcc refused the model or its run: another failure than the planted one
         finally:
             os._exit(verdict)
     deadline = time.monotonic() + _SECONDS
@@ -130,10 +141,10 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
 
 
 def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
-    """Returns (reduced model of fault `number`, number of trials).
+    """Returns (reduced model for FAULTS[number], number of trials).
 
-    In some graphs the fault does not show, because both functions agree on the values or a rewrite
-    removes the operator. Then the graph of another seed is used.
+    A random graph may not show the fault, because both ops agree on its values or because a rewrite
+    removes the op. Then the graph of the next seed is tried.
     """
     row, other, operator = FAULTS[number]
     path = folder / f"planted{number}.onnx"
@@ -155,10 +166,10 @@ def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
 
 
 def planted_report(count: int, folder: Path) -> int:
-    """Reduces models for the first `count` faults and prints a line for each.
+    """Reduces a model for each of the first `count` faults and prints a line for each.
 
-    Returns 1 if more than a tenth of them still have over five nodes, else 0. A stopped run
-    continues where it was.
+    Returns 1 if fewer than nine tenths of the models are reduced to at most five nodes, else 0.
+    Trials are kept in `folder`, so a run that was stopped continues where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
     small = 0

@@ -27,18 +27,20 @@ from whole import write_whole
 
 MODELS = ("resnet50", "mobilenet_v2", "unet", "csrnet")
 HOLDS = (0.7, 1.4)
-MIN_SECONDS = 20e-6  # seconds of a launch; the time of a shorter launch is mostly overhead
+MIN_SECONDS = 20e-6  # shorter launches do not count, because most of their time is overhead
 _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
 _ROUNDS = 6
-_SECONDS = 0.04  # seconds of runs in a round
+_SECONDS = 0.04  # the time that the runs of a round take in total
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionCase:
-    """A model with symbolic sizes; `shapes` has the shapes of its inputs for each named set of
-    sizes."""
+    """A model with symbolic sizes, and the sizes at which it is timed.
+
+    `shapes` maps the name of a set of sizes ("224x224") to the shapes of all inputs by name.
+    """
 
     name: str
     source: Path
@@ -47,7 +49,10 @@ class PredictionCase:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of a launch of a kernel: measured, and predicted (None if there is no prediction)."""
+    """The measured and the predicted seconds of a launch of a kernel.
+
+    `predicted` is None if the artifact has no prediction. `sizes` names the set of sizes.
+    """
 
     case: str
     sizes: str
@@ -79,9 +84,10 @@ HEAD = (
 
 
 def operator_cases(folder: Path) -> Iterator[PredictionCase]:
-    """Yields the operators of `open_cases`.
+    """Yields a case for each operator of `open_cases` and each length of its chains.
 
-    Operators whose chains have equal length share a model, which is written to `folder`.
+    The length of a chain depends on the size. Sizes with chains of equal length share a model,
+    which is written to `folder`.
     """
     for operator in operators():
         chains: dict[int, list[int]] = {}
@@ -96,14 +102,14 @@ def operator_cases(folder: Path) -> Iterator[PredictionCase]:
 
 
 def model_case(name: str, path: Path) -> PredictionCase:
-    """Returns the case of a model of one image whose height and width are symbolic."""
+    """Returns the case of a model whose input is an image of symbolic height and width."""
     return PredictionCase(name, path, {f"{h}x{w}": {"image": (1, 3, h, w)} for h, w in _IMAGES})
 
 
 def predictions(
     case: PredictionCase, options: Options, threads: Sequence[int], folder: Path
 ) -> Iterator[Prediction]:
-    """Yields a row for each kernel at each set of sizes.
+    """Compiles a case and yields a row for each kernel, set of sizes and number of threads.
 
     Times are kept in `folder` with a hash of the artifact, and are measured again if the hash
     differs.
@@ -121,7 +127,10 @@ _Measured = dict[tuple[str, int], Sequence[StepTime]]
 def _measured(
     case: PredictionCase, artifact: Path, facts: KernelFacts, threads: Sequence[int]
 ) -> _Measured:
-    """Returns the times of the steps, at each set of sizes on each number of threads."""
+    """Maps (name of a set of sizes, number of threads) to the times of the artifact's steps.
+
+    The time of a step is the least of _ROUNDS rounds.
+    """
     times_file, digest = (
         artifact.with_suffix(".json"),
         hashlib.sha256(artifact.read_bytes()).hexdigest(),
@@ -131,7 +140,8 @@ def _measured(
     keys = {f"{sizes} {count}": (sizes, count) for sizes in case.shapes for count in threads}
     missing = {key: pair for key, pair in keys.items() if key not in times}
     best: dict[str, Sequence[StepTime]] = {}
-    for _ in range(_ROUNDS):  # keys take turns, so that a disturbance hits few rounds of each
+    # Sizes and numbers of threads take turns, so that a disturbance hits few rounds of each.
+    for _ in range(_ROUNDS):
         for key, (sizes, count) in missing.items():
             steps = _timed(artifact, facts, case.shapes[sizes], count)
             best[key] = [*map(_faster, best.get(key, steps), steps)]
@@ -144,7 +154,7 @@ def _measured(
 def _timed(
     artifact: Path, facts: KernelFacts, shapes: Mapping[str, tuple[int, ...]], threads: int
 ) -> tuple[StepTime, ...]:
-    """Returns each step's median time over the runs of a round."""
+    """Returns each step's median time over the runs of a round, on random inputs of `shapes`."""
     rng = np.random.default_rng(0)
     arrays: NamedArrays = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
 
@@ -168,7 +178,7 @@ def _rows(
 ) -> Iterator[Prediction]:
     for row in kernel_rows(facts, steps):
         if row.flops is None and row.predicted is None and not row.source:
-            continue  # this step is a function of the runtime, not a kernel
+            continue  # the step calls a function of the runtime: it is no kernel
         if row.launches and row.measured:
             predicted = None if row.predicted is None else row.predicted / row.launches
             measured = row.measured / row.launches
@@ -176,9 +186,10 @@ def _rows(
 
 
 def summary(rows: Sequence[Prediction]) -> Iterator[str]:
-    """Yields the share of kernels of at least 20 us whose prediction holds.
+    """Yields lines with the share of kernels whose prediction holds (see HOLDS).
 
-    There is a line for each number of threads, case and set of sizes, and one for all together.
+    Only launches of at least MIN_SECONDS count. For each number of threads, there is a line for
+    each case and set of sizes, and a line for all of them.
     """
     counted_rows = [row for row in rows if row.measured >= MIN_SECONDS]
     for count in sorted({row.threads for row in counted_rows}):

@@ -40,8 +40,8 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
 from tcc.variants import optimise, variant_backends
 
-# Factors on the sizes of tiles, of blocks of streaming loops, and of rows of register blocks. Rows
-# only shrink, because registers are few.
+# Factors by which variants of a schedule multiply the sizes of tiles, of blocks of the streaming
+# loop, and of rows of register blocks. Rows only shrink, because there are few registers.
 UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 
@@ -54,7 +54,7 @@ class KernelBuffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleCandidate:
-    """A schedule of a kernel, and its tile program."""
+    """A schedule of a kernel, with the group of nests that it schedules, and its tile program."""
 
     group: TileGroup
     schedule: Schedule
@@ -77,7 +77,7 @@ class ScheduleCandidate:
 class ModelKernel:
     """A kernel of a model, with the number of its launches in a run.
 
-    A loop with a data-dependent number of iterations counts once.
+    A loop counts with its number of iterations, or once if that number depends on data.
     """
 
     name: str
@@ -88,7 +88,7 @@ class ModelKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A model as it would be compiled, without the generated code."""
+    """A model after all steps of a compile but the last, which generates code."""
 
     backend: CpuBackend
     lowered: Lowered
@@ -126,7 +126,8 @@ def planned(model: Path, options: Options) -> Planned:
 
 
 def _recorded_keys(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
-    """Returns a map from bound to key, which fills as the planner plans kernels from now on."""
+    """Returns a map from `Bound` to `KernelKey`; it gets an entry for each kernel that `backend`
+    plans from now on."""
     keys: dict[Bound, KernelKey] = {}
     planner, plan = backend.planner, backend.planner.plan
 
@@ -142,7 +143,7 @@ def _recorded_keys(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
 
 
 def launches(lowered: Lowered) -> Counter[int]:
-    """Returns how often a run launches each kernel."""
+    """Maps the index of a kernel to the number of its launches in a run."""
     registers, counts = constant_registers(lowered.program), Counter[int]()
 
     def count(body: Sequence[Instr], times: int) -> None:
@@ -161,10 +162,10 @@ def launches(lowered: Lowered) -> Counter[int]:
 
 
 def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
-    """Returns all schedules of a kernel: variants around each combination of the compiler's knobs.
+    """Returns all schedules of a kernel to draw from.
 
-    Variants differ in tiles, blocks, orders of tiles and prefetches. Equal kernels have their
-    schedules in the same order.
+    For each combination of the compiler's knobs, these are the schedule with those knobs and its
+    variants (see `around`). Equal kernels have their schedules in the same order.
     """
     plain, _ = structure.with_knobs(Knobs())
     knobs = knobs_of(plain)
@@ -181,8 +182,9 @@ def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
 def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
     """Yields `schedule` itself, then its variants.
 
-    They have other tiles, blocks of streaming loops, rows of register blocks and orders of tiles,
-    or no prefetches. The vector loops stay, because constants are packed for them.
+    A variant has other sizes of tiles, of the streaming loop's blocks or of rows of register
+    blocks, another order of tiles, or no prefetches. All have the same vector loops, because
+    constants are packed for these.
     """
     counts = {v.name: trips(v) for v in group.common}
     vectors = {nest.vector for nest in schedule.nests}
@@ -200,8 +202,10 @@ def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
-    """Returns the nests themselves, then variants with fewer rows in register blocks, or no
-    prefetches."""
+    """Returns the schedule's nests, then variants of all of them.
+
+    The nests of a variant have fewer rows in their register blocks, no prefetches, or both.
+    """
     variants = []
     for scale, prefetch in product(ROWS, (True, False)):
         nests = []
@@ -224,7 +228,11 @@ def _scaled(size: int, limit: int, scales: Sequence[float]) -> list[int]:
 def _orders(
     parallel: Sequence[str], counts: Mapping[str, int], units: Mapping[str, int]
 ) -> Iterator[tuple[str, ...]]:
-    """Yields orders of the loops that have several tiles; other loops keep their places."""
+    """Yields orders of the loops `parallel`: those with several tiles are permuted.
+
+    The remaining loops keep their positions. `counts` has the trip counts of loops, and `units` the
+    sizes of their tiles.
+    """
     several = [n for n in parallel if ceil(counts[n] / units.get(n, 1)) > 1]
     for order in permutations(several):
         remaining = iter(order)
@@ -233,9 +241,10 @@ def _orders(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A kernel's chosen schedule, followed by schedules that were drawn at random from `size`.
+    """Schedules of a kernel: first the one that a compile chooses, then random ones.
 
-    `refused` counts drawn schedules that could not be lowered.
+    `size` is the number of schedules in the kernel's `space`. `refused` is the number of drawn
+    schedules that could not be lowered.
     """
 
     candidates: tuple[ScheduleCandidate, ...]
@@ -244,9 +253,9 @@ class Sample:
 
 
 def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample:
-    """Returns the chosen schedule of a kernel and up to `count` others.
+    """Returns the chosen schedule of a kernel and up to `count` random ones.
 
-    No two of them have the same tile program.
+    No two of these schedules have the same tile program.
     """
     schedules = space(Structure(kernel.key, model.backend.planner.core))
     drawn = Random(f"{seed} {kernel.name}").sample(schedules, min(count, len(schedules)))

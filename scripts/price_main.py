@@ -34,7 +34,10 @@ def say(text: str) -> None:
 
 
 class ModelPrices:
-    """The prices of a model's kernels, by the number of threads as text."""
+    """Prices kernels of a model on several numbers of threads.
+
+    `of` returns a map from the number of threads, as text, to the price of a schedule.
+    """
 
     def __init__(self, model: Planned, threads: Sequence[int]) -> None:
         machine, pairs = model.backend.machine, model.backend.target.profile.multiplies_pairs
@@ -47,7 +50,10 @@ class ModelPrices:
 
 
 class Clock:
-    """Times kernels, and keeps the times in `TIMES_FOLDER`; `stack` closes its resources."""
+    """Times kernels on each number of `threads`, and keeps the times in TIMES_FOLDER.
+
+    Temporary files and processes end with `stack`.
+    """
 
     def __init__(
         self, arguments: argparse.Namespace, threads: Sequence[int], stack: ExitStack
@@ -58,8 +64,10 @@ class Clock:
         self._peaks: Peaks | None = None
 
     def times(self, code: KernelCode, processor: str) -> dict[str, Rounds]:
-        """Returns the rounds by the number of threads as text; they are stored ones, or measured
-        now."""
+        """Returns the rounds of a kernel by the number of threads as text.
+
+        They are read from a file if the same code was timed on the same `processor` before.
+        """
         key_text = repr((code.digest, processor, self._threads, self._effort))
         times_file = TIMES_FOLDER / f"{hashlib.sha256(key_text.encode()).hexdigest()[:32]}.json"
         if times_file.is_file() and not self._again:
@@ -70,7 +78,7 @@ class Clock:
         return measured
 
     def _begin(self) -> Path:
-        """Starts counting the patience; returns a folder for the files of a kernel."""
+        """Starts the patience anew; returns a folder for the files of kernels."""
         if self._folder is None or self._peaks is None:
             self._folder = self._stack.enter_context(temporary_folder("tcc-price-"))
             peaks = Peaks(self._folder, max(self._threads))
@@ -82,7 +90,10 @@ class Clock:
 
 
 def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the results of a model; raises TccError if it cannot be compiled."""
+    """Prices and times the kernels of a model; returns the results as JSON.
+
+    Raises TccError if the model cannot be compiled.
+    """
     option_texts = {"precision": arguments.precision, "machine": arguments.machine}
     options = read_options({name: value for name, value in option_texts.items() if value})
     threads = sorted({1, arguments.threads})
@@ -131,7 +142,7 @@ def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 def kernels_to_time(
     model: Planned, prices: ModelPrices, arguments: argparse.Namespace
 ) -> tuple[list[ModelKernel], dict[str, str]]:
-    """Returns (kernels to time, reasons why others are left out)."""
+    """Returns (kernels to time, map from the names of all remaining kernels to the reasons)."""
     parts = [part for part in arguments.only.split(",") if part]
     prices_by_kernel = {
         k: k.launches * prices.of(k.bound.group, k.bound.schedule)[str(arguments.threads)].seconds
@@ -153,14 +164,14 @@ def kernels_to_time(
 
 
 def model_files(names: Sequence[str]) -> Iterator[Path]:
-    """Yields the given files, or files of the manifest's models, which are built if needed.
+    """Yields the ONNX file of each of `names`, which are files or models of the manifest.
 
-    Without names, it yields the files of the complete manifest.
+    Models are built if needed. Without names, yields the files of all models of the manifest.
     """
     if names and all(name.endswith(_FILES) for name in names):
         yield from map(Path, names)
         return
-    from models.build import DEFAULT_OUT, build  # only these need torch
+    from models.build import DEFAULT_OUT, build  # imported here, because only this needs torch
     from models.manifest import manifest
 
     for name in names or manifest():

@@ -14,8 +14,8 @@ import numpy as np
 from bench_table import aligned
 from numpy.typing import NDArray
 
-# A price holds if (time / price) lies in HOLDS. GOAL_HOLD is the goal for the share of such
-# kernels, and GOAL_RANK the goal for the rank correlation.
+# The price of a kernel holds if time / price is between the numbers of HOLDS. GOAL_HOLD is the goal
+# for the share of kernels whose price holds, and GOAL_RANK the goal for the rank correlation.
 HOLDS = (0.8, 1.25)
 GOAL_HOLD, GOAL_RANK = 0.9, 0.6
 MIN_PAIRS = 3  # a rank correlation needs at least this many schedules
@@ -39,9 +39,9 @@ def ranks(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Returns the rank correlation.
+    """Returns Spearman's rank correlation of `a` and `b`.
 
-    Returns None for fewer than `MIN_PAIRS` pairs, and if all values of `a` or `b` are equal.
+    Returns None for fewer than MIN_PAIRS pairs, and if all values of `a` or of `b` are equal.
     """
     x, y = ranks(a), ranks(b)
     if len(x) < MIN_PAIRS or not x.std() or not y.std():
@@ -50,11 +50,11 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def kernel_figures(kernel: Mapping[str, Any], threads: str) -> dict[str, Any]:
-    """Returns the figures of a kernel.
+    """Returns the figures of a kernel on `threads` threads, a number as text.
 
-    `ratio` is time over price of the chosen schedule. `regret` is its time over the best time, and
-    `first_regret` the time of the schedule with the least price over the best time. `rank` is the
-    rank correlation (None if unknown).
+    "ratio" is the chosen schedule's time over its price. "regret" is the chosen schedule's time
+    over the best time, and "first_regret" the time of the schedule with the least price over the
+    best time. "rank" is the rank correlation of prices and times (None: too few schedules).
     """
     prices, seconds = kernel["prices"][threads], kernel["seconds"][threads]
     best = min(seconds)
@@ -68,10 +68,11 @@ def kernel_figures(kernel: Mapping[str, Any], threads: str) -> dict[str, Any]:
 
 
 def model_figures(kernels: Sequence[Mapping[str, Any]], threads: str) -> dict[str, Any]:
-    """Returns the figures of a model over its kernels, each counted once.
+    """Returns the figures of a model on `threads` threads; each kernel counts once.
 
-    They are medians, the share of kernels whose price holds, the `seconds` of all launches, and
-    `best_seconds`: the same with the best schedules.
+    They are the medians of the kernels' figures, the least and the largest ratio, "hold" (share of
+    kernels whose price holds), "seconds" (all launches of a run), and "best_seconds" (the same with
+    the best measured schedule of each kernel).
     """
     figures = [k["figures"][threads] for k in kernels]
     rank_values = [f["rank"] for f in figures if f["rank"] is not None]
@@ -102,7 +103,7 @@ def completed(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the figures of all kernels of several models, by the number of threads as text."""
+    """Maps each number of threads (as text) to the figures of all kernels of several models."""
     kernels = [kernel for result in results for kernel in result["kernels"]]
     threads = list(results[0]["figures"]) if kernels else []
     return {n: model_figures(kernels, n) for n in threads}

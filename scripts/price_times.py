@@ -27,15 +27,17 @@ from tcc.backends.cpu.compile import compile_kernels
 from tcc.target import Target
 
 SOURCE = ROOT / "scripts" / "price_check.c"
-# All copies of constants together take at most this many bytes, or four times the last cache if
-# that is more: a cache keeps a part of what is read in turns. (Measured on Zen 4: with copies of 64
-# MiB and a cache of 32 MiB, constants came at 50 GB/s; memory gives 34.)
+# A launch reads the next copy of the constants, so that caches hold as few of them as in a run of
+# the model. All copies take at most MIN_ROTATED bytes, or four times the last cache if that is
+# more. With fewer bytes, the cache would keep a part of each copy: with copies of 64 MiB and a
+# cache of 32 MiB on Zen 4, constants were read at 50 GB/s, where memory gives 34.
 MIN_ROTATED, MAX_SETS = 64 << 20, 1 << 14
 MIN_LAUNCHES, MAX_LAUNCHES = 3, 1000  # launches of a schedule in a round
-_PAGE, _STAGGER = 4096, 64 * 67  # bytes; buffers begin at different places in a page
+_PAGE, _STAGGER = 4096, 64 * 67  # bytes; the stagger starts each buffer at another offset in a page
 
-# The bytes of an element of about 0.001, with which no arithmetic is slow. All other types are
-# zero, because indices must be.
+# The bytes of an element with which buffers of a type are filled. Floats get about 0.001, which
+# causes no denormals: arithmetic on these is slow. Buffers of all other types are filled with
+# zeros, because an integer may be an index, and zero is always in range.
 _FILLS = MappingProxyType(
     {
         "f32": np.float32(1e-3).tobytes(),
@@ -48,7 +50,7 @@ _FILLS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The effort of a measurement: its rounds, and the seconds of a schedule in a round."""
+    """The effort of a measurement: its number of rounds, and a schedule's seconds in a round."""
 
     rounds: int
     seconds: float
@@ -56,14 +58,20 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The seconds of a launch of every schedule, by round; `calm` says which rounds were calm."""
+    """The times of a kernel's schedules.
+
+    `seconds[round][n]` is the time of a launch of schedule number n. `calm[round]` is True if no
+    other work disturbed the machine in that round.
+    """
 
     seconds: list[list[float]]
     calm: list[bool]
 
     def medians(self) -> list[float]:
-        """Returns the median of every schedule over the calm rounds, or over all if none was
-        calm."""
+        """Returns the median time of each schedule over the calm rounds.
+
+        If no round was calm, all rounds count.
+        """
         calm_rounds = [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm]
         return [
             statistics.median(schedule_seconds)
@@ -86,7 +94,8 @@ class _Work(ctypes.Structure):
 class KernelCode:
     """The native code of a kernel's schedules, and the sizes of their buffers.
 
-    `weights` is the number of bytes of all the model's constants.
+    `weights` is the number of bytes of the model's constants: a run of the model reads so many
+    bytes between two launches, so copies of the kernel's constants need not take more.
     """
 
     def __init__(
@@ -102,7 +111,7 @@ class KernelCode:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of everything on which times depend, except the machine."""
+        """Returns a hash of the code and the buffers, on which times depend."""
         measured_state = repr((self.units, self.buffers, self.rotated)).encode()
         hasher = hashlib.sha256(SOURCE.read_bytes() + measured_state)
         for data in self.objects:
@@ -133,8 +142,11 @@ class Schedules:
         return result
 
     def _round(self, effort: Effort, threads: int, number: int) -> list[float]:
-        """Returns each schedule's median; every other round runs backwards, so that neighbours
-        change."""
+        """Returns the median time of each schedule in round `number`.
+
+        Every other round takes the schedules in reverse order, so that no schedule always follows
+        the same one.
+        """
         order = range(len(self._entries))
         medians = {
             n: self.turn(n, threads, effort.seconds) for n in (order if number % 2 else order[::-1])
@@ -142,7 +154,7 @@ class Schedules:
         return [medians[n] for n in order]
 
     def turn(self, number: int, threads: int, seconds: float) -> float:
-        """Returns the median seconds of a launch of one schedule, over about `seconds` seconds."""
+        """Launches schedule `number` for about `seconds`; returns the median time of a launch."""
         if len(self._scratch) < threads * self._stride + _PAGE:
             self._scratch = bytearray(threads * self._stride + _PAGE)
         scratch = ctypes.addressof(ctypes.c_char.from_buffer(self._scratch))
@@ -162,9 +174,9 @@ class Schedules:
 class KernelMemory:
     """Memory for the buffers of a kernel, on huge pages where the system grants them.
 
-    `table` has a row of addresses for each copy of the constants. All copies take about `rotated`
-    bytes. When a copy is used again, caches hold as much of it as in a run of the model. If
-    schedules pack constants differently, each place fits the largest of them.
+    There are several copies of the constants, which take about `rotated` bytes in total; launches
+    use them in turn. Operands and results have one copy. `table[copy, n]` is the address of buffer
+    number n. Schedules may pack constants differently; a buffer has room for the largest form.
     """
 
     def __init__(self, buffers: Sequence[Sequence[KernelBuffer]], rotated: int) -> None:
@@ -201,8 +213,10 @@ class KernelMemory:
 
 
 def _linked(objects: Sequence[bytes], folder: Path) -> Path:
-    """Links kernels and the runtime's threads to a library in the new `folder`; returns its
-    path."""
+    """Creates `folder` and links the kernels with the runtime to a library there.
+
+    Returns the library's path.
+    """
     folder.mkdir()
     names = [f"object{n}.o" for n in range(len(objects))]
     for name, data in zip(names, objects, strict=True):

@@ -11,9 +11,9 @@ def processor_line(target: Target) -> str:
 
 
 def lacks(target: Target) -> str:
-    """Returns, by LLVM's names, the instruction sets that this CPU lacks.
+    """Returns LLVM's names of the instruction sets that the CPU lacks, or "nothing".
 
-    They are sets that code for its architecture may use.
+    Only sets count that tcc can use on CPUs of this architecture.
     """
     isa = ARCHITECTURES[target.profile.arch].isa
     missing = (row.name for row in isa if row.name not in target.profile.features)

@@ -22,19 +22,23 @@ from tcc.frontends.onnx.pieces import PieceModel
 
 Array = np.ndarray
 MODEL = "model.onnx"
-_LIKE_SIZES = 64  # the most elements of an integer vector that becomes a constant
+# An integer vector of at most this many elements is taken for a list of sizes or axes, and becomes
+# a constant of the reduced model.
+_LIKE_SIZES = 64
 
 
 @dataclass(frozen=True)
 class ReductionCandidate:
-    """A model and the arrays of its inputs."""
+    """A model that may still fail, and the arrays of its inputs."""
 
     proto: onnx.ModelProto
     arrays: Mapping[str, Array]
 
     def save(self, folder: Path) -> list[str]:
-        """Writes `model.onnx` and a file for each input; returns the arguments that name the
-        inputs."""
+        """Writes `model.onnx` and a file for each input into `folder`.
+
+        Returns the arguments `--input NAME=@FILE` of tcc's commands, which inputs.json has too.
+        """
         onnx.save(self.proto, folder / MODEL)
         words = []
         for number, name in enumerate(value.name for value in self.proto.graph.input):
@@ -45,7 +49,7 @@ class ReductionCandidate:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of everything on which a check may depend."""
+        """Returns a hash of the model and of the arrays."""
         hasher = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
         for name in sorted(self.arrays):
             hasher.update(name.encode() + _storable(self.arrays[name]).tobytes())
@@ -53,10 +57,11 @@ class ReductionCandidate:
 
 
 class Trials:
-    """Calls `fails(folder)` for candidates, each written to a folder, and remembers the answers.
+    """Tries candidates and remembers the answers.
 
-    They are kept in the file `memory`, so that a stopped reduction continues where it was. Answers
-    to another `question` do not count.
+    `fails(folder)` returns True if the candidate in `folder` fails. Answers are kept in the file
+    `memory`, so that a reduction that was stopped continues where it was. `question` describes the
+    check: answers to another question are not used.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class Trials:
         self.count = 0
 
     def fail(self, candidate: ReductionCandidate) -> bool:
-        """Returns True if the candidate still fails."""
+        """Returns True if the candidate fails, from memory if it was tried before."""
         digest = hashlib.sha256(f"{self._question} {candidate.digest}".encode()).hexdigest()
         if digest not in self._verdicts:
             self.count += 1
@@ -90,9 +95,9 @@ class Trials:
 
 
 def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> ReductionCandidate:
-    """Returns the smallest model found that fails as `model` does with `inputs`.
+    """Reduces `model`, which fails with `inputs`; returns the smallest candidate that still fails.
 
-    Raises UserError if the complete model, rebuilt from its nodes, does not fail.
+    Raises UserError if the model, rebuilt from all its nodes, does not fail.
     """
     source = PieceModel(model, {name: array.shape for name, array in inputs.items()})
     values = {**recorded(model, source, inputs), **inputs}
@@ -114,7 +119,11 @@ def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> Re
 
 
 class Pieces:
-    """Makes models from sets of a model's nodes."""
+    """Builds models from subsets of a model's nodes.
+
+    `values` has recorded arrays by name. Values that a subset reads but does not compute become
+    inputs or constants with these arrays.
+    """
 
     def __init__(
         self, source: PieceModel, values: Mapping[str, Array], inputs: frozenset[str]
@@ -129,9 +138,10 @@ class Pieces:
     def candidate(
         self, numbers: Sequence[int], outputs: Sequence[str] | None = None
     ) -> ReductionCandidate | None:
-        """Returns the model of these nodes, or None if it would need a value that was not recorded.
+        """Returns the model of the nodes with the indices `numbers`.
 
-        Without `outputs`, its outputs are the values that none of its nodes reads.
+        Without `outputs`, its outputs are the values that none of its nodes reads. Returns None if
+        it has no outputs, or if it needs a value that was not recorded.
         """
         layers = [self._source.layers[number] for number in numbers]
         read_names = {name for layer in layers for name in layer.reads}
@@ -149,10 +159,10 @@ class Pieces:
 
 
 def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Returns every value that has an array, from ONNX Runtime or else the reference evaluator.
+    """Returns the arrays of all intermediate values of a run, by name.
 
-    If neither of them runs the model, it returns ones for the values whose sizes are known without
-    a run.
+    ONNX Runtime runs the model, or else the reference evaluator. If both fail, values whose sizes
+    are known without a run get arrays of ones, and all other values are missing.
     """
     outputs = [name for layer in source.layers for name in layer.writes if source.seen(name)]
     with TemporaryDirectory(prefix="tcc-reduce-") as folder:
@@ -162,7 +172,7 @@ def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Ma
             with Peer("ort-plain", path, inputs, 1) as peer:
                 return peer.outputs()
         except TccError:
-            pass  # the evaluator may still be able to run it
+            pass  # the reference evaluator is tried next
         try:
             return evaluate_model(path, inputs)
         except TccError:
@@ -171,10 +181,10 @@ def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Ma
 
 
 def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Returns a part of `items` that fails and from which nothing more can be left out.
+    """Returns a minimal part of `items` that fails; `items` itself must fail.
 
-    This holds for each half, quarter, ... and each single item (Zeller's ddmin). `items` itself
-    must fail.
+    Minimal means that it no longer fails without any single one of its items. The algorithm is
+    Zeller's ddmin: it tries to drop halves, then quarters, ..., then single items.
     """
     remaining, count = list(items), 2
     while len(remaining) > 1:
@@ -201,10 +211,8 @@ def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> lis
 
 
 def simplified(candidate: ReductionCandidate, trials: Trials) -> ReductionCandidate:
-    """Returns the candidate without parts that the failure does not need.
-
-    These are outputs, optional inputs, attributes and sizes.
-    """
+    """Returns a candidate that still fails, with fewer outputs, operands and attributes, and with
+    smaller sizes."""
     for step in (_fewer_outputs, _fewer_operands, _fewer_attributes, _smaller):
         shrunk = True
         while shrunk:
@@ -225,9 +233,9 @@ def _fewer_outputs(candidate: ReductionCandidate) -> Iterator[ReductionCandidate
 
 
 def _fewer_operands(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
-    """Yields candidates without the last input of a node.
+    """Yields, for each node, a candidate in which it lacks its last operand.
 
-    The checker refuses a candidate if that input is not optional.
+    A candidate is invalid (see `_valid`) if that operand is not optional.
     """
     for number, node in enumerate(candidate.proto.graph.node):
         if len(node.input) > 1:
@@ -245,10 +253,10 @@ def _fewer_attributes(candidate: ReductionCandidate) -> Iterator[ReductionCandid
 
 
 def _smaller(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
-    """Yields smaller candidates.
+    """Yields candidates with smaller arrays.
 
-    First, all dims of one size are cut to another size: in inputs, weights and lists of sizes. Then
-    one axis of one array is cut.
+    First, all axes of equal size are cut to a smaller size together, in all inputs and weights;
+    lists of sizes change accordingly. Then single axes of single arrays are cut.
     """
     arrays = dict(candidate.arrays)
     for tensor in candidate.proto.graph.initializer:
@@ -287,7 +295,7 @@ def _sliced(array: Array, size: int, less: int) -> Array:
 
 
 def _without_unread(candidate: ReductionCandidate) -> ReductionCandidate:
-    """Returns the candidate without inputs and weights that nothing reads any more."""
+    """Removes inputs and weights that nothing reads from the candidate's model, and returns it."""
     graph = candidate.proto.graph
     read_names = {name for node in graph.node for name in node.input}
     read_names.update(value.name for value in graph.output)
@@ -318,7 +326,10 @@ def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _storable(array: Array) -> Array:
-    """Returns strings as NumPy's own type, whose files need no pickle."""
+    """Returns an array of Python strings as one of NumPy's type `str`, which needs no pickle.
+
+    Returns any other array unchanged.
+    """
     return array.astype(str) if array.dtype == object else array
 
 

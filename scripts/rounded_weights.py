@@ -27,8 +27,11 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def rounded(weights: Array, axis: int, bits: int) -> Array:
-    """Returns `weights` (f32) rounded to `bits`-bit levels times scales; `axis` is the summed
-    axis."""
+    """Returns `weights` (f32), quantised to `bits` (8 or 4) bits and dequantised.
+
+    A weight becomes an integer level times a bf16 scale. A scale belongs to 32 or 16 neighbours
+    along `axis`, which the contraction sums over, or to all if neither number divides the axis.
+    """
     rows = np.moveaxis(weights.astype(np.float64), axis, -1)
     length = rows.shape[-1]
     group = next((size for size in (32, 16) if length % size == 0), length)
@@ -45,7 +48,7 @@ def rounded(weights: Array, axis: int, bits: int) -> Array:
 
 
 def _bf16_outwards(values: Array) -> Array:
-    """Returns for each value the nearest bf16 that is not closer to zero."""
+    """Returns the values rounded to bf16 away from zero."""
     truncated = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     next_value = ((values.view(np.uint32) & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(
         np.float32
@@ -54,11 +57,11 @@ def _bf16_outwards(values: Array) -> Array:
 
 
 def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Gives the contractions of `model` the rounded weights that an artifact has.
+    """Replaces the weights of contractions in `model` by the rounded weights of an artifact.
 
-    `listed` is the entry "rounded" of its manifest. Other uses of a weight, such as the rows of a
-    table, keep the exact weight. Raises ValueError if an entry does not belong to a contraction of
-    the model.
+    `listed` is the entry "rounded" of the artifact's manifest. Other readers of a weight, such as a
+    Gather of its rows, keep the exact weight. Raises ValueError for an entry whose weight no
+    contraction reads.
     """
     types = _types(listed)
     constants = _constants(model.graph)
@@ -83,7 +86,10 @@ def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, An
 
 
 def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the type of each constant."""
+    """Maps each rounded constant of the manifest's entries to its type: "int8" or "int4".
+
+    Raises ValueError for an entry without constants, and for a constant with two types.
+    """
     types: dict[str, str] = {}
     for entry in listed:
         if entry["type"] not in _BITS or not entry["weights"]:
@@ -95,7 +101,10 @@ def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _summed_operands(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
-    """Yields (operand, axis that is summed) for the operands of a contraction."""
+    """Yields (position of an operand, its summed axis) for the operands of a contraction.
+
+    Yields nothing for other operators.
+    """
     flags = {item.name: item.i for item in node.attribute}
     if node.op_type == "MatMul":
         yield from ((0, -1), (1, -2))
@@ -107,10 +116,7 @@ def _summed_operands(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
-    """Returns the constant matrices and their transposes, by name:
-
-    (name of the constant, elements).
-    """
+    """Maps the names of constant matrices and of their transposes to (constant's name, array)."""
     constants = {
         tensor.name: (tensor.name, numpy_helper.to_array(tensor))
         for tensor in graph.initializer
@@ -125,8 +131,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Removes constants that only exact weights needed, so that the copy is no larger than the
-    model."""
+    """Removes constants that nothing reads: exact weights whose readers all read rounded ones."""
     read_names = {name for node in graph.node for name in node.input}
     read_names.update(value.name for value in graph.output)
     for number in reversed(range(len(graph.initializer))):

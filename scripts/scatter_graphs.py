@@ -32,11 +32,12 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 @dataclass(frozen=True, slots=True)
 class ScatterGraph:
-    """A graph in which `updates` rows of `width` elements go to `rows` rows of the result.
+    """A graph that scatters `updates` rows of `width` elements into an array of `rows` rows.
 
-    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND),
+    `form` is "bag" (the updates are rows of a table, read by a Gather), "nd" (ScatterND),
     "elements" (ScatterElements along axis 0) or "lines" (ScatterElements along axis 1). `draw`
-    names the distribution of indices, as in `subgraph.writer.ValueDraw`.
+    names the distribution of the target rows, as in `subgraph.writer.ValueDraw`. `reduction`
+    combines updates with the same target.
     """
 
     form: str
@@ -89,7 +90,10 @@ class ScatterGraph:
                                              draw=ValueDraw("below", 50_000)))  # fmt: skip
 
     def expected(self, feed: Arrays) -> np.ndarray:
-        """Returns the result in float64 or int64; updates are combined one after another."""
+        """Returns the graph's result as NumPy computes it in float64 or int64, for inputs `feed`.
+
+        The updates are combined one after another.
+        """
         graph = self.graph()
         start = graph.constants["c0"]
         y = start.astype(np.int64 if start.dtype.kind == "i" else np.float64)
@@ -142,8 +146,8 @@ SCATTERS: tuple[ScatterGraph, ...] = (
 class ScatterRow:
     """A timed graph.
 
-    `tcc` and `ort` are the seconds of both runtimes. `ratio` is the median of the rounds' ratios,
-    and `best` the ratio of the best rounds.
+    `tcc` and `ort` are the median seconds of both runtimes. `ratio` is the median over rounds of
+    ONNX Runtime's time over tcc's, and `best` the same ratio of the best rounds.
     """
 
     name: str
@@ -160,7 +164,7 @@ class ScatterRow:
 
 
 class Differs(Exception):
-    """Raised for a result that is not the expected one."""
+    """Raised if tcc's result of a graph differs from NumPy's."""
 
 
 def measure(scatter: ScatterGraph, folder: Path, plan: PairSettings) -> ScatterRow:
@@ -213,7 +217,7 @@ def _head() -> str:
 
 
 def _rows(scatters: Iterable[ScatterGraph], plan: PairSettings) -> tuple[list[ScatterRow], bool]:
-    """Times and prints the graphs; returns (their rows, True if results of a graph differ)."""
+    """Times and prints the graphs; returns (their rows, True if any result is wrong)."""
     rows: list[ScatterRow] = []
     differs = False
     for scatter in scatters:

@@ -21,7 +21,8 @@ STRACE = (
 )  # fmt: skip
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>|\()(.*)")
 _MAKES = ("clone", "clone3", "fork", "vfork")
-# System calls that open, run or change a file; others only test if a file exists.
+# System calls that open, run or change a file. The remaining calls that strace reports only test
+# if a file exists, so they do not count.
 _TOUCHES = re.compile(
     "open|openat|openat2|creat|execve|execveat|unlink|unlinkat|rename|renameat|renameat2|mkdir|"
     "mkdirat|rmdir|link|linkat|symlink|symlinkat|truncate|chmod|fchmodat|chown|fchownat|mknodat"
@@ -33,9 +34,10 @@ _MODULES = tuple(
 
 
 def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
-    """Returns for each case the generalised paths that its processes opened.
+    """Maps each case to the paths that its processes opened, from the output of strace.
 
-    The cases are the folders in `folder`.
+    A case is a folder in `folder`. Paths are generalised: parts that differ between runs, such as
+    process ids and temporary names, are replaced, and files below the case have one common name.
     """
     owners, lines = (
         _cases_of_processes(trace, folder),
@@ -55,7 +57,7 @@ def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
 
 
 def run_traced(trace: Path, command: Sequence[str]) -> int:
-    """Runs a command under strace, and returns its exit code."""
+    """Runs a command under strace, whose output goes to `trace`; returns the exit code."""
     return subprocess.run([*STRACE, "-o", str(trace), *command], check=False).returncode
 
 
@@ -65,9 +67,10 @@ def _parts(line: str) -> tuple[str, str, str]:
 
 
 def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
-    """Maps each process to its case.
+    """Maps each process id to the case in whose folder the process, or its ancestor, works.
 
-    A child's first calls may come before the call that created it.
+    The whole trace is read first, because a child's first calls may come before the call that
+    created the child.
     """
     parents: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -88,10 +91,10 @@ def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
 
 
 def _paths(arguments: str) -> Iterator[str]:
-    """Yields the paths of a system call.
+    """Yields the paths in a system call's arguments, as strace prints them.
 
-    A relative path is joined to its open folder. A file that was opened through a descriptor's
-    number is given by its own path.
+    A path relative to an open folder is joined to it. For a path /proc/self/fd/N, the path of the
+    opened file is yielded.
     """
     opened = re.search(r" = \d+<([^>]*)>$", arguments)
     for folder, path in _PATH.findall(arguments):

@@ -1,6 +1,6 @@
-"""The user's cache.
+"""The folder in which tcc caches compiled files for a user.
 
-Its files become part of compiled programs, so nobody but the user may be able to write them.
+The files become part of compiled programs, so nobody but the user may be able to write them.
 """
 
 import grp
@@ -67,7 +67,8 @@ def check_own(paths: Iterable[Path]) -> None:
 
 def _trusted() -> set[int]:
     owners = {0, os.geteuid()}
-    # In a user namespace, root of the host may appear as the overflow user.
+    # In a user namespace, the kernel shows unmapped owners, such as the host's root, as the
+    # overflow user. So the overflow user is trusted too, except in the initial namespace.
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
         owners.add(int(Path("/proc/sys/fs/overflowuid").read_text()))
     return owners
@@ -85,10 +86,10 @@ def _others_write(status: os.stat_result) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """True if the group has no other members.
+    """True if the group gives access to nobody but the user and root.
 
-    It is the group of root, or a group with the user's name and no other member, as many systems
-    have for each user.
+    Two groups count: the group of root (number 0), and the user's primary group if it has the
+    user's name and no other member. Many systems create such a group for each user.
     """
     with suppress(KeyError):
         user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)

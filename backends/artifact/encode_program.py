@@ -38,14 +38,16 @@ from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
 VERSION = 9
-COLLECTIVES = 10  # the format's version for programs that need a comm
-GROUPS = 11  # the format's version for programs with groups of ranks
+# The format's version of programs with collectives; older runtimes must refuse them.
+COLLECTIVES = 10
+# The format's version of programs whose collectives run in groups of ranks.
+GROUPS = 11
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
-# Instructions of one class have the same fields; the class alone does not say what they mean.
+# Maps the code of an instruction to its row, which lists the fields to decode.
 _BY_CODE = {CODES[row.node]: row for row in INSTRUCTIONS}
-_LIST = 3 << 8 | 64  # the ports' texts say what the lists hold
+_LIST = 3 << 8 | 64  # the type code of lists; a port's text gives the type of their elements
 _DTYPES = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
@@ -98,7 +100,10 @@ class _Writer(WordWriter):
         self.body(program.body)
 
     def place(self, place: Place) -> None:
-        """Writes the code of a place and two numbers; a number that the place lacks is 0."""
+        """Writes a buffer's place as three words: the code of its class and two fields.
+
+        A field that the class lacks is 0.
+        """
         numbers = [getattr(place, field.name) for field in row_of(place).fields]
         self.put(PLACE_CODES[type(place)], *numbers, *(0 for _ in range(2 - len(numbers))))
 

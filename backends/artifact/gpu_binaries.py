@@ -10,7 +10,7 @@ from tcc.ir.types import DTYPES
 
 MAGIC = 0x01474D4943435474
 VERSION = 3
-# Each image starts at a multiple of this many bytes; so do the blob and the table itself.
+# The alignment in bytes of the table, of its section of images, and of each image.
 ALIGNMENT = 64
 _HOST_CALLS = 1
 
@@ -31,12 +31,12 @@ class BinaryKind(Enum):
 
 
 class Param(Enum):
-    """Kinds of kernel parameters; a parameter that the launch does not fill is a null pointer."""
+    """Kinds of kernel parameters, which say where the launch gets the parameter's value."""
 
-    POINTER = 0  # the launch's next buffer
+    POINTER = 0  # the address of the launch's next buffer
     INT64 = 1  # the launch's next integer
-    NULL = 2
-    TENSOR_MAP = 3  # the kernel's next tensor map; it names a buffer of the launch
+    NULL = 2  # a null pointer
+    TENSOR_MAP = 3  # the kernel's next tensor map, made for one of the launch's buffers
 
 
 # `_MAP_TYPES` has CUDA's numbers of element types. `SWIZZLES[n]` is the width in bytes of the

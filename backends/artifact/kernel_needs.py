@@ -75,10 +75,11 @@ def _needs(kernel: TileKernel) -> list[int]:
 
 
 def _at_least(size: Index, sizes: Vars) -> Index:
-    """Returns a lower bound of a size in bytes, as a formula over `sizes` alone.
+    """Returns a lower bound of an extent or of a size in bytes, as a formula over `sizes` alone.
 
-    The kernel does not receive the other variables of the formula. Its accesses stay inside the
-    buffer for all their values, so also for their smallest values, which the bound uses.
+    `sizes` are the size arguments of the kernel. Other variables of the formula are replaced by
+    their smallest values, because the kernel does not receive them. Its accesses stay inside the
+    buffer for every value of these variables, so they stay inside a buffer of the smallest size.
     """
     other_vars = [v for v in free_vars(size) if v not in sizes]
     dependent = [

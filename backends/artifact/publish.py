@@ -10,9 +10,10 @@ from tcc.temporary import locked_folder
 
 @contextmanager
 def folder_beside(out: Path, what: str) -> Iterator[Path]:
-    """Yields a temporary folder on the same disk as `out`; deletes the folders of killed processes.
+    """Yields a temporary folder on the same disk as `out`.
 
-    Any error of the file system inside becomes a ToolError: `what` cannot be written.
+    Folders that killed processes left there are deleted. An OSError in the context becomes a
+    ToolError that says that `what` cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

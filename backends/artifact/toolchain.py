@@ -23,11 +23,12 @@ from tcc.frozen import frozen
 from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
 
-# The code runs on every CPU of the architecture: the runtime checks features before any kernel
-# runs.
+# No flag selects a CPU: the runtime has to run on every CPU of the architecture, because it checks
+# the CPU's features before it runs a kernel.
 RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
-# Files of the runtime that are compiled for size. Their code runs once per process, load or
-# recorded GPU run. String operations are here too: they spend most of their time in other files.
+# Files of the runtime that are compiled for size, because their speed does not matter. Their code
+# runs once per process, load or recorded GPU run. heap.c has the storage of strings and lists.
+# Operations on them spend most of their time in other files.
 _RARE = frozenset(
     f"src/{name}.c"
     for name in """
@@ -180,7 +181,8 @@ def planner_library() -> Path:
     if not (folder / PLANNER).is_file():
         try:
             build_planner(toolchain, folder)
-        except OSError:  # then only this process uses the library
+        except OSError:
+            # The cache cannot be written, so the library goes into a temporary folder.
             folder = _ENDING.enter_context(temporary_folder("tcc-planner-"))
             return build_planner(toolchain, folder)
     return _built(toolchain, (PLANNER,))[0]
@@ -228,7 +230,10 @@ def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
 
 
 def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
-    """Returns the paths of files of the compiled runtime, which is compiled first if needed."""
+    """Returns the paths of the files `names` of the compiled runtime.
+
+    The runtime is compiled first if neither a wheel nor the cache provides it.
+    """
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
     folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
@@ -300,7 +305,8 @@ def _runtime_key(toolchain: Toolchain) -> str:
     for path in (*headers, *runtime_sources(), *planner_sources(), base / "glibc.txt"):
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
-    # where the compiler lies on this machine does not matter
+    # The key has the compiler's version and arguments. It leaves out the compiler's path
+    # (`command[0]`), which differs between machines and does not affect the code.
     flags = (*RUNTIME_FLAGS, *sorted(_RARE))
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *flags)).encode())
     digest.update(toolchain.arch.encode())

@@ -12,9 +12,10 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
 
-BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # arrays are row-major
+# An array stands for the bytes of its elements in row-major order.
+BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
-# Weights of at least this many bytes start at a multiple of it in the file.
+# The size of a huge page in bytes. Weights that are at least as large start at a multiple of it.
 _HUGE_PAGE = 2 << 20
 _PAGE = 64 << 10
 _LINE = 64
@@ -73,8 +74,8 @@ class _Writer:
     ) -> Range:
         """Returns the range of `parts` in the section; appends them if equal data is not there yet.
 
-        `several` False skips the search for equal data. `line` aligns to a cache line instead of a
-        page.
+        With `several` False there is nothing to compare with, so the data is appended without a
+        search. With `line`, data that is appended starts at a cache line instead of a page.
         """
         size = byte_count(parts)
         if size == 0:

@@ -9,11 +9,11 @@ from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
 from tcc.ir.types import I64
 
-# Functions that need a heap or have results of data-dependent size.
+# Functions that C files refuse, because they need a heap or have results of data-dependent size.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
-# A call gets so many bytes of temporary memory for each element of its operands, plus a fixed
-# number. Sorting needs most: two keys and indices. If a function needs more, it fails and the model
-# returns an error.
+# A call gets `_PER_ELEMENT` bytes of temporary memory for each element of its operands, plus
+# `_FIXED` bytes. Sorting needs most: two keys and indices. If a function needs more, it fails and
+# the model returns an error.
 _PER_ELEMENT, _FIXED = 40, 1 << 12
 
 
@@ -22,7 +22,8 @@ def call_lines(
 ) -> tuple[list[str], int]:
     """Returns the C lines that prepare a call, and the bytes of temporary memory that it may need.
 
-    Raises UserError for functions on strings and lists, and if a size is not known.
+    `value` returns the C text of a register. Raises UserError for functions on strings and lists,
+    and if a size is not known.
     """
     if call.op in REFUSED or call.op.startswith(("string_", "list_")):
         raise UserError(

@@ -30,6 +30,8 @@ def header_text(
 ) -> str:
     """Returns the text of the header.
 
+    `arguments` maps each input and output to its parameter. `registers` has the values of the
+    registers that hold the sizes of ports. `messages[n]` says why the function returned n + 1.
     `memory` is the size of the static arrays in bytes, and `weights` that of the weights. `pointer`
     is the variable with the address of the weights, or "" if they are in the C file. `draws`: the
     model draws random numbers, so it has a seed.

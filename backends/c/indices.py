@@ -42,7 +42,8 @@ class IndexText:
                 a, b = self.operand(atom.a), self.operand(atom.b)
                 return f"({a} {'<' if atom.which == 'min' else '>'} {b} ? {a} : {b})"
         num, den = self.operand(atom.num), self.operand(atom.den)
-        # the divisor may be evaluated outside a loop that never runs
+        # The C compiler may move the division in front of a loop that runs zero times, where the
+        # divisor can be 0. So a divisor below 1 is replaced by 1.
         if not nonnegative(atom.den - 1):
             den = f"({den} > 0 ? {den} : 1)"
         quotient = isinstance(atom, Quotient)

@@ -181,7 +181,10 @@ class KernelPrinter(Lines):
         self._define(node.out, f"{guard} ? {text} : {literal(node.fill, dtype)}" if guard else text)
 
     def _store(self, node: Store) -> None:
-        """Stores a block; one of several elements holds one constant, which a C loop stores."""
+        """Stores a block.
+
+        All elements of a block with several elements are the same constant, so C loops store it.
+        """
         with ExitStack() as loops:
             for var in map(var_of, lanes(node.block.shape)):
                 if var is not None and extent(var) is not const(1):
@@ -215,8 +218,8 @@ class KernelPrinter(Lines):
             self._body(node.body)
             values = list(map(self._value, node.yields))
             for n, text in enumerate(values):
-                # `text` is another carried variable, which may be assigned before this one reads
-                # it.
+                # The new value is another carried variable, which the lines below may overwrite
+                # before they read it. So it is copied first.
                 if text in sums and text != sums[n]:
                     values[n] = self._temporary(value_type(node.carried[n].dtype), text)
             for name, text in zip(sums, values, strict=True):

@@ -28,7 +28,8 @@ class Lines(ABC):
     def _braces(self, head: str = "", *, closed: bool = True) -> Iterator[None]:
         """Prints `head` and braces around the lines that are printed inside.
 
-        With `closed` False, the closing brace is part of the next head.
+        With `closed` False, no closing brace is printed, because the next head begins with it, as
+        `} else {` does.
         """
         self._line(f"{head} {{".lstrip())
         self._depth += 1

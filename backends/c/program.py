@@ -116,7 +116,7 @@ class ProgramPrinter(Lines):
             case Check():
                 self._check(instr)
             case Allocate():
-                pass  # static memory needs no allocation
+                pass  # buffers are static arrays, which need no allocation
             case View():
                 self._view(instr)
             case Launch():
@@ -177,7 +177,7 @@ class ProgramPrinter(Lines):
     def _view(self, view: View) -> None:
         storage = self._storage
         if view.buffer not in storage.names:
-            return  # nothing reads it
+            return  # no instruction uses the view, so it has no C variable
         const = "const " if view.buffer in storage.constant else ""
         place = f"({const}char *)({storage.names[view.base]}) + {self._value(view.offset)}"
         kind = value_type(storage.types[view.buffer])

@@ -34,7 +34,8 @@ _LOGIC = MappingProxyType(
         **{"max": "||", "add": "||", "min": "&&", "mul": "&&"},
     }
 )
-# Functions whose result a narrow float type can represent if it can represent the arguments.
+# Functions whose result a narrow float type can represent if it can represent the arguments. The
+# result needs no rounding.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
 _FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
 _SUPPORT = frozenset({"max", "min", "sign", "mod"})

@@ -48,9 +48,10 @@ def _once(lines: list[str]) -> list[str]:
 
 
 def _user(lines: list[str], place: int, name: str) -> int | None:
-    """Returns the number of the first line after `place` that uses `name`.
+    """Returns the index of the first line after line `place` that uses `name`.
 
-    Returns None if other lines than definitions precede it.
+    Returns None if a line between the two is no definition, or if the line that uses it is no
+    statement but the head of a block, such as a `for`.
     """
     for number in range(place + 1, len(lines)):
         if re.search(rf"\b{name}\b", lines[number]):

@@ -30,7 +30,7 @@ class _Definition:
     text: str
     names: frozenset[str]
     words: tuple[str, ...]
-    shared: bool  # visible in other files
+    shared: bool  # True if code in other files can use the names
 
 
 def needed(text: str) -> list[str]:
@@ -76,7 +76,7 @@ def _static(definition: _Definition, first_files: dict[str, str]) -> str:
 
 @cache
 def _table() -> dict[tuple[str, str], _Definition]:
-    """Returns the definitions by (file, name); the file is "" for names that all files see."""
+    """Returns the definitions by (file, name); the file is "" for names that all files share."""
     table: dict[tuple[str, str], _Definition] = {}
     paths = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
     for path in (_SUPPORT, *paths):

@@ -92,7 +92,8 @@ def element_types(
                 dtypes.setdefault(instr.buffer, instr.dtype)
             case Branch(condition=buffer) | Loop(condition=buffer) if buffer >= 0:
                 dtypes.setdefault(buffer, BOOL)
-    # A buffer that is only copied or only viewed takes the type of the buffer at the other end.
+    # A buffer that is only copied takes the type of the copy's other buffer. A buffer of which
+    # there are only views takes the type of a view.
     copies = [(i.target, i.source) for i in body if isinstance(i, Copy)]
     pairs = [*copies, *((b, a) for a, b in copies)]
     pairs += [(i.base, i.buffer) for i in body if isinstance(i, View)]
@@ -164,7 +165,7 @@ def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int
 
 
 def refused_size(label: str) -> UserError:
-    """Returns the error for a value whose size only the run knows."""
+    """Returns the error for a value whose size is not known before the run."""
     return UserError(
         "C files have a static arena",
         where=label,

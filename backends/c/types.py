@@ -54,7 +54,7 @@ def to_memory(text: str, dtype: DType) -> str:
 def wrapped(text: str, dtype: DType) -> str:
     """Returns C text for the lowest `dtype.bits` bits of an integer, as a value of `dtype`.
 
-    The type has less than a byte.
+    `dtype` is an integer type of less than 8 bits.
     """
     kind = "signed" if dtype.kind is DTypeKind.INT else "unsigned"
     return f"({value_type(dtype)}){kind}_bits({text}, {dtype.bits})"

@@ -47,7 +47,7 @@ _ROW_TILES = (16, 32)
 # A kernel's usual number of nodes; it decides how many worker processes start early.
 _NODES = 4
 # A tile that takes more than `_LONG` seconds checks for cancellation. Every machine does `_WORK`
-# operations, or moves as many bytes, in less time.
+# operations, or moves as many bytes, in less time. So a tile with less work is never long.
 _LONG, _WORK = 20e-3, 10_000_000
 
 
@@ -79,10 +79,12 @@ class CpuBackend(Backend):
     def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
         options, profile = self.options, self.target.profile
         strict = options.numerics == "strict"
-        # scatter_rows runs as a function on the host.
+        # scatter_rows runs as a C function of the runtime on the host, so only this backend
+        # creates such nodes.
         settings = GraphSettings(scatter_rows=True, check_indices=True)
         if profile.multiplies_bytes:
-            # Some instructions multiply signed bytes with unsigned ones, some with signed ones.
+            # `signed`: an instruction multiplies two signed bytes. `mixed`: an instruction
+            # multiplies an unsigned byte and a signed one.
             signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
             settings = replace(
                 settings,
@@ -101,7 +103,8 @@ class CpuBackend(Backend):
         grown = round(self.constants * options.weight_growth)
         grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
         if grown_planner.prices_as(self.planner):
-            grown_planner = self.planner  # this planner remembers the prices of kernels
+            # Both planners give the same prices, and this one has the prices of earlier kernels.
+            grown_planner = self.planner
         elif grown_planner.pricer is not None:
             grown_planner.pricer.counted = self.planner.pricer.counted
         pairs = options.precision == "bf16" and profile.multiplies_pairs
@@ -133,7 +136,8 @@ class CpuBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits
-        floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
+        # The precision tf32 names no element type. It means f32 here, as CPUs have no tf32.
+        floats = DTYPES.get(self.options.precision, F32)
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
         # The processes start while the first kernels are being planned.
@@ -152,9 +156,10 @@ class CpuBackend(Backend):
     def _long(self, bound: Bound) -> float:
         """Returns the seconds of a tile if it must check for cancellation, else 0.
 
-        The time is that at the sizes where the tile takes longest. Short tiles need no check,
-        because a run can be cancelled between tiles. If symbolic sizes decide the work of a tile
-        but not the number of tiles, a tile may take any time.
+        The kernel is priced at its typical sizes and at the sizes of the manifest's table of times;
+        the longest tile counts. Short tiles need no check, because a run can be cancelled between
+        tiles. If symbolic sizes change the work of a tile but not the number of tiles, a tile may
+        take any time, so it always checks.
         """
         schedule, longest = bound.schedule, 0.0
         assert isinstance(schedule, Schedule)
@@ -163,7 +168,7 @@ class CpuBackend(Backend):
             loops = [v for v in group.common if v.name in schedule.parallel]
             tiles = prod(-(-typical(extent(v)) // schedule.tile_size(v.name)) for v in loops)
             if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
-                continue  # certainly short, so it needs no price
+                continue  # the tile has so little work that it is short on every machine
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
             price = pricer.price(group, schedule, single_core=True)
             longest = max(longest, number(price.seconds) / max(1, tiles))
@@ -229,7 +234,8 @@ def schedule_planner(
     """Returns a planner that prices schedules for a model with `constants` bytes of constants.
 
     With `constants` None, the planner has no prices. `pairs`: the CPU multiplies pairs of bf16.
-    `skips` and `masked` are as in `CoreModel`.
+    `skips`: streaming loops may skip blocks that attention's masks hide. `masked`: loads and
+    stores may leave out lanes of a vector.
     """
     return CoreChooser(
         CoreModel(
@@ -252,9 +258,9 @@ def schedule_planner(
 
 
 def _live(lowered: Lowered) -> list[int]:
-    """Returns the most bytes of the arena that are live at once.
+    """Returns the largest number of arena bytes that are live at once, for each set of sizes.
 
-    The first number holds for typical sizes; one more follows for each further set of sizes.
+    The first set has the typical sizes. The other sets are those of the manifest's table of times.
     """
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}

@@ -72,8 +72,9 @@ def calibrate(target: Target) -> Machine:
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
-        # Where vectors are shorter than a cache line, only some of the shifted vectors cross a
-        # line.
+        # The ratio of the reading rates with vectors that cross no cache line and with shifted
+        # vectors. If vectors are shorter than a line, only some of the shifted vectors cross a
+        # line; `crossing` below accounts for this.
         across = loops.rate("read", loops.second) / loops.rate(
             "read", loops.second, shift=vector // 2
         )
@@ -273,8 +274,8 @@ class _Loops:
         start = Barrier(cores)
 
         def run(cpu: int, timed: Timed) -> float:
-            # Unless each thread has a CPU of its own, two short-lived threads can share one for a
-            # complete run.
+            # Each thread is bound to its own CPU. Otherwise the system might run two threads on one
+            # CPU for all of a short run.
             os.sched_setaffinity(0, {cpu})
             start.wait()
             return _seconds(timed, count)

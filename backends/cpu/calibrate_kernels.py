@@ -91,10 +91,13 @@ def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
 def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:
     """Links an artifact that launches an empty kernel `trips` times over `units` tiles.
 
-    Raises ToolError if nothing can link.
+    With `serial`, the calling thread runs all tiles; else all threads share them. Raises ToolError
+    if nothing can link.
     """
     name = "nothing"
-    count = 4 if serial else -1  # the register with the number of tiles
+    # The register with the smallest number of tiles for a thread. Register 4 holds the number of
+    # all tiles, so that only one thread gets any. With -1, one tile is enough.
+    count = 4 if serial else -1
     text = (
         f'target triple = "{target.triple}"\n'
         f"define void @{name}(ptr %b, ptr %n, i64 %begin, i64 %end, ptr %s) {{\n  ret void\n}}\n"

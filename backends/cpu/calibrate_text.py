@@ -4,8 +4,9 @@
     void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
     void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
     void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
-    void ahead(ptr data, i64 vectors, i64 n)   the same, prefetching the next block of pages while
-                                               it reads one, a line of each page in turn
+    void ahead(ptr data, i64 vectors, i64 n)   n times all vectors, block by block of 8 pages: reads
+                                               the first cache line of each page, then the second,
+                                               ..., and prefetches the same line of the next block
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from the address that the last one gave
 
@@ -134,9 +135,10 @@ def _ahead(access: str, size: int) -> str:
 
 
 def _walk(name: str, body: str, size: int, step: int) -> str:
-    """Returns the text of a function that runs `body` for every `step` vectors, %n times over all.
+    """Returns the text of a function that passes %n times over all vectors, in steps.
 
-    In `body`, %q is the address %data + %o bytes.
+    Each iteration runs `body`, which handles `step` vectors of `size` bytes. In `body`, %o is the
+    offset in bytes of the first of these vectors, and %q is its address, %data + %o.
     """
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"

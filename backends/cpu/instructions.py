@@ -24,7 +24,7 @@ def llvm_features(profile: Profile) -> str:
 
 
 def bf16_dot(profile: Profile, width: int) -> str:
-    """Returns the intrinsic that multiplies pairs of bf16 and adds them to `width` f32 sums."""
+    """Returns the intrinsic that adds the products of two bf16 to each of `width` f32 sums."""
     if profile.arch == "aarch64":
         return f"llvm.aarch64.neon.bfdot.v{width}f32.v{2 * width}bf16"
     return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
@@ -47,10 +47,9 @@ def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, widt
 
 
 def pair_dot(profile: Profile, width: int) -> str:
-    """Returns the intrinsic that multiplies pairs of 16-bit neighbours and sums them to `width`
-    words.
+    """Returns the intrinsic that multiplies vectors of 16-bit integers and adds neighbours.
 
-    Returns "" if there is none.
+    Its result has `width` sums of 32 bits. Returns "" if there is none.
     """
     names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
     fits = profile.arch == "x86-64" and 32 * width <= profile.vector_bits

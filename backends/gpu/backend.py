@@ -55,9 +55,10 @@ class GpuBackend(Backend):
         compilers: Compilers | None = None,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`settings` are those of the complete target, of which `target` may be a part.
+        """Creates a backend for all GPUs of a compile, or for one group of them.
 
-        With `settings` None, this is the complete target. `compilers` compile all code of an
+        `settings` are the graph settings of all GPUs of the compile. None means that `target` has
+        all of them, and then the settings are computed. `compilers` compile all code of an
         artifact; with None, each step starts processes of its own.
         """
         self.target, self.options, self.compilers = target, options, compilers
@@ -130,7 +131,8 @@ class GpuBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
-            self.compilers.start()  # starting takes about as long as lowering
+            # Starting the processes takes about as long as lowering, so both happen at once.
+            self.compilers.start()
         return lower(graph, LoweringContext(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
@@ -231,7 +233,7 @@ class GpuBackend(Backend):
 
 
 def stored_floats(options: Options) -> DType:
-    """Returns the type in which f32 operands are stored; tf32 is stored as f32."""
+    """Returns the type to which the precision narrows f32 values in memory; for tf32 it is f32."""
     return DTYPES.get(options.precision, F32)
 
 
@@ -264,8 +266,8 @@ def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> Bl
     return BlockChooser(profile, stored_floats(options), ledger=ledger)
 
 
-# GPUs share schedules if the largest has less than this many times the multiprocessors, and this
-# many times the shared memory, of the smallest.
+# GPUs share schedules if the numbers of multiprocessors of the largest and the smallest GPU have a
+# ratio below the first limit, and their shared memories a ratio below the second.
 _SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 
 

@@ -82,7 +82,7 @@ def compile_blocks(
     sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     archs = [gpu.arch for gpu in target.gpus]
-    # an architecture in the target's list is compiled together with its PTX
+    # Compiling for an architecture yields its PTX too, so only other architectures are extra work.
     extra = [gpu for gpu in assembled if gpu.arch not in archs]
     compiled = compile_kernels(sources, target.gpus, compilers, extra)
     by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
@@ -115,7 +115,8 @@ def _assembly(
 ) -> list[CompiledKernel]:
     """Returns the kernels as PTX for `gpu`.
 
-    Kernels that need more shared memory than it has are compiled again.
+    Kernels that need more shared memory than `gpu` has are compiled again, with fewer pipeline
+    stages.
     """
     large = [n for n, kernel in enumerate(compiled) if kernel.shared > gpu.shared]
     recompiled = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
@@ -160,5 +161,8 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
-    """Returns the architecture, with its letter (sm_90a) if the code uses features of it alone."""
+    """Returns the architecture of the code.
+
+    It has a letter (sm_90a) if the code uses features that only this architecture has.
+    """
     return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

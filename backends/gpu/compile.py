@@ -17,7 +17,7 @@ from tcc.temporary import temporary_folder
 _WORKER = "tcc.backends.gpu.worker"
 
 
-# (source, GPU, True if only assembly is needed)
+# A request to a worker: (source, GPU, True if only assembly is needed).
 Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
 

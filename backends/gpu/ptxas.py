@@ -1,7 +1,8 @@
 """Assembles PTX with NVIDIA's assembler, which comes with Triton, so that old drivers load it too.
 
-Triton bundles two assemblers. Every driver for CUDA 12 loads the machine code of the one from CUDA
-12.9. They do not load that of the one from CUDA 13, which Triton itself uses from sm_90 on.
+Triton bundles two assemblers, from CUDA 12.9 and from CUDA 13. Drivers for CUDA 12 load machine
+code from the first but not from the second. Triton itself uses the second from sm_90 on. This
+module uses the first.
 """
 
 import re
@@ -22,7 +23,7 @@ _DRIVERS = MappingProxyType(
         "8.7 570 (CUDA 12.8)", "8.8 575 (CUDA 12.9)",
     ))
 )  # fmt: skip
-# The first version of PTX with each target; "7.4" for other targets.
+# Maps a target to the first version of PTX that supports it. Other targets start with "7.4".
 _FIRST = MappingProxyType({"sm_89": "7.8", "sm_90a": "8.0", "sm_100a": "8.6", "sm_120a": "8.7"})
 _CUDA_12 = "8.0"
 NEWEST = 88  # version 8.8 of PTX, as Triton writes it
@@ -39,7 +40,8 @@ def assemble(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
     version = _FIRST.get(target, "7.4")
     while True:
         text = _VERSION.sub(f".version {version}", ptx, count=1)
-        # for a virtual architecture, ptxas only checks the text
+        # A name such as compute_90 stands for a virtual architecture, for which ptxas checks the
+        # text and produces no code.
         image, output = _run(text, target.replace("sm_", "compute_") if check_only else target)
         if image is not None:
             return text, image
@@ -54,7 +56,9 @@ def needed_driver(ptx: str, *, cubin: bool) -> str:
     """Returns the name of the oldest driver that loads the text, or its cubin if `cubin`."""
     match = _VERSION.search(ptx)
     version = match[1] if match else ""
-    if cubin:  # every driver for the same major version of CUDA that knows the GPU loads a cubin
+    # The cubin comes from CUDA 12. Every driver for CUDA 12 that supports the GPU loads it, so only
+    # the version of PTX that introduced the GPU counts.
+    if cubin:
         version = max(_CUDA_12, _FIRST.get(ptx_target(ptx), _CUDA_12), key=float)
     return f"NVIDIA driver {_DRIVERS.get(version, version)}"
 

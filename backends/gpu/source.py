@@ -40,7 +40,7 @@ class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
     `warps` warps run each program instance. `stages` is the most pipeline stages of loads in loops.
-    The parameters for `maps` follow the others. `hopper` is the same kernel in Gluon, for sm_90
+    The parameters for `maps` come last. `hopper` is the same kernel in Gluon, for sm_90
     alone; it is persistent: an instance computes many tiles, so a launch has as many instances as
     the device holds at once.
     """
@@ -82,10 +82,12 @@ def kernel_source(
     alignments: Sequence[int] | None = None,
     gluon: int = 0,
 ) -> KernelSource:
-    """Returns the source of a block kernel; `dot` and errors are as in `triton_source`.
+    """Returns the source of a block kernel.
 
-    `alignments` are those of its buffers in bytes; None means the buffers' own. `gluon` is the
-    shared memory in bytes for a kernel in Gluon; 0 means that Gluon is not used.
+    `dot` says how the f32 operands of a Contract are multiplied: "ieee", "tf32", or after rounding
+    to "bf16" or "f16". `alignments` are the guaranteed alignments of the kernel's buffers in bytes;
+    None means the alignments that the buffers state. `gluon` is the shared memory in bytes for a
+    kernel in Gluon; 0 means that Gluon is not used. Raises UserError for a function that GPUs lack.
     """
     text = triton_source(kernel, name, dot=dot)
     aligned = alignments or [b.align for b in kernel.buffers]

@@ -1,7 +1,9 @@
 """Searches for other schedules for kernels that need too many registers or too much shared memory.
 
-    attention, 8 warps, estimated at 160 registers a lane  ->  255, and 1168 bytes of spills
-      ->  the next schedules by price, with 3.4 times the estimated registers  ->  no spills
+    attention, 8 warps: the estimate is 160 registers a lane
+      compiled: 255 registers and 1168 bytes (292 registers) of spills, 3.4 times the estimate
+      all estimates are multiplied by 3.4; the cheapest schedule is then another one
+      compiled: no spills
 
 Estimates of registers decide which schedule is compiled first. The compiler's figures then replace
 the estimates. If they make a kernel slower than its price, or if values spill, the next best
@@ -24,8 +26,9 @@ from tcc.schedule.margins import MARGINS
 
 # How many times a kernel is compiled again at most.
 TRIES = 3
-# A kernel is compiled again if its price would save this much.  A kernel without spills is
-# preferred unless the fastest saves this much.
+# `_WORSE`: a kernel is compiled again if its estimated price is lower by this margin than its price
+# with the compiler's figures. `_SPILLING`: a kernel without spills is preferred, unless the
+# cheapest kernel is cheaper by this margin.
 _WORSE, _SPILLING = MARGINS["compiled again"], MARGINS["spill"]
 
 Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]]
@@ -34,10 +37,10 @@ Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]
 def better_schedules(
     bounds: Sequence[Bound], planner: BlockChooser, compiled: Compile
 ) -> dict[Bound, Bound]:
-    """Maps kernels that should have another schedule to their replacements.
+    """Maps each kernel that should have another schedule to its replacement.
 
-    `compiled` compiles kernels for all GPUs; its argument and its result are keyed by kernel
-    number.
+    `compiled` compiles kernels for all GPUs. It maps a dict from kernel number to kernel to a dict
+    from kernel number to the kernel's code for each GPU.
     """
     searches = {n: _Search(bound, planner) for n, bound in enumerate(bounds)}
     trials = dict(enumerate(bounds))
@@ -71,14 +74,16 @@ class _Search:
         self.planner = planner
         self.pricer = BlockPricer(bound.group, planner.profile)
         self.trials: list[_Trial] = []
-        # (actual registers) / (estimated registers)
+        # The largest ratio of actual registers, with spilled ones, to estimated registers.
         self.scale = 1.0
         self.fixed = bound in planner.pinned
 
     @property
     def best(self) -> Bound:
-        """The compiled kernel that is cheapest without spills; one that costs far more than the
-        cheapest of all does not count."""
+        """The cheapest compiled kernel without spills.
+
+        It is the cheapest of all compiled kernels, if those without spills cost far more.
+        """
         ordered = self._in_order()
         affordable = (t for t in ordered if not saves(ordered[0].price, t.price, _SPILLING))
         return min(affordable, key=lambda t: t.replacement.spills).replacement.bound

@@ -56,21 +56,22 @@ def _answer(
     request: tuple[tuple[KernelSource, GpuProfile, bool], str],
 ) -> tuple[CompiledKernel | None, str]:
     (source, profile, assembly), caller_folder = request
-    # Triton and the tools that it starts also write their temporary files there.
+    # Triton and the tools that it starts write their temporary files to the caller's folder too.
     tempfile.tempdir = os.environ["TMPDIR"] = caller_folder
     with temporary_folder() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, folder)
                 kernel = _compile(function, source.hopper, profile, source.stages, assembly)
-                # Spills cost more time than Gluon saves.
+                # A kernel that spills is compiled as Triton instead, because spills cost more time
+                # than Gluon saves.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
             function = _load(source, profile, folder)
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages, assembly)
-                # Assembly is for GPUs that are not known yet; the loader checks their shared
-                # memory.
+                # Assembly is for GPUs that are not known yet, so it is accepted with one stage even
+                # if this GPU lacks the shared memory. The loader checks the memory of the real GPU.
                 if kernel.shared <= profile.shared or (assembly and stages == 1):
                     return kernel, ""
         except _FAILURES as error:

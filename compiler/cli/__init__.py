@@ -1,7 +1,7 @@
 """The command line.  One command per file; each calls functions of `tcc.driver`.
 
-The names of `commands` are resolved at first use, because workers are modules of this package and
-do not need them.
+`cli`, `execute` and `main` are imported from `commands` at first use. Worker processes import
+modules of this package too, and start faster without the commands.
 """
 
 from importlib import import_module

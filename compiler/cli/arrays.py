@@ -39,12 +39,12 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz f
 
 @frozen
 class Draw:
-    """Describes how one set of random inputs is drawn.
+    """A draw: the description of one set of random inputs of a model.
 
-    `seed` starts the random numbers, and draws of one seed with different `number` differ. `scale`
-    multiplies floats. `lowest` is the smallest value tried for a symbolic size. With `larger`,
-    symbolic sizes are about doubled where the model allows it (see `fitting_shapes`). `values` maps
-    an input's name to the integers that it may take.
+    `seed` and `number` determine the random numbers; `number` distinguishes the draws of a seed.
+    `scale` multiplies floats. `lowest` is the smallest value tried for a symbolic size. With
+    `larger`, symbolic sizes are about doubled where the model allows it (see `fitting_shapes`).
+    `values` maps an input's name to the integers that it may take.
     """
 
     seed: int
@@ -58,7 +58,7 @@ class Draw:
 def inputs_of(
     path: Path, ports: Sequence[ModulePort], input_texts: Iterable[str], seed: int
 ) -> dict[str, Any]:
-    """Returns `make_inputs` for the artifact at `path`, encoded as a module takes arrays."""
+    """Returns the arrays of `make_inputs` for the artifact at `path`, in the form of `as_taken`."""
     return as_taken(make_inputs(ports, input_texts, seed, lambda: program_of(path)), ports)
 
 
@@ -137,7 +137,11 @@ def _shaped(
     draw: Draw,
     program: Callable[[], Program] | None,
 ) -> list[ModulePort]:
-    """Returns `ports` with numbers in place of the symbolic sizes of ports without a text."""
+    """Returns `ports` with numbers in place of symbolic sizes.
+
+    `texts` maps a port's name to the user's text for its value. A port with a text stays as it is,
+    because the text decides its sizes. The sizes of other ports fit the checks of `program()`.
+    """
     known_shapes = {
         n: np.shape(_value(port, texts[port.name], draw, n))
         for n, port in enumerate(ports)
@@ -155,7 +159,8 @@ def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[
     text."""
     texts: dict[str, str] = {}
     for text in input_texts:
-        matches = [port for port in ports if text.startswith(f"{port}=")]  # names may hold a =
+        # A name may contain "=", so several names may match; the longest is meant.
+        matches = [port for port in ports if text.startswith(f"{port}=")]
         name = max(matches, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
@@ -256,7 +261,10 @@ def _number(text: str, dtype: DType) -> int | float | bool | str:
 def _random(
     dtype: DType, shape: tuple[int, ...], draw: Draw, number: int, values: Sequence[int]
 ) -> Array:
-    """Returns normally distributed floats, integers drawn from `values`, or the texts 0 and 1."""
+    """Returns the random array of the input with index `number`.
+
+    Floats are normally distributed. Integers are drawn from `values`. Strings are "0" or "1".
+    """
     rng = np.random.default_rng([draw.seed, number, draw.number])
     if dtype is STRING:
         return rng.integers(0, 2, shape).astype("U1").astype(object)
@@ -270,13 +278,19 @@ def _random(
 
 
 def is_carried(port: ModulePort) -> bool:
-    """True where NumPy lacks the port's type, so that its arrays have a wider type here."""
+    """True if NumPy lacks the port's type (bf16 and narrower types).
+
+    Arrays of the port then have a wider type in the command line.
+    """
     return port.kind == "tensor" and (port.dtype == BF16.name or DTYPES[port.dtype].is_narrow)
 
 
 def as_taken(arrays: Mapping[str, Any], ports: Sequence[ModulePort]) -> dict[str, Any]:
-    """Returns arrays in the form that a module takes: floats of types that NumPy lacks are
-    rounded."""
+    """Returns arrays in the form that a module takes.
+
+    Floats for a port whose type NumPy lacks are rounded to that type, and become arrays of its bit
+    patterns.
+    """
     return _converted(arrays, ports, _bits)
 
 
@@ -296,7 +310,7 @@ def _converted(
 
 
 def _bits(array: Array, dtype: DType) -> Array:
-    # The type with which files hold elements of types that NumPy does not know.
+    # In a file, elements of a type that NumPy does not know have a void type of the same size.
     if array.dtype.kind == "V":
         return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2) else array
     if array.dtype != dtype.carrier or not dtype.is_float:
@@ -310,7 +324,7 @@ def _values(array: Array, dtype: DType) -> Array:
     if array.dtype == dtype.carrier:
         return array
     if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
-        return array  # the run reports that the type is not the port's
+        return array  # the array has another type than the port, which the run reports
     if dtype is BF16:
         return narrow.bf16_values(array.view(np.uint16))
     return (

@@ -110,10 +110,10 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
-    """Returns two ratios of the fastest peer's time to tcc's: in the same rounds, and in the best
-    rounds.
+    """Returns two ratios of the fastest peer's time to tcc's time, by name.
 
-    The mapping is empty without peers.
+    The first compares times of the same round, the second compares the best round of each. The
+    mapping is empty without peers.
     """
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:

@@ -119,12 +119,14 @@ def execute(args: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Runs the process's command line, and ends the process."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that partial files are removed
+    # SIGTERM raises KeyboardInterrupt, so that contexts close and remove partial files.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _unraisable
     gc.freeze()
-    gc.set_threshold(1_000_000)  # graphs are large and have few cycles
+    # Collections are rare, because graphs have many objects and few cycles.
+    gc.set_threshold(1_000_000)
     code = execute()
     atexit.register(_leave, code)
     sys.exit(code)
@@ -133,7 +135,7 @@ def main() -> None:
 def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     """Repeats an interrupt that came inside of a finaliser, where Python drops exceptions."""
     if issubclass(args.exc_type, KeyboardInterrupt):
-        # SIGTERM, because SIGINT may be ignored: shells start background jobs that way
+        # The interrupt is SIGTERM, because a shell starts background jobs with SIGINT ignored.
         Timer(0.01, interrupt_main, (signal.SIGTERM,)).start()
     else:
         sys.__unraisablehook__(args)

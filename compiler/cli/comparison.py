@@ -20,15 +20,19 @@ from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
 from tcc.runtime import Module, ModulePort
 
-# The factors by which successive draws multiply floats: small inputs reach parts of functions that
-# are flat for large ones.
+# The factors by which successive draws multiply floats. Some functions are flat for large inputs,
+# so small inputs are drawn too.
 _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
-_FIXED_SEED = 1 << 40  # the seed of the draws that allowances are computed with
-# Rounds of draws of the fixed seed: several, because errors grow more in some draws.
+# The seed of the draws with which allowed errors are computed.
+_FIXED_SEED = 1 << 40
+# How many times the draws of the fixed seed are made. Errors grow more in some draws than in
+# others, so one set is not enough.
 _FIXED_ROUNDS = 4
-_NOISES = 2  # how often weights and inputs are perturbed
-# Eight rounding units of the narrow floats that a model itself computes in.
+# How many perturbed runs of the reference show how far rounding noise grows.
+_NOISES = 2
+# The error that is always allowed if the model itself computes in f16 or bf16: eight rounding units
+# of the type.
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
 
@@ -50,13 +54,13 @@ class Verdict:
 
 
 def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:
-    """Returns three lists of draws: those of `seed`, those of the fixed seed, and further fixed
-    draws.
+    """Returns three lists of draws: those of `seed`, fixed draws, and further fixed draws.
 
-    The allowances are computed with the fixed draws, which never change. The further fixed draws
-    are for models without a second size. In every second draw, inputs may take the single integers
-    that the model compares its scalars with. The evaluator is slow and gets fewer draws.
-    `evaluator_only` has the same meaning as for `reference_of`.
+    The allowed errors are computed with the fixed draws, which have the fixed seed and so never
+    change. The further fixed draws replace the `larger` fixed draws of models that allow no larger
+    sizes. A model may compare a scalar input with a single integer to choose a branch; every second
+    draw uses that integer. The evaluator is slow and gets fewer draws. `evaluator_only`: only tcc's
+    evaluator can run the model.
     """
     values = input_values(model)
     ranges = {name: numbers for name, numbers in values.items() if len(numbers) > 1}
@@ -90,10 +94,12 @@ def compared(
     count: int,
     evaluator_only: bool,
 ) -> list[Verdict]:
-    """Returns a verdict on each output of `module`, whose outputs on `draws` are `outputs`.
+    """Returns a verdict on each output of `module`.
 
-    The first `count` draws are of the user's seed; the allowances are computed with the draws
-    behind them.  `numbers` are the positions of the draws in the lists of `draws_of`.
+    `draws` has sets of input arrays, and `outputs` the outputs of `module` for each of them.  The
+    first `count` draws have the user's seed.  The allowed errors are computed with all later draws.
+    `numbers` has the index of each draw in its list of `draws_of`.  `evaluator_only`: only tcc's
+    evaluator can run the model.
     """
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
@@ -136,10 +142,11 @@ def compared(
 
 
 def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:
-    """Returns the kind of each numbered draw: errors are compared among draws of one kind.
+    """Returns a number for the kind of each draw; errors are compared among draws of one kind.
 
-    If a scalar input may choose a branch, the draws that use the same entry of `scales` are a kind.
-    Otherwise the draws with equal scales are a kind.
+    `numbers` has the indices of the draws in the lists of `draws_of`. Draw n has the scale
+    `scales[n % len(scales)]`. Draws with equal scales are of one kind. But if an input is a scalar,
+    which may choose a branch, only draws with equal n % len(scales) are of one kind.
     """
     scalar = any(array.ndim == 0 for array in inputs.values())
     return [n % len(scales) if scalar else scales[n % len(scales)] for n in numbers]
@@ -157,9 +164,10 @@ def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
 
 
 def least_error(model: Path, outputs: Sequence[ModulePort] = ()) -> float:
-    """Returns the error that is always allowed.
+    """Returns the error that is always allowed, relative to the largest value.
 
-    The model's own narrow floats and one step of its narrow outputs cause it.
+    It is the largest of these: eight rounding units of f16 or bf16 if the model computes in them,
+    and one rounding step of each output with a type narrower than f16.
     """
     narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
     steps = [2.0**-item.fraction for item in narrow if item is not None]

@@ -16,7 +16,10 @@ Result = TypeVar("Result")
 
 
 class _LateError(BaseException):
-    """The deadline has passed; no `except Exception` catches it."""
+    """Raised when the deadline has passed.
+
+    It is no subclass of Exception, so that no `except Exception` catches it.
+    """
 
 
 def timeout_flag(command: Command) -> Command:

@@ -14,19 +14,20 @@ from tcc.schedule.alternatives import (
     number,
 )
 
-# The number of listed alternatives of a kernel's schedule, besides the rule's and the choice; and
-# the kinds of decisions that choose a schedule.
+# At most this many alternatives are listed for a decision that chooses a kernel's schedule. The
+# tuple has the kinds of these decisions.
 _SCHEDULES, _SCHEDULE_KINDS = 16, ("schedule", "blocks")
 
 
 def decision_records(
     ledger: ListeningLedger, kind: str | None, *, every: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record of each decision of `kind` (None: of all kinds).
+    """Yields a record for each decision of `kind` (None: of all kinds).
 
-    A record that is reduced to `site` and `alternative` is a line that --choices reads. `sites`
-    counts the equal sites. Seconds are null where an alternative is impossible. `same_kernel` is
-    true for the choice, and null for alternatives that `mark_same` has not tried.
+    The fields `site` and `alternative` of a record, as a JSON line, are input for --choices.
+    `sites` is the number of equal sites. The seconds of an impossible alternative are null.
+    `same_kernel` is true for the choice, and null for all other alternatives until `mark_same` sets
+    it. `every` lists all schedules of a kernel, else only the cheapest are listed.
     """
     for decision in ledger.decisions():
         site = decision.site
@@ -65,9 +66,10 @@ def _listed(decision: Decision[Any], *, every: bool) -> Sequence[Alternative[Any
 def mark_same(
     records: Sequence[dict[str, Any]], same_kernels: Callable[[list[Line]], Iterable[bool]]
 ) -> None:
-    """Sets `same_kernel` of each possible alternative: true if it gives the kernels of the choice.
+    """Sets `same_kernel` of each possible alternative.
 
-    `same_kernels` tells this of lines that force the alternatives.
+    It is true if forcing the alternative gives the same kernels as the choice. A `Line` forces an
+    alternative at a site. `same_kernels` takes such lines and yields the result for each line.
     """
     options = [
         (Line(record["site"], option["text"], f"site {record['site']}"), option)

@@ -56,8 +56,10 @@ def _record(group: Sequence[SiteOptions]) -> dict[str, Any]:
 
 
 def _computed(site: DerivationSite, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
-    """Returns the region that a candidate computes, and True for each of its parameters that is
-    constant."""
+    """Returns (region that a candidate computes, flags).
+
+    The region has a flag for each parameter: True if the parameter is a constant of the model.
+    """
     if isinstance(candidate, Rewritten):
         return candidate.region, site.constants
     b = GraphBuilder("site")
@@ -98,8 +100,8 @@ def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
 def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the records of the site and the candidate to draw.
 
-    It is the replayed candidate if there is one, else the first chosen candidate. Raises UserError
-    if there is neither.
+    The candidate is the one that --replay computes. Without --replay it is the first candidate that
+    the compile chose. Raises UserError if there is neither.
     """
     pairs = [(site, c) for site in records for c in site["candidates"]]
     preferred = [p for p in pairs if p[1]["why"].startswith(REPLAYED)]
@@ -129,6 +131,9 @@ def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _seconds(item: dict[str, Any]) -> str:
-    """Returns the text of the estimated and the priced microseconds."""
+    """Returns text with the estimated time and the price of a record, in microseconds.
+
+    The estimate is that of the search. A record that was not priced has no price.
+    """
     priced = "not priced" if item["seconds"] is None else f"{item['seconds'] * 1e6:.1f} us"
     return f"estimated {item['estimate'] * 1e6:.1f} us, {priced}"

@@ -146,7 +146,10 @@ def _target() -> Target:
 
 
 def _huge_pages() -> str:
-    """Returns the kernel's setting; the runtime needs `madvise` or `always`."""
+    """Returns Linux's setting of transparent huge pages: `always`, `madvise`, `never` or `unknown`.
+
+    The runtime gets huge pages with `always` and `madvise` only.
+    """
     try:
         text = _HUGE_PAGES.read_text()
     except OSError:

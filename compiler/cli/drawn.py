@@ -1,4 +1,4 @@
-"""A model with fixed draws in place of its random nodes, for references."""
+"""Replaces a model's random nodes by constants, so that a reference gets the artifact's numbers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,11 @@ from tcc.temporary import temporary_folder
 
 @contextmanager
 def drawn_model(model: Path) -> Iterator[tuple[Path, bool]]:
-    """Yields a model with the draws of `SEED` in place of its random nodes, and False.
+    """Yields a model that a reference can run, and True if only tcc's own evaluator can run it.
 
-    If only tcc's own evaluator can run the random nodes, as in a .pt2 archive, it yields the model
-    itself and True.
+    Constants replace the model's random nodes: the numbers that an artifact draws with the seed
+    `SEED`. If they cannot be replaced, as in a .pt2 archive, the model itself is yielded with True.
+    A model without random nodes is yielded as it is, with False.
     """
     if model.suffix == ".pt2":
         yield model, any(node.op.name == "random_bits" for node in walk_nodes(load_model(model)))

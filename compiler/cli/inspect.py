@@ -167,7 +167,10 @@ def inspect(
 
 
 def _refuse(flag: str, values: Mapping[str, Any]) -> None:
-    """Raises UserError for a flag with a value that belongs to the missing flag --`flag`."""
+    """Raises UserError if a value is set that has an effect only with the flag --`flag`.
+
+    The user has not given --`flag`. `values` maps other flags to their values.
+    """
     for name, value in values.items():
         if value:
             raise UserError(f"{flag} are not asked for", where=name, hint=f"add --{flag}")

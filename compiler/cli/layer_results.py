@@ -12,18 +12,18 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
 
-FAULTS = ("wrong", "refused", "failed")  # verdicts that blame the node itself
+FAULTS = ("wrong", "refused", "failed")  # verdicts that say that the node itself is at fault
 
 
 @frozen
 class Finding:
-    """How one output of one node compares.
+    """The result of comparing one output of a node with the reference.
 
     The values of `verdict` are:
 
     - ok
     - wrong: the fault is the node's own
-    - follows: an input of the node is already wrong
+    - follows: the output is wrong, but an input of the node is wrong already
     - rounding: the node agrees when it runs on exactly the reference's inputs
     - refused: it does not compile
     - failed: its process ended

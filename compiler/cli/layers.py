@@ -30,7 +30,9 @@ from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
 _MOST = 500  # a batch has at most this many layers, which bounds the time of one compile
-_COPIES = 4  # copies of a value that exist at once, because both runtimes hold it and send it
+# The number of copies of a value that exist at once. Each of the two runtimes holds a copy and
+# sends another one.
+_COPIES = 4
 # The allowed error of a node that is compiled by itself, relative to the largest value, in rounding
 # units of its type.
 _UNITS: Mapping[Tolerance, float] = {
@@ -120,12 +122,12 @@ class LayerCheck:
         return not any(begin <= writer < end <= reader for writer, reader in self._unseen)
 
     def _leaving(self, span: range) -> tuple[str, ...]:
-        """Returns the values of the span that later layers read or that the model outputs."""
+        """Returns the names of the span's values that later layers read or the model outputs."""
         names = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
         return tuple(name for name in names if self._last_read.get(name, -1) >= span.stop)
 
     def _shown(self, span: range) -> tuple[str, ...]:
-        """Returns the arrays among the values that leave the span."""
+        """Returns the names of the values that leave the span and are arrays."""
         return tuple(filter(self.model.seen, self._leaving(span)))
 
     def _forget(self, begin: int) -> None:
@@ -190,21 +192,24 @@ class LayerCheck:
         return span.stop
 
     def _alone(self, number: int, rows: Sequence[Finding]) -> list[Finding]:
-        """Returns new findings of a node that was wrong.
+        """Compiles a wrong node by itself, runs it on the reference's inputs, and returns findings.
 
-        The node is compiled by itself and runs on right inputs.
+        `rows` are the findings of the node in its batch.
         """
         layer = self.model.layers[number]
         span = range(number, number + 1)
         outputs = tuple(row.output for row in rows if row.verdict != "unseen")
         if not all(name in self._values for name in layer.reads):
-            return list(rows)  # an input has no array, so the findings of the batch stand
+            # An input is no array, such as a sequence, so the node cannot run by itself.
+            return list(rows)
         piece = Piece(span, outputs, frozenset())
         try:
             want = self._reference(piece)
             try:
                 got = self._compiled(piece)
-            except UserError:  # the compile needs some of the node's inputs as constants
+            except UserError:
+                # The compile may need the values of some inputs, such as sizes. So they become
+                # constants.
                 piece = self._piece(span, outputs)
                 got = self._compiled(piece)
         except TccError as error:
@@ -302,10 +307,11 @@ class LayerCheck:
     # ---- runs of a piece --------------------------------------------------------------------
 
     def _piece(self, span: range, outputs: tuple[str, ...]) -> Piece:
-        """Returns the piece of a span.
+        """Returns the layers of `span` as a piece with the given outputs.
 
-        An input of the span becomes a constant if it depends on no input of the model, or looks
-        like sizes. The compile of the whole model knows its value in both cases.
+        An input of the span becomes a constant if it depends on no input of the model. So does a
+        short vector of integers, which may hold sizes. The compile of the complete model computes
+        both before the run.
         """
         fixed = frozenset(
             name
@@ -355,7 +361,7 @@ class LayerCheck:
             except TccError as error:
                 reasons.append(f"{name}: {error}")
                 if len(piece.span) > 1:
-                    break  # the caller first finds which layer it is
+                    break  # the caller checks fewer layers, to find which one cannot run
             else:
                 self._report.references[name] = None
                 return outputs

@@ -49,8 +49,11 @@ def _plain(name: str) -> str:
 
 
 def _imported(name: str) -> Iterator[dict[str, Any]]:
-    """Yields the row of an operator that has no row in the op table: an importer writes it as other
-    operators."""
+    """Yields the row of an operator that is not in the op table, if an importer converts it.
+
+    The importer writes the operator as several ops of the table. Yields nothing for an unknown
+    operator.
+    """
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [*driver.onnx_opsets(_plain(name))]
     module = driver.aten_converter(name)
@@ -63,7 +66,10 @@ def _imported(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the ONNX operators for which a row or its name stands, with their opsets."""
+    """Returns the names of the ONNX operators that a row stands for, and the opsets of each.
+
+    They are the row's ONNX operators, and those called like the row or like `name`.
+    """
     opsets = driver.onnx_opsets(_plain(name), row["name"], *row["onnx"])
     return {"onnx": [*opsets], "opsets": opsets}
 

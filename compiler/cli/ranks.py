@@ -42,9 +42,10 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
     """Runs `count` ranks of `tcc ARGUMENTS` and returns the stdout of each, in order of rank.
 
     `{rank}` in an argument becomes the rank's number.  Each rank gets its share of this process's
-    CPUs as its number of threads, and with `pin` as its CPU affinity.  Lines of stderr appear when
-    a rank ends, behind its name.  The first rank that fails ends all others; this raises UserError
-    with its exit code.  Ranks end with the calling thread, however that ends.
+    CPUs as its number of threads, and with `pin` as its CPU affinity.  When a rank ends, the lines
+    of its stderr are printed, each after the rank's name.  If a rank fails, all other ranks are
+    ended, and UserError is raised with the exit code of the first rank that failed.  Ranks end when
+    the calling thread ends, for whatever reason.
     """
     ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
     with _started(count, pin, arguments) as ranks:
@@ -60,12 +61,13 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
 
 
 def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
-    """Waits for the end of a rank, and puts two items into `ends`.
+    """Waits for the end of rank `number`, and puts a pair into `ends`.
 
-    They are the rank's number, and True if it left a core dump.
+    The pair is (number, True if the process dumped core).
     """
     dumped = False
-    with suppress(ChildProcessError):  # where the caller ignores SIGCHLD, or has ended the rank
+    # waitid fails if the caller ignores SIGCHLD, or has already collected the ended process.
+    with suppress(ChildProcessError):
         ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
         dumped = ended is not None and ended.si_code == os.CLD_DUMPED
     ends.put((number, dumped))
@@ -84,7 +86,9 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
     job |= {"TCC_NUM_THREADS": str(max(1, len(cpus) // count))}
     ranks: list[_Rank] = []
-    pipe = os.pipe()  # only this process has the end for writing
+    # Ranks get the reading end as stdin. Only this process has the writing end, so the pipe closes
+    # when this process ends, however it ends.
+    pipe = os.pipe()
     with ExitStack() as files:
         for end in pipe:
             files.callback(os.close, end)

@@ -1,5 +1,8 @@
-"""Runs of a model by a reference: ONNX Runtime without optimisations for an ONNX file, PyTorch for
-a .pt2 archive, or tcc's evaluator."""
+"""Runs a model with a reference implementation.
+
+The reference is ONNX Runtime without optimisations for an ONNX file and PyTorch for a .pt2 archive.
+If it cannot run the model, the reference is tcc's own evaluator.
+"""
 
 import json
 from collections.abc import Sequence
@@ -20,8 +23,11 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 @frozen
 class ReferenceJob:
-    """A run of the model on a range of draws; `rounding` gives the rounding of the model's
-    operands."""
+    """A request to run the model on several sets of inputs, the draws with indices `draws`.
+
+    `rounding` says which operands of the model are rounded, and to which types. None means that
+    none are.
+    """
 
     draws: range
     rounding: Rounding | None = None
@@ -29,10 +35,11 @@ class ReferenceJob:
 
 @frozen
 class Reference:
-    """The reference of a model: a peer, or tcc's evaluator if `peer` is None, and the reason `why`.
+    """The implementation that a model is compared with: `peer`, or tcc's evaluator if it is None.
 
-    `rounds_weights_alone`: for an archive the evaluator rounds weights, but not the operands that
-    they are multiplied with.
+    `name` is its name for people. `why` says why the evaluator is used, and is "" for a peer.
+    `rounds_weights_alone`: rounding applies to weights, but not to the operands that they are
+    multiplied with. This is so if the evaluator runs an archive.
     """
 
     name: str
@@ -44,7 +51,7 @@ class Reference:
 def reference_of(model: Path, evaluator_only: bool) -> Reference:
     """Returns the reference for a model.
 
-    `evaluator_only`: no other reference takes the model's types or its random draws.
+    `evaluator_only`: no peer can run the model's types or its random nodes.
     """
     is_archive = model.suffix == ".pt2"
     row = _TORCH if is_archive else PEERS["ort-plain"]
@@ -66,7 +73,11 @@ def run_reference(
     threads: int,
     evaluator_only: bool,
 ) -> list[list[NamedArrays]]:
-    """Returns the outputs of each job on each of its draws; `names` are an archive's outputs."""
+    """Returns the outputs of the model by name, for each job and for each of the job's draws.
+
+    `draws` has the inputs of all draws, of which a job takes a range. `names` are the names of an
+    archive's outputs, which PyTorch only numbers. `evaluator_only` is as in `reference_of`.
+    """
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]

@@ -51,6 +51,7 @@ def run(
     Example:
       tcc run model.so --input image=@cat.npy --output results --timeout 60
       tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
+      tcc run model.so --nproc 4            (compiled with --ranks 1,4)
     """
     source = click.get_current_context().get_parameter_source("seed")
     seeded = source is not ParameterSource.DEFAULT

@@ -1,4 +1,4 @@
-"""Sizes that follow from a program's own arithmetic: the sizes of random inputs, and of kernels."""
+"""Computes sizes by running a program's integer arithmetic: sizes of random inputs and kernels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,8 @@ def fitting_shapes(
         for i in program.body
         if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in shapes
     }
-    # Equal sizes share one register, and a computed size cannot be chosen.
+    # The registers whose sizes can be chosen. A size that the program computes cannot be chosen,
+    # and axes of equal size share a register.
     free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
     free = list(dict.fromkeys(free))
 

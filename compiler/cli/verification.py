@@ -105,7 +105,7 @@ def verify(
         runs, errors = _outputs(module, drawn)
         if 0 in errors:
             raise errors[0]
-        # The reference may refuse a draw that the artifact refuses, so it gets none of them.
+        # The reference may refuse the draws that the artifact refuses, so it runs only the others.
         checked = _outputs(module, fixed)[0]
         allowance_draws = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
         model_draws = [
@@ -191,7 +191,10 @@ def _within(verdict: Verdict, tolerance: float) -> Verdict:
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
-    """Yields the reason if tcc's own evaluator is the reference, and what it does not round."""
+    """Yields lines about the reference if it is tcc's own evaluator.
+
+    They say why it is the reference, and if it does not round all operands as `precision` does.
+    """
     if oracle.why:
         yield f"the reference is tcc's own: {oracle.why}"
     if oracle.rounds_weights_alone and precision != "f32":
@@ -235,8 +238,11 @@ def _drawn(
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
-    """Returns two lists of inputs: those of the user's seed, and those with which allowances are
-    computed."""
+    """Returns two lists with the input arrays of each draw.
+
+    The first list has the draws of the user's seed. The second list has the fixed draws, with which
+    the allowed errors are computed. `draws` is the result of `draws_of`.
+    """
     drawn, fixed, more = (
         partial(make_draws, module.inputs, inputs, part, program) for part in draws
     )

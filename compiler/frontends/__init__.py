@@ -43,7 +43,7 @@ def load_model(
     budgets: Budgets = BUDGETS,
     rounding: Rounding | None = None,
 ) -> Graph:
-    """Returns the graph of a model, as `load_called` does."""
+    """Returns the graph of a model; `load_called` explains the arguments."""
     return load_called(model, inputs, allow_pickle, budgets, rounding)[0]
 
 
@@ -61,7 +61,8 @@ def load_called(
 
     A model is the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
     `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
-    `allow_pickle` has torch read them. Torch is needed only if the table lacks an operator.
+    `allow_pickle` has torch read them. An archive needs torch only if it has an operator without a
+    converter.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     `rounding` rounds the weights of an archive. Raises `UserError` where the model cannot be read
@@ -110,10 +111,11 @@ def _is_of_torch(model: Any, name: str) -> bool:
 
 
 def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str, Array]]:
-    """Returns a function that runs an archive's calls in torch, with rounded operands.  It takes
-    inputs by name and returns outputs by the names that `replay` gives them.
+    """Returns a function that runs an archive's calls in torch, with rounded operands.
 
-    Nothing of the file is unpickled or evaluated.  Calls that the importer cannot take are refused.
+    The function takes inputs by name. It returns the results by their numbers (`"0"`, `"1"`, ...),
+    and the new value of an updated input as `NAME.updated`. Nothing of the file is unpickled or
+    evaluated. Raises `UserError` for calls that could not be imported.
     """
     program = read_archive(path)
     check_calls(program.block, _DECOMPOSE, _torch("retrace").is_traceable)

@@ -22,8 +22,8 @@ from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
 from tcc.ops import OPS
 
-# Mantissa bits by type: the number of random bits of which every value in [0, 1) is exact in the
-# type.
+# The significand's bits by type. A random integer of so many bits, divided by 2**bits, is exact in
+# the type.
 _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
 _BITS = OPS["random_bits"].attrs
 
@@ -62,8 +62,10 @@ def _seed(scope: Scope, fixed: int | None, loc: str) -> Operand:
 
 @frozen
 class Draws:
-    """The random numbers of one source node.  Each method returns a tensor of `shape`, computed
-    from the same bits."""
+    """The random numbers of a source node.
+
+    Each method returns a tensor of `shape`. All methods use the same random bits.
+    """
 
     ctx: Emitter
     shape: tuple[Index, ...]
@@ -71,12 +73,15 @@ class Draws:
     stream: Operand
 
     def bits(self, count: int = 64, half: int = 0) -> Operand:
-        """Returns random integers in [0, 2**count), as u64."""
+        """Returns random integers in [0, 2**count), as u64.
+
+        The generator gives 128 bits for each element; `half` 0 or 1 selects 64 of them.
+        """
         operands = (self.seed, self.stream)
         return self.ctx.emit("random_bits", *operands, shape=self.shape, half=half, count=count)
 
     def _fraction(self, dtype: DType, digits: int, half: int = 0) -> Operand:
-        """Returns random multiples of 2**-`digits` in [0, 1)."""
+        """Returns random multiples of 2**-`digits` in [0, 1); `half` selects bits (see `bits`)."""
         integers = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
         return self.ctx.cast(integers, dtype) * 2.0**-digits
 
@@ -157,5 +162,5 @@ def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = No
 
 
 def _wide(dtype: DType) -> DType:
-    """Returns the float type in which random numbers are computed."""
+    """Returns the float type in which random numbers for results of `dtype` are computed."""
     return F64 if dtype is F64 else F32

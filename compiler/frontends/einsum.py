@@ -10,7 +10,7 @@ from tcc.frontends.scope import Operand
 
 
 def einsum(ctx: Emitter, text: str, operands: Sequence[Operand]) -> Operand:
-    """Adds an einsum of the operands, by an equation as NumPy reads it."""
+    """Adds an einsum of the operands; `text` is an equation in NumPy's notation."""
     equation = explicit_equation(ctx, text, [o.rank for o in operands])
     return ctx.emit("einsum", *operands, equation=equation)
 

@@ -13,8 +13,10 @@ LARGEST_TENSOR = 1 << 38
 
 
 def elements_of(shape: Sequence[int]) -> int:
-    """Returns the product of the sizes without zeros, because NumPy bounds it for empty arrays
-    too."""
+    """Returns the product of the sizes that are not zero.
+
+    NumPy limits this product, even for arrays without elements.
+    """
     return math.prod(size or 1 for size in shape)
 
 
@@ -24,12 +26,16 @@ def stored_size(count: int, dtype: DType) -> int:
 
 
 def decoded(raw: Array, count: int, dtype: DType) -> Array:
-    """Returns `count` elements in the dtype's carrier, from their bytes in a file; a view where the
-    carrier has the same bits."""
+    """Returns `count` elements, decoded from their bytes in a file.
+
+    The result has the dtype's carrier, the NumPy type that holds its values. It is a view of `raw`
+    if the carrier has the same bits.
+    """
     if dtype.is_narrow:
         return decode(unpack(raw, count, dtype) if dtype.is_packed else raw, dtype)
     if dtype is BF16:
         return bf16_values(raw.view(np.uint16))
     if dtype is BOOL:
-        return raw.astype(np.bool_)  # makes 1 of every byte above 1
+        # A view would keep bytes from 2 to 255; the cast makes True of every nonzero byte.
+        return raw.astype(np.bool_)
     return raw.view(dtype.carrier)

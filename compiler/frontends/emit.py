@@ -106,8 +106,9 @@ class Emitter:
         """Returns the elements of an integer vector; elements that are known only at run time get
         new symbols.
 
-        A new symbol lies in [lo, hi]; the run refuses other values. If `signed`, the run accepts
-        numbers below zero, which cannot be the size of an array.
+        A new symbol is in [lo, hi]; the run refuses other values. If `signed`, the run accepts
+        numbers below zero, which cannot be the size of an array. `hint` is the message's noun for
+        the operand.
         """
         elements = operand.index_elements
         if elements is not None:
@@ -151,8 +152,10 @@ class Emitter:
         return self.scope.constant(array, dtype, next(iter(self.names), "const"))
 
     def part_of(self, operand: Operand, array: Any) -> Operand:
-        """Returns the constant `array`, a part or a transpose of a constant operand, under the
-        operand's name."""
+        """Returns `array` as a constant with the name and dtype of `operand`.
+
+        `array` is a part or a transpose of the elements of `operand`.
+        """
         return self.scope.constant(array, operand.dtype, operand.name)
 
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
@@ -250,7 +253,7 @@ class Emitter:
         return self.emit("transpose", x, perm=tuple(perm))
 
     def moved(self, x: Operand, source: int, target: int) -> Operand:
-        """Returns `x` with its axis `source` moved to `target`; the others keep their order."""
+        """Returns `x` with its axis `source` moved to `target`; other axes keep their order."""
         perm = [n for n in range(x.rank) if n != source]
         perm.insert(target, source)
         return self.transpose(x, perm)
@@ -272,7 +275,11 @@ class Emitter:
         return tuple(reversed(reversed_shape))
 
     def expand(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        """Repeats `x` to fill `shape`.  The run checks that unequal symbolic sizes are one."""
+        """Repeats `x` to fill `shape`.
+
+        If the import cannot prove that a size of `x` is 1 or the size in `shape`, every run checks
+        it.
+        """
         target = tuple(as_index(d) for d in shape)
         for back in range(1, min(x.rank, len(target)) + 1):
             size, due = x.shape[-back], target[-back]
@@ -310,7 +317,7 @@ class Emitter:
         return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
     def element(self, x: Operand, axis: int, number: IndexLike) -> Operand:
-        """Returns one element along an axis and drops the axis."""
+        """Returns element `number` along an axis, without that axis."""
         return self.squeeze(self.slice_axis(x, axis, number, 1), (axis,))
 
     def stack(self, parts: Sequence[Operand], axis: int) -> Operand:
@@ -325,7 +332,7 @@ class Emitter:
         self.scope.require(a, b, reason, self.loc)
 
     def sized(self, x: Operand, axis: int, size: Index, reason: str) -> Operand:
-        """Returns `x` with `size` elements along an axis; every run checks that `x` has as many."""
+        """Returns `x` with `size` as the size of an axis; every run checks that they are equal."""
         if x.shape[axis] is not size:
             self.require(x.shape[axis], size, reason)
         return self.slice_axis(x, axis, 0, size)

@@ -9,9 +9,10 @@ from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import sign
 
-Scales: TypeAlias = Sequence["float | None"]  # one for each axis; None: the sizes determine it
+# The scale of each axis.  None stands for the size of the result divided by the size of the input.
+Scales: TypeAlias = Sequence["float | None"]
 
-_FAR = (1 << 31) - 1  # exporters write it for "to the end"
+_FAR = (1 << 31) - 1  # a slice with this end, or a larger end, goes to the end of the axis
 
 
 def from_front(position: Index, dim: Index) -> Index:
@@ -48,9 +49,10 @@ def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Ind
 
 
 def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
-    """Returns an upper bound of the elements of `x` under a kernel.
+    """Returns an upper bound of the elements that an antialiasing kernel reads along any axis.
 
-    Constant scales widen the kernel from its `radius`.
+    The kernel reads `radius` elements on each side. Along an axis that shrinks, the radius is
+    divided by the scale; a scale of None stands for the ratio of the sizes.
     """
     halves = [const(radius)]
     for dim, size, scale in zip(x.shape, sizes, scales, strict=True):

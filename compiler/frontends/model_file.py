@@ -26,7 +26,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
         ) from error
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # os.fdopen refuses a folder's descriptor
+        os.close(descriptor)  # not by os.fdopen, which refuses a folder's descriptor
         raise UserError("the model is not a file", where=str(path), hint=hint)
     with os.fdopen(descriptor, "rb") as file:
         if largest is not None and info.st_size > largest:
@@ -40,7 +40,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
             raise UserError("the model file is empty", where=str(path), hint=hint)
         try:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except OSError as error:  # files that the system generates, as in /proc
+        except OSError as error:  # mmap refuses files that the system generates, as in /proc
             raise UserError(
                 "the model cannot be read",
                 where=str(path),

@@ -19,14 +19,16 @@ Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ..
 
 @frozen
 class Cell:
-    """The parameters of a step, without its input and states; the operands lie outside of the
-    body."""
+    """The parameters of a step: all but its input and states.
+
+    Operands among the parameters are defined outside of the scan's body.
+    """
 
     hidden: int
-    products: tuple[Product, ...]  # one per gate: the state times the gate's matrix
-    bias: Operand | None  # the recurrent bias, where the projected input cannot contain it
+    products: tuple[Product, ...]  # for each gate: multiplies the state with the gate's matrix
+    bias: Operand | None  # the part of the state's bias that a reset gate multiplies
     activations: tuple[Activation, ...]
-    places: tuple[int, ...]  # block of each gate in the projected input
+    places: tuple[int, ...]  # for each gate: the index of its columns' block in the projected input
     peepholes: tuple[Operand, ...] = ()
     clip: float = 0.0
     coupled: bool = False
@@ -47,7 +49,7 @@ class Cell:
 
 
 def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
-    """Returns the matmuls of a state with R^T of each gate."""
+    """Returns for each of `matrices` (R^T of a gate) a function that multiplies a state with it."""
 
     def multiply_by(matrix: Operand) -> Product:
         return lambda ctx, h: h @ matrix
@@ -58,11 +60,11 @@ def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
 def with_biases(
     ctx: Emitter, projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
 ) -> tuple[Operand, Operand | None]:
-    """Adds the biases to the projected input.
+    """Adds the biases of the input and of the state, [gates * hidden], to the projected input.
 
-    Returns the sum, and the part of the recurrent bias that cannot be added in advance, else None.
-    There is such a part with `reset_late`: a reset gate then multiplies the result of the matmul
-    and its bias.
+    Returns the sum, and the part of the state's bias that cannot be added in advance, or None. With
+    `reset_late` (GRU) this part is the bias of the third gate: the reset gate multiplies the sum of
+    the state's matmul and this bias.
     """
     input_bias, state_bias = biases
     late_bias = None
@@ -143,7 +145,8 @@ def run_cell(
     """Runs one direction; returns the rows [time, batch, hidden], then each last state [batch,
     hidden].
 
-    `lengths` [batch, 1] are the steps of each sequence; rows beyond them are zero.
+    `lengths` [batch, 1] has the number of steps of each sequence. In steps beyond it, the rows are
+    zero and the states do not change.
     """
     scanned = [projected]
     if lengths is not None:

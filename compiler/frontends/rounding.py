@@ -68,10 +68,10 @@ class Rounding:
         return changed.astype(array.dtype)
 
     def operand(self, sources: Collection[str]) -> str:
-        """Returns the type to which a tensor is rounded that a contraction multiplies with a
-        constant.
+        """Returns the type to which the operand beside a contraction's weight is rounded.
 
-        `sources` are the constants from which that constant is computed.
+        `sources` are the names of the constants from which the weight is computed. The result is
+        empty if the operand is not rounded.
         """
         types = {self.operands[name] for name in ("", *sources) if name in self.operands}
         return min(types, default="")
@@ -105,7 +105,8 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     listed = facts.get("rounded", ())
     computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
     exact = {name: type for name, type in rounding.weights.items() if name not in computed}
-    # All keys here are the empty name. If several entries name no weight, the last one counts.
+    # An entry that names no weight holds for all weights, which have the key "". The last of these
+    # entries counts.
     unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035
     operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
     spread = not seed % 2

@@ -37,8 +37,8 @@ from tcc.schedule.nest import typical
 # The most elements of a result that the import folds. A pass folds larger results if it pays.
 _FOLD_RESULT = 1024
 _FOLD_OPERAND = 1 << 16
-# Exporters write slices "to the end" with ends from 10**9 on.  Smaller sizes provably end before,
-# and the run refuses larger ones.
+# The largest size that a run accepts.  Exporters write slices "to the end of the axis" with ends
+# from 10**9 on, which are then provably behind the end of any axis.
 LARGEST_SIZE = 10**9 - 1
 # At most this many checks that sizes are equal are added for one node.
 _MOST_DEMANDS = 16
@@ -137,7 +137,7 @@ class Operand:
     __neg__, __invert__, __abs__ = map(_function, ("neg", "not", "abs"))
 
     def equals(self, other: Operand | float) -> Operand:
-        """Compares element by element; `==` compares operands themselves."""
+        """Compares element by element; `==` compares the Python objects."""
         return self.scope.session.write("equal", self, other)
 
     @property
@@ -162,7 +162,7 @@ def _nothing_under_import(*_: Any) -> Operand:
     raise InternalError("arithmetic between operands outside a source node")
 
 
-Operands: TypeAlias = Sequence[Operand | None]  # None where an optional one is absent
+Operands: TypeAlias = Sequence[Operand | None]  # None: an absent optional operand
 
 
 @dataclass(slots=True)
@@ -185,7 +185,10 @@ class ImportSession:
         typical: int | None = None,
         divisor: int = 1,
     ) -> Index:
-        """Returns a size symbol; its name derives from `hint` and is new in the model."""
+        """Returns a size symbol; its name derives from `hint` and is new in the model.
+
+        The size is in [lo, hi] and a multiple of `divisor`; prices assume that it is `typical`.
+        """
         name = first = _identifier(hint)
         while name in self.symbols:
             self.symbols[first] += 1
@@ -203,17 +206,18 @@ def _identifier(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One graph under construction, and the known facts about its sizes.
+    """A graph under construction, and the known facts about its sizes.
 
-    `parent` is the scope that contains a body. `enclosing` is the scope that contains a body or a
-    function. `outside` has the outer symbols that a body sees; None stands for all.
+    `parent` is the scope around a body. `enclosing` is the scope around a body or a function.
+    `outside` has the names of the outer symbols that a body may use; None stands for all.
 
-    `wide` maps a pair of sizes to the size to which they broadcast, `short` a long formula to its
-    symbol. `joins` maps a size to the sizes known to be equal to it or 1. `bound` maps an operand
-    and a lower bound to the symbols of its elements. Bodies see the last two tables of their outer
-    scopes, but not the reverse.
+    `wide` maps a pair of sizes to the size to which they broadcast, and `short` a long formula to
+    its symbol. `joins` maps a size to a set of sizes, each of which is 1 or equal to it. `bound`
+    maps an operand and a lower bound to the symbols of its elements. Entries of `joins` and `bound`
+    also hold in the bodies inside the scope.
 
-    `repeats`: a loop repeats the graph. `seed` is the seed of its random nodes, once one was added.
+    `repeats`: the graph is the body of a loop. `seed` is the seed of the graph's random nodes, or
+    None before the first of them.
     """
 
     session: ImportSession
@@ -309,7 +313,8 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        # With symbols for formulas, a proof that parts sum up to the whole may fail.
+        # The op gets symbols in place of long formulas, or else the formulas, which it may need to
+        # prove that the sizes of parts sum up to the size of the whole.
         hint = next(iter(names), op)
         short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:
@@ -335,7 +340,7 @@ class Scope:
         """Returns the size to which `a` and `b` broadcast, if one of them may be 1; every run
         checks that they do.
 
-        Returns None if neither can be 1: then they must be equal.
+        Returns None if neither can be 1: then they must be equal. `what` is the check's reason.
         """
         if const(1) in (a, b):
             return b if a is const(1) else a
@@ -351,7 +356,8 @@ class Scope:
     def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
         """Returns the symbol of the size to which `a` and `b` broadcast.
 
-        All scopes that know both sizes know the symbol, so results of bodies may have that size.
+        The symbol is defined in the outermost scope that has both sizes, so results of bodies may
+        have the symbol in their shapes.
         """
         home, inside = self._home(a, b)
         if (a, b) not in home.wide:
@@ -362,8 +368,10 @@ class Scope:
         return home.wide[a, b]
 
     def _home(self, *sizes: Index) -> tuple[Scope, list[set[str]]]:
-        """Returns the outermost scope that knows the sizes, and the outer symbols of bodies in
-        it."""
+        """Returns the outermost scope in which the sizes are defined, and the sets `outside`.
+
+        The sets belong to the bodies between that scope and this one, this one included.
+        """
         inside: list[set[str]] = []
         home = self
         while home.enclosing and (home.outside is None or are_among(sizes, home.outside)):
@@ -374,7 +382,11 @@ class Scope:
     def _name(
         self, op: str, inside: Iterable[set[str]], loc: str, name: Index, *sizes: Index
     ) -> None:
-        """Adds the node `op` that defines the symbol `name` from sizes; bodies see it too."""
+        """Adds the node `op`, which computes the symbol `name` from `sizes`.
+
+        `inside` has the sets `outside` of bodies inside this scope. `name` is added to each set, so
+        that the bodies may use it.
+        """
         self.builder.add(OPS[op], (), OPS[op].attrs(name, *sizes), loc=loc)
         for symbols in inside:
             symbols.update(var.name for var in free_vars(name))
@@ -400,8 +412,11 @@ class Scope:
         return x
 
     def fits(self, size: Index, due: Index, what: str, loc: str) -> bool:
-        """True if `size` may be 1 although `due` is not 1; then every run checks that it is 1 or
-        `due`."""
+        """True if `size` broadcasts to `due`.
+
+        If that is not proved, every run checks that `size` is 1 or `due`. The result is False if
+        `size` cannot be 1 while `due` is not 1.
+        """
         if self._is_part(size, due):
             return True
         if not one_apart(size, due):
@@ -419,10 +434,11 @@ class Scope:
     def _resolved(
         self, operands: Operands, error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
-        """Returns the operands in a form that an op takes after it found two dims unequal.
+        """Returns the operands in a form that an op takes after it refused two unequal dims.
 
-        The dims are broadcast, or the run checks that they are equal. Returns None for another
-        error, or if no operand has one of the dims.
+        `error` is the refusal. Both dims are expanded to the size to which they broadcast. If they
+        cannot broadcast, one replaces the other, and every run checks that they are equal. Returns
+        None for another error, or if no operand has one of the dims.
         """
         if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
             return None
@@ -445,7 +461,7 @@ class Scope:
         return resolved
 
     def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
-        """Expands `x` to `size` elements along an axis where it has one or as many."""
+        """Expands `x` to `size` elements along an axis that has one element or `size` elements."""
         sizes = list(x.shape)
         if sizes[axis] is size:
             return x
@@ -456,7 +472,10 @@ class Scope:
     def _agreed(
         self, operands: Operands, error: UnequalDimsError, loc: str
     ) -> list[Operand | None] | None:
-        """Returns the operands with one of two unequal dims replaced by the other."""
+        """Returns the operands with one of the error's two dims replaced by the other.
+
+        Every run checks that the dims are equal. Returns None if no operand has one of them.
+        """
         operand_dims = {dim for o in operands if o is not None for dim in o.shape}
         pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in operand_dims]
         if not pairs:
@@ -486,7 +505,7 @@ class Scope:
         if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
             return None
         if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
-            return None  # weights, which may be multiplied as they are
+            return None  # matmuls may read quantised weights as they are
         types = self._types(op, operands, attrs, loc)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
@@ -496,7 +515,7 @@ class Scope:
         try:
             with np.errstate(all="ignore"):
                 results = OPS[op].reference(arrays, attrs)
-        except (ValueError, IndexError, MemoryError):  # the compilation reports it
+        except (ValueError, IndexError, MemoryError):  # a later step reports the error
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         tensors = [o for o in operands if o and o.rank and o.dtype.is_float]

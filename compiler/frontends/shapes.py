@@ -32,7 +32,7 @@ from tcc.known import all_known
 from tcc.ops import OPS
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
-_LARGEST = (1 << 62) - 1  # numbers beyond are data, whose arithmetic wraps
+_LARGEST = (1 << 62) - 1  # larger numbers are data, whose arithmetic wraps
 
 
 class _Undecided(Exception):
@@ -77,7 +77,7 @@ def _least(size: Index) -> int:
     return max(1, *numbers) if min(numbers) >= 0 else 1
 
 
-# ---- decisions -------------------------------------------------------------------------------
+# ---- conditions that the import has to decide ---------------------------------------------------
 
 
 def _decided(answer: bool | None) -> Index:
@@ -123,7 +123,7 @@ Rule: TypeAlias = Callable[[_Call], Sequence[Elements]]
 
 
 def _objects(array: Any) -> Elements:
-    """Returns an object array; NumPy returns a bare element for results of rank zero."""
+    """Converts a result of NumPy to an object array; NumPy returns rank zero as a bare element."""
     if isinstance(array, np.ndarray):
         return array.astype(object)
     out = np.empty((), object)

@@ -2,19 +2,22 @@
 
 Graph and expression indices are logical; no op has layout variants.  A layout is a side-table entry
 of a value.  Storage is a row-major array of `sizes`, and the element with logical index (i0, i1,
-...) lies at `indices`, expressions over the variables `i0, i1, ...`:
+...) is stored at `indices`, expressions over the variables `i0, i1, ...`:
 
     channels last       sizes (n, h, w, c)            indices (i0, i2, i3, i1)
     with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
     packed weights      sizes (co/64, k, 64)          indices (i0//64, i1, i0%64)      fill 0
 
-    planes apart        sizes (36, y*x*64 + 16)       indices (i0, (i1*x + i2)*64 + i3)
+    padding after each  sizes (36, y*x*64 + 16)       indices (i0, (i1*x + i2)*64 + i3)
+    plane of axis 0
 
-    part of a joined value  sizes (n, h, w, 96)       indices (i0, i2, i3, i1+64)      shared (1,)
+    64 channels before  sizes (n, h, w, 96)           indices (i0, i2, i3, i1+64)      shared (1,)
+    this value's 32
 
-Permutation, blocking and padding are all this one map; packing a weight is evaluating it. Storage
-outside of all elements holds `fill`.  Along the `shared` axes of a part, elements of other values
-lie before and after the part's own.
+Permutation, blocking and padding are all expressed by `indices`; a weight is packed by evaluating
+them.  Storage without an element holds `fill`.  In the last example several values are stored in
+one array, such as the operands of a concatenation.  Axis 1 is `shared`: along it, the array has
+elements of other values before or after the elements of this value.
 """
 
 from dataclasses import replace
@@ -38,10 +41,12 @@ from tcc.ir.index import (
 
 @frozen
 class Layout:
-    """A layout: `sizes` of the storage array, `indices` of an element over `axis_vars(shape)`, and
-    `fill` of unused storage.
+    """The storage order of a value.
 
-    Along the logical axes `shared`, elements of other values continue the storage.
+    `sizes` is the shape of the storage array. `indices` are the storage indices of the element with
+    the logical index `axes`, the variables of `axis_vars(shape)`. Storage without an element holds
+    `fill`, or any value if `fill` is None. Along the logical axes `shared`, the array also has
+    elements of other values.
     """
 
     sizes: Indices
@@ -71,8 +76,10 @@ def row_major(shape: Indices) -> Layout:
 
 
 def permuted(shape: Indices, order: tuple[int, ...]) -> Layout:
-    """Returns storage with the logical axes in `order`, outermost first: (0, 2, 3, 1) is channels
-    last."""
+    """Returns the layout that stores the logical axes in `order`, outermost first.
+
+    The order (0, 2, 3, 1) is channels last.
+    """
     axes = axis_vars(shape)
     return layout(shape, tuple(shape[a] for a in order), tuple(axes[a] for a in order))
 
@@ -85,18 +92,21 @@ def axis_order(where: Layout) -> tuple[int, ...] | None:
 
 
 def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> Layout:
-    """Returns `base` with `halo[d]` = (before, after) more positions on storage dimension d."""
+    """Returns `base` with padding of value `fill` around the storage array.
+
+    `halo[d]` is the number of positions added before and after storage dimension d.
+    """
     sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
     indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
     return Layout(sizes, indices, base.axes, fill)
 
 
 def set_apart(base: Layout, line: int) -> Layout:
-    """Returns `base` with padding, so that neighbouring planes start an odd number of cache lines
-    apart.
+    """Returns `base` with padding between the planes of the storage array.
 
-    A plane is the elements of one outermost index. `line` counts the elements of a cache line. The
-    storage dimensions inside a plane become one.
+    A plane holds the elements of one outermost storage index. The distance between the starts of
+    neighbouring planes becomes an odd number of cache lines, of `line` elements each. The storage
+    dimensions inside a plane become one dimension.
     """
     planes, *inner_sizes = base.sizes
     pair = 2 * line
@@ -106,8 +116,11 @@ def set_apart(base: Layout, line: int) -> Layout:
 
 
 def part_of(joined: Layout, shape: Indices, axis: int, start: Index) -> Layout:
-    """Returns the layout of a value of `shape` that lies in a joined value, from `start` along
-    `axis` on.  Its storage is all of `joined`."""
+    """Returns the layout of a value of `shape` that is stored as a part of a larger value.
+
+    The larger value has the layout `joined`; the part begins at `start` along `axis`. The result
+    has the storage sizes of `joined`.
+    """
     axes = axis_vars(shape)
     shifted = tuple(i + start if n == axis else i for n, i in enumerate(axes))
     inner = layout(shape, joined.sizes, place(joined, shifted), joined.fill)
@@ -149,12 +162,15 @@ def offset(where: Layout, logical: Indices) -> Index:
 
 @lru_cache(1 << 14)
 def flat(indices: Indices, sizes: Indices) -> Index:
-    """Returns the row-major position of `indices` in an array of `sizes`, simplified."""
+    """Returns the row-major position of `indices` in an array of `sizes`.
+
+    The axes of a split that are stored next to each other are joined: `d * (x // d) + x % d` is x.
+    """
     return _rejoined(row_major_position(indices, sizes))
 
 
 def row_major_position(indices: Indices, sizes: Indices) -> Index:
-    """Returns the row-major position of `indices`, term by term."""
+    """Returns the row-major position of `indices` in an array of `sizes`, without joining axes."""
     position = const(0)
     for index, size in zip(indices, sizes, strict=True):
         position = position * size + index
@@ -162,8 +178,10 @@ def row_major_position(indices: Indices, sizes: Indices) -> Index:
 
 
 def _rejoined(position: Index) -> Index:
-    """Returns `position` with `x` in place of `d * (x // d) + x % d`, so that axes split by a
-    reshape are contiguous again."""
+    """Returns `position` with `x` in place of `d * (x // d) + x % d`.
+
+    So an axis that a reshape has split is contiguous again.
+    """
     terms = dict(position.terms)
     for monomial, coeff in position.terms:
         for remainder in monomial:

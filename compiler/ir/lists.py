@@ -5,8 +5,8 @@
     sequence(f32[-])             no tensors yet
     optional(sequence(i64[3]))   nothing, or one sequence
 
-A value of a list type is a scalar whose element type is a `ListType`.  An optional is a list of no
-or one entry.  Equal types are one object.
+A value of a list type is a scalar whose element type is a `ListType`.  An optional is a list with
+at most one entry.  Equal types are one object.
 """
 
 import re
@@ -19,18 +19,17 @@ from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
-# The dims of an empty list: any tensor's sizes may replace them.
+# The `dims` of the type of an empty list, which may be joined with any other `dims`.
 NOTHING: Dims = (-1,)
 
 
 @frozen
 class ListType(DType):
-    """The type of a list; `item` is the element type of the entries, a `ListType` if they are
-    lists.
+    """The type of a list, created by `sequence_of` or `optional_of`.
 
-    `dims` are the sizes of entries that are tensors: an entry is None for a size that may differ,
-    and `dims` is None where even ranks may differ.  Create list types with `sequence_of` and
-    `optional_of`.
+    `item` is the element type of the entries, or a `ListType` if the entries are lists.  `dims` has
+    the sizes that all entries of a list of tensors have, with None for a size that may differ
+    between entries.  It is None if the ranks may differ too, and () for a list of lists.
     """
 
     optional: bool
@@ -56,15 +55,20 @@ def _shape_text(dims: Dims) -> str:
 
 
 def sequence_of(item: DType, dims: Dims | None = None) -> ListType:
-    """Returns the type of sequences of tensors, or (without dims) of lists.
+    """Returns the type of sequences whose entries have the element type `item`.
 
-    Raises ValueError for lists that nest too deep.
+    `dims` are the sizes of the entries as in `ListType`; they are ignored if `item` is a list type.
+    Raises ValueError for lists that nest too deep, and for element types below a byte.
     """
     return _interned(False, item, () if isinstance(item, ListType) else dims)
 
 
 def optional_of(item: DType, dims: Dims | None = None) -> ListType:
-    """Returns the type of optionals; arguments and errors are those of `sequence_of`."""
+    """Returns the type of optionals whose entry has the element type `item` and the sizes `dims`.
+
+    `dims` are ignored if `item` is a list type.  Raises ValueError for lists that nest too deep,
+    and for element types below a byte.
+    """
     return _interned(True, item, () if isinstance(item, ListType) else dims)
 
 
@@ -74,15 +78,17 @@ def dims_of(type_: TensorType) -> Dims:
 
 
 def fits(a: DType, b: DType) -> bool:
-    """True if a value of type `a` may be used where `b` is expected, apart from the entries'
-    sizes."""
+    """True if a value of type `a` may be used where `b` is expected.
+
+    The sizes of lists' entries are not compared.
+    """
     if isinstance(a, ListType) and isinstance(b, ListType):
         return a.optional == b.optional and fits(a.item, b.item)
     return a is b
 
 
 def joined(a: DType, b: DType) -> DType | None:
-    """Returns the element type that holds for values of both types; None if there is none."""
+    """Returns the most specific type that includes all values of both types, or None."""
     if a is b:
         return a
     if not (isinstance(a, ListType) and isinstance(b, ListType)) or a.optional != b.optional:
@@ -92,8 +98,7 @@ def joined(a: DType, b: DType) -> DType | None:
 
 
 def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
-    """Returns the sizes that a type must have to hold tensors of sizes `a` and tensors of sizes
-    `b`."""
+    """Returns the `dims` of a list type whose entries may have the sizes `a` or the sizes `b`."""
     if a == NOTHING or b == NOTHING:
         return b if a == NOTHING else a
     if a is None or b is None or len(a) != len(b):

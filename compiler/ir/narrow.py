@@ -1,9 +1,10 @@
 """Floats of 16, 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
 
-A narrow float is sign, exponent, fraction: `FORMATS` has their widths and the meaning of the last
-codes.  Rounding is to nearest, ties to the even code.  Beyond the largest value lies infinity, NaN,
-or, where the type has neither, the largest value.  f8e8m0 is a power of two without sign or
-fraction; values are rounded towards zero and lose their sign, and infinities become NaN.
+The code of a narrow float has a sign, an exponent and a fraction: `FORMATS` has their widths and
+the codes of infinity and NaN.  Rounding is to nearest, ties to the even code.  A value that is too
+large becomes infinity, or NaN if the type has no infinity, or the largest value if it has neither.
+f8e8m0 is a power of two without sign or fraction; values are rounded towards zero and lose their
+sign, and infinities become NaN.
 """
 
 from functools import cache
@@ -16,7 +17,7 @@ from tcc.ir.types import F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_EXPONENT = 127  # the bias of f32 and of f8e8m0
+_EXPONENT = 127  # the exponent bias of f32 and of f8e8m0
 
 
 @frozen
@@ -38,7 +39,7 @@ class FloatFormat:
 
     @property
     def sign(self) -> int:
-        """The sign bit."""
+        """The value of the sign bit in a code, such as 0x80."""
         return 1 << (self.bits - 1)
 
     @property
@@ -54,7 +55,7 @@ class FloatFormat:
         return (1 + fraction / (1 << self.fraction)) * 2.0 ** (exponent - self.bias)
 
 
-# f4e2m1 has no NaN: NaN becomes the negative zero.
+# f4e2m1 has no NaN: a NaN becomes the code 8, negative zero.
 FORMATS = MappingProxyType(
     {
         F8E4M3FN: FloatFormat(8, 3, 7, 0x7E, 0x7F, 0x7F),
@@ -67,7 +68,7 @@ FORMATS = MappingProxyType(
 
 
 def _mask(dtype: DType) -> np.uint8:
-    """Returns a mask with a bit for each bit of the type's codes."""
+    """Returns a byte in which the bits of the type's codes are 1."""
     return np.uint8((1 << dtype.bits) - 1)
 
 
@@ -83,7 +84,7 @@ def encode(values: Any, dtype: DType) -> Array:
     bits = np.ascontiguousarray(data, np.float32).reshape(data.shape).view(np.uint32)
     if narrow is None:
         return np.asarray((bits >> 23 & 0xFF).astype(np.uint8))
-    with np.errstate(invalid="ignore"):  # a signalling NaN
+    with np.errstate(invalid="ignore"):  # NumPy would warn of a signalling NaN
         size = np.abs(data.astype(np.float64))
     code = np.searchsorted(_between(narrow), size, "left").astype(np.int64)
     ties = _between(narrow)[np.minimum(code, narrow.top)] == size
@@ -99,13 +100,16 @@ def encode(values: Any, dtype: DType) -> Array:
 
 @cache
 def _between(narrow: FloatFormat) -> Array:
-    """Returns the midpoints between neighbouring values; the last lies above the largest value."""
+    """Returns the midpoints between neighbouring non-negative values, in ascending order.
+
+    The last midpoint is above the largest value; values from it on are too large for the type.
+    """
     values = np.array([narrow.value(code) for code in range(narrow.top + 2)])
     return np.asarray((values[1:] + values[:-1]) / 2)
 
 
 def decode(codes: Array, dtype: DType) -> Array:
-    """Returns the values of codes (u8, bits above the type's are ignored) in the type's carrier."""
+    """Returns the values of codes (u8) in the type's carrier; ignores bits above its width."""
     return np.asarray(_values(dtype)[codes & _mask(dtype)])
 
 
@@ -137,9 +141,9 @@ def _value(narrow: FloatFormat, code: int) -> float:
 
 
 def rounded(values: Any, dtype: DType) -> Array:
-    """Rounds values to a narrow type, but returns them in the wider type that NumPy computes in.
+    """Returns values rounded to a narrow type, in the type's carrier.
 
-    Integers wrap.
+    The carrier is the wider type that NumPy computes in. Integers wrap.
     """
     return decode(encode(values, dtype), dtype)
 

@@ -1,8 +1,8 @@
 """OpSpec: the type of one row of the op table.
 
-A row is all that tcc knows of an op.  Importer dispatch, shape inference, verification, constant
-folding, the graph evaluator, the test matrix, `tcc ops` and the support table follow from it. `ir`
-has the type; the rows are in `tcc.ops`.
+A row has everything that tcc knows about an op.  Importer dispatch, shape inference, verification,
+constant folding, the graph evaluator, the test matrix, `tcc ops` and the support table read it. The
+rows are in `tcc.ops`.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class Trait(Flag):
-    """Facts of an op that passes read."""
+    """Properties of an op on which passes rely."""
 
-    ELEMENTWISE = auto()  # output[i] depends on input[i] after broadcasting only
-    REDUCTION = auto()  # combines along axes
-    CONTRACTION = auto()  # sum of products
-    WINDOW = auto()  # slides over spatial axes (axis 0 batch, axis 1 channel)
-    MOVEMENT = auto()  # copies elements, computes nothing
-    LISTS = auto()  # takes sequences and optionals
+    ELEMENTWISE = auto()  # output[i] depends on element i of each broadcast input only
+    REDUCTION = auto()  # combines elements along axes
+    CONTRACTION = auto()  # sums products of elements of two operands
+    WINDOW = auto()  # slides a window over all axes after batch (0) and channel (1)
+    MOVEMENT = auto()  # copies elements and computes nothing
+    LISTS = auto()  # accepts sequences and optionals
     COLLECTIVE = auto()  # all ranks of a comm compute it together
-    OPAQUE = auto()  # no algebra; never folded, merged or moved
+    OPAQUE = auto()  # passes never fold, merge or move it
 
 
 class Tolerance(Enum):
-    """The comparison of an op's results in tests (compiler/ops/README.md has the bounds)."""
+    """The accuracy that tests demand of an op's results (see compiler/ops/README.md)."""
 
     EXACT = "exact"  # movement, integers, comparisons: bit for bit
     ELEMENTWISE = "elementwise"  # primitive functions: at most 4 ULP
@@ -43,11 +43,12 @@ class Tolerance(Enum):
 
 @frozen
 class OnnxBinding:
-    """A 1:1 binding: the ONNX operator has the same inputs and attributes.
+    """The ONNX operator `name`, which has the same inputs and attributes as the op.
 
-    `since` is the oldest opset for which it holds; the importer converts opsets before 7.  `attrs`
-    maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops that need
-    more (inputs that become attributes, defaults by opset) are in the importer's table.
+    `since` is the oldest opset in which they are the same.  Opsets before 7 count as opset 7; the
+    importer has converters for the operators that differ there.  `attrs` has pairs (ONNX attribute,
+    field of the op's attributes) for attributes whose names differ.  Operators with other
+    differences, such as inputs that become attributes, have converters in the importer instead.
     """
 
     name: str
@@ -60,13 +61,13 @@ class NoAttrs:
     """The attribute type of ops that have none."""
 
 
-# Operands of an op, None where an optional one is absent; and its results.
+# The types and arrays of an op's operands (None: an absent optional operand) and of its results.
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
 OutTypes = tuple[TensorType, ...]
 OutArrays = tuple[Array, ...]
 NamedArrays = Mapping[str, Array]
-Arity = int | tuple[int, int]  # a number, or the minimum and the maximum
+Arity = int | tuple[int, int]  # the number of inputs, or (minimum, maximum)
 
 Infer = Callable[[Types, Any], OutTypes]
 Reference = Callable[[Arrays, Any], OutArrays]
@@ -74,19 +75,20 @@ Reference = Callable[[Arrays, Any], OutArrays]
 
 @entity
 class OpSpec:
-    """One op.
+    """A row of the op table.
 
-    `infer(types, attrs)` returns the output types; it raises `ValueError` with one sentence for
-    operands that the op does not take (the caller adds the location).  `reference(arrays, attrs)`
-    is the obvious NumPy meaning, with dims bound to integers.  `expr(types, attrs)` is the tensor
-    expression.  `call` is a C function of the runtime; ops without `expr` have it unless they are
-    control flow.  An op with both is called where `calls(types, attrs)` says that the expression is
-    much more work.  The test cases are in `tests/ops/samples`.
+    `infer(types, attrs)` returns the output types.  It raises `ValueError` with one sentence for
+    operands that the op does not accept; the caller adds the location.  `reference(arrays, attrs)`
+    returns the results by NumPy; all dims in `attrs` are integers.  `expr(types, attrs)` returns
+    the tensor expression.  `call` names a C function of the runtime; ops without `expr` have one
+    unless they are control flow.  If an op has both, the C function is used where `calls(types,
+    attrs)` is true, because the expression does much more work there.  The test cases are in
+    `tests/ops/samples`.
     """
 
     name: str
     attrs: type[Any]
-    arity: Arity  # of the inputs; optional ones may be None in between
+    arity: Arity  # the number of inputs; absent inputs between others count
     infer: Infer
     reference: Reference
     dtypes: tuple[DType, ...]
@@ -108,7 +110,7 @@ class OpSpec:
 
 
 def exact(attrs: Any) -> Hashable:
-    """Returns the fields of attributes as a key: 0.0 and -0.0 differ, and so do 1 and True."""
+    """Returns a hashable key of the attributes in which 0.0 and -0.0 differ, and 1 and True."""
     return tuple(_exact(getattr(attrs, name)) for name in field_names(attrs))
 
 
@@ -139,7 +141,7 @@ def result_types(op: OpSpec, types: Types, attrs: Any, loc: str) -> OutTypes:
 
 
 def _check_handles(op: OpSpec, types: Types) -> None:
-    """Raises ValueError where an operand is strings or a list and the op takes none."""
+    """Raises ValueError if an operand is a list or has strings and the op does not accept it."""
     kinds = {t.dtype.kind for t in types if t is not None}
     if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:
         raise ValueError("sequences and optionals are no operands of it")

@@ -21,7 +21,7 @@ from tcc.known import all_known
 
 
 class DTypeKind(Enum):
-    """The kind of arithmetic of a type."""
+    """The kind of values of an element type."""
 
     BOOL = "bool"
     INT = "int"
@@ -33,7 +33,7 @@ class DTypeKind(Enum):
 
 @frozen
 class DType:
-    """One element type.
+    """An element type.
 
     `bits` is the width in inputs and outputs, where elements below a byte are packed from the
     lowest bits up (4 for int4, 8 for bool).  Inside a program each element has its own byte, in its
@@ -57,8 +57,10 @@ class DType:
 
     @property
     def stored(self) -> DType:
-        """The type as which host functions read elements in memory: a byte for elements of fewer
-        bits."""
+        """The type that host functions use to read elements in memory.
+
+        It is i8 or u8 for elements below a byte, else this type.
+        """
         if not self.is_packed:
             return self
         return DTYPES["i8" if self.kind is DTypeKind.INT else "u8"]
@@ -70,7 +72,7 @@ class DType:
 
     @property
     def is_narrow(self) -> bool:
-        """True if the type is for storage: it is converted and moved, but not computed with."""
+        """True if ops only convert and move values of this type and do not compute with it."""
         return self.bits < 8 or (self.is_float and self.bits == 8)
 
     @property
@@ -91,7 +93,7 @@ class DType:
 
 
 def _integers(*widths: int) -> Iterator[DType]:
-    """Yields signed integers of these widths, then unsigned ones."""
+    """Yields the signed integer types of these widths in bits, then the unsigned types."""
     for letter, kind, dlpack in (("i", DTypeKind.INT, 0), ("u", DTypeKind.UINT, 1)):
         for bits in widths:
             carrier = np.dtype(f"{letter}{max(bits // 8, 1)}")

@@ -1,4 +1,4 @@
-"""The op table: a row for every op of tcc, found by the op's name.
+"""The op table: a row for every op of tcc, by the op's name.
 
 `OPS` holds the rows of all families. Two rows with one name raise an error at import.
 """

@@ -33,7 +33,7 @@ from tcc.ops.shapes import Shape, check_dtype, required
 
 @frozen
 class CollectiveAttrs:
-    """The ranks that take part, and how they combine their operands.
+    """The ranks that take part, and the combination of their operands.
 
     `ranks` is the number of ranks; 0 stands for any number. `reduction` is the name of a
     `Reduction`. `root` is the rank whose operand a broadcast sends. `group` is the model's name for

@@ -3,8 +3,8 @@
 Bodies read values of enclosing graphs directly (`tcc.ir.graph.captures`). `tcc.ir.graph.evaluate`
 defines the meaning of these ops, because it evaluates graphs.
 
-Iterations or branches may return results of different sizes. The importer then writes new size
-symbols into `types`, and the run binds them.
+Iterations or branches may return results of different sizes. Then the importer writes new size
+symbols into the `types` of the outputs, which get their values at run time.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,9 @@ class LoopAttrs:
 class ScanAttrs:
     """`body` maps (states..., slices...) to (states..., rows...).
 
-    The last `num_scan_inputs` operands are sliced along `input_axes`, from the end where
-    `input_reverse`. Rows are stacked along `output_axes`, prepended where `output_reverse`.
+    The last `num_scan_inputs` operands are sliced. The n-th of them is sliced along axis
+    `input_axes[n]`, from the last slice to the first if `input_reverse[n]`. The n-th kind of rows
+    is stacked along axis `output_axes[n]`, in reverse order if `output_reverse[n]`.
     """
 
     body: Graph
@@ -137,7 +138,8 @@ def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
 def _check_same(due: Types, actual: Types, what: str) -> None:
     """Checks that two lists of types agree.
 
-    The numbers, element types and ranks must be equal, and so must dims that are constant in both.
+    The lists must have equal lengths, and each pair of types must have equal element types, ranks
+    and constant dims. A symbolic dim agrees with any dim. Raises ValueError otherwise.
     """
     if len(due) != len(actual):
         raise ValueError(f"{len(due)} values are due, there are {len(actual)}")

@@ -12,9 +12,9 @@ from tcc.ir.op import OpSpec, Trait, Types
 # A reference is laborious if a stage has more than `_POINTS` points, or if a number in its
 # attributes exceeds `_REACH`.
 _POINTS, _REACH = 1 << 26, 1 << 18
-# The references of these ops call a BLAS library.
+# The references of these ops are fast in spite of many points, because they call a BLAS library.
 _BLAS = frozenset({"matmul", "gemm"})
-# The references of ops with these traits are NumPy's own loops over operands and results.
+# The references of ops with these traits take time proportional to their operands and results.
 FAST = Trait.MOVEMENT | Trait.ELEMENTWISE
 
 

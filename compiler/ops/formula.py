@@ -136,6 +136,6 @@ def total(
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
     """Returns the indices of the point `at` without the indices at the positions `axes`.
 
-    At this point a stage that `total` appends is read, if it reduces `axes`.
+    They are the indices into a stage that `total` appends to reduce `axes`.
     """
     return tuple(i for n, i in enumerate(at) if n not in axes)

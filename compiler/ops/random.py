@@ -1,4 +1,4 @@
-"""Random bits: a pure function of a seed, a stream and the number of an element.
+"""Random bits: a pure function of a seed, a stream number and the position of an element.
 
     seed    the run's seed, an i64; each iteration of a loop has a seed of its own
     stream  an i64 that differs between the random nodes of a model
@@ -7,9 +7,9 @@ The generator is Philox4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Par
 numbers: as easy as 1, 2, 3", 2011). The seed is its key; its counter is the element and the stream,
 64 bits each.
 
-Elements are independent, so threads, tiles, targets and ranks do not change a number, and several
-kernels may recompute the same number. The ops without operands are opaque: no pass folds or merges
-them or results computed from them.
+An element does not depend on other elements. So it is the same for all numbers of threads, tiles
+and ranks and on all targets, and several kernels may recompute it. The ops without operands are
+opaque: no pass folds or merges them or the results computed from them.
 """
 
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ _LOW = 0xFFFFFFFF
 
 @frozen
 class RandomBitsAttrs:
-    """`shape` is that of the result; `half` and `count` say which random bits an element has.
+    """`shape` is the shape of the result; `half` and `count` select the random bits of an element.
 
-    The generator gives four words. `half` 0 selects the first two, 1 the last two. An element has
-    the `count` highest bits of 64: the second selected word is the high half, the first the low
-    half.
+    The generator gives four words of 32 bits. `half` 0 selects the first two, 1 the last two. They
+    form a number of 64 bits with the second selected word as its high half. An element is the
+    `count` highest bits of this number.
     """
 
     shape: Shape
@@ -46,7 +46,7 @@ class RandomBitsAttrs:
 
 @frozen
 class StreamAttrs:
-    """`number` is the number that the node returns."""
+    """`number` is the stream number that the node returns."""
 
     number: int
 
@@ -120,7 +120,8 @@ def _number(_types: Types, _attrs: Any) -> OutTypes:
 def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
     """Returns the op-table row of an op without operands.
 
-    Its reference knows neither run nor loop, and returns the attribute `number`, or 0 without one.
+    The reference returns the attribute `number`, or 0 if there is none. It does not know the run's
+    seed or the loop's trip: `evaluate_graph` evaluates the ops that return them.
     """
 
     def reference(_: Arrays, attrs: Any) -> OutArrays:

@@ -29,8 +29,8 @@ def truncated(array: Array, dtype: DType) -> Array:
 def in_f32(reference: Reference) -> Reference:
     """Wraps `reference` so that f16 operands are widened to f32.
 
-    If the first operand is f16, f32 results are rounded to f16 once. Floating-point exceptions
-    belong to the meaning here, so NumPy does not report them.
+    If the first operand is f16, f32 results are rounded to f16 once. NumPy's warnings are turned
+    off, because infinities and NaNs are valid results.
     """
 
     def apply(arrays: Arrays, attrs: Any) -> OutArrays:

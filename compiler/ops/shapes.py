@@ -3,8 +3,9 @@
 Every rule raises ValueError with one sentence that names the dims or types at fault. Dims are
 compared as interned `Index` objects, so two different formulas never count as equal.
 
-Importers catch an `UnequalDimsError`. They add a check to every run and give the operands one of
-the two dims; where they broadcast, the larger one.
+Importers catch an `UnequalDimsError`. They add a node that checks in every run that the two dims
+are equal, and replace one dim by the other in the operands. If the operands broadcast, they expand
+both dims to the larger one instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ from tcc.ir.op import T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
-Point = tuple[Index, ...]  # an index into each axis of a shape
+Point = tuple[Index, ...]  # an index for each axis of a shape
 Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
-# The element types of ops that do not look at values.
+# The element types of ops that do not compute with values.
 MOVED = (*ALL, DTYPES["string"])
 # The element types of ops that compute; narrow types are only moved and converted.
 COMMON = tuple(d for d in ALL if not d.is_narrow)
@@ -32,16 +33,17 @@ BOOLS = (DTYPES["bool"],)
 
 
 def replaced(items: Sequence[T], axis: int, *new: T) -> tuple[T, ...]:
-    """Returns `items`, one per axis, with the item of `axis` replaced by `new`."""
+    """Returns `items`, which has an item per axis, with the items `new` in place of item `axis`."""
     return (*items[:axis], *new, *items[axis + 1 :])
 
 
 class UnequalDimsError(ValueError):
-    """Two dims must be equal but are not known to be; at run time they may be.
+    """Two dims must be equal, but whether they are is only known at run time.
 
-    `what` says in a few words why they must be equal. `axis` is given if one of them may also be 1.
-    It is their axis, counted from the end of all operands, or a map from operand numbers to axes.
-    With `narrow`, only the first dim may be 1.
+    `what` says in a few words what must be equal. `axis` is None unless a dim of 1 is allowed too,
+    because the operands broadcast. Then it is the axis of the two dims, a negative number counted
+    from the last axis of each operand, or a map from operand numbers to such axes. With `narrow`,
+    only the first dim may be 1.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class UnequalDimsError(ValueError):
 
 @frozen
 class AxisAttrs:
-    """Attributes of ops that work along one axis; it is not negative."""
+    """The attributes of ops that work along a single axis, which is not negative."""
 
     axis: int
 
@@ -192,7 +194,7 @@ def first_shape(types: Types) -> Shape:
 def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
     """Raises ValueError unless `shape` broadcasts to `target` without enlarging it.
 
-    `operand` is the number of the operand that has the shape.
+    `operand` is the position of the operand with this shape, for messages.
     """
     what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
     if len(shape) > len(target):

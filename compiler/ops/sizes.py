@@ -12,7 +12,7 @@ from tcc.ops.shapes import required
 
 @frozen
 class RequireAttrs:
-    """`left` must equal `right`, or may also be 1 if `or_one`.
+    """The size `left` must equal the size `right`; with `or_one` it may also be 1.
 
     `reason` says why, as a clause that can follow "because".
     """
@@ -69,13 +69,16 @@ class BroadcastSizeAttrs:
 
     @property
     def value(self) -> Index:
-        """The value of the symbol if the sizes are equal or one of them is 1."""
+        """The broadcast size: `right` if `left` is 1, else `left`.
+
+        `require` nodes check that the sizes broadcast.
+        """
         return if_one(self.left, self.right, self.left)
 
 
 @frozen
 class NameSizeAttrs:
-    """The new size symbol `symbol` stands for `value`, a formula too long to repeat."""
+    """The new size symbol `symbol` stands for `value`, a formula too long to be repeated."""
 
     symbol: Index
     value: Index
@@ -83,10 +86,10 @@ class NameSizeAttrs:
 
 @frozen
 class CheckIndicesAttrs:
-    """Elements `number`, `number + period`, ... of the operand must be indices into an axis of
-    `size`.
+    """The elements at the positions `number`, `number + period`, ... must be valid indices.
 
-    If `signed`, negative indices count from the end of the axis. `reason` is the text of the error.
+    They are indices into an axis of extent `size`; negative indices are valid if `signed`. `reason`
+    is the text of the error.
     """
 
     size: Index

@@ -26,15 +26,15 @@ from tcc.schedule.margins import NO_MARGIN, Margin
 if TYPE_CHECKING:
 
     class Seconds:
-        """A time that prices predict; it is a float at run time.
+        """A time that prices predict; a float at run time.
 
-        Sums and multiples are times too. The type has no order, so that only `saves` and the
-        choosers compare times.
+        Sums and multiples of times are times too. For the type checker the type has no order, so
+        that times are compared only in this module and in `passes/choose`.
         """
 
         def __init__(self, number: float) -> None: ...
         def __add__(self, other: Seconds) -> Seconds: ...
-        def __radd__(self, other: int) -> Seconds: ...  # the 0 of sum()
+        def __radd__(self, other: int) -> Seconds: ...  # sum() starts with the int 0
         def __sub__(self, other: Seconds) -> Seconds: ...
         def __neg__(self) -> Seconds: ...
         def __mul__(self, factor: float) -> Seconds: ...
@@ -54,8 +54,8 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 class Alternative(Generic[_T]):
     """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is the alternative's text if the replacement has none. All sites share one memory, of
-    which the alternative takes `bytes`.
+    `name` is the alternative's text; if it is empty, the text is that of `replacement`. `bytes` is
+    the part that the alternative takes of a memory that all sites share.
     """
 
     replacement: _T
@@ -73,8 +73,8 @@ class Alternative(Generic[_T]):
 class Site:
     """The place of a decision: its `kind`, and the `content` on which its prices depend.
 
-    Contents name no values of the model, so equal layers have equal sites. Where a choice also
-    depends on the neighbours of a site, sites of equal content get different `number`, from 0 on.
+    A content names no values of the model, so equal layers have equal sites. If a choice also
+    depends on a site's neighbours, `number` tells sites of equal content apart: 0, 1, and so on.
     `device` is the target, such as `cuda` or `cuda:sm_90`, if a compile has several targets.
     """
 
@@ -97,12 +97,12 @@ class Site:
 
 
 def digest_of(text: str) -> str:
-    """Returns 128 bits of the hash of a site's or an alternative's text, in hexadecimal digits."""
+    """Returns a hash of `text` as 32 hexadecimal digits (128 bits)."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def read_site(text: str) -> Site:
-    """Returns the site of a text; raises ValueError for another text."""
+    """Returns the site of a text; raises ValueError for any other text."""
     parts = _SITE.fullmatch(text)
     if parts is None:
         raise ValueError(f"{text[:60]!r} is not a site")
@@ -112,7 +112,7 @@ def read_site(text: str) -> Site:
 
 @frozen
 class Decision(Generic[_T]):
-    """The `choice` at a site among the alternative that the `rule` proposes and the `others`.
+    """A decision at a site: the alternative that a rule proposes, the `others`, and the `choice`.
 
     `reason` is a sentence without a full stop. `place` names the first node in the model.
     """
@@ -134,7 +134,10 @@ class Decision(Generic[_T]):
 
 
 def number(seconds: Seconds) -> float:
-    """Returns the number of seconds, to compare it here or in `passes/choose`, or to print it."""
+    """Returns a time as a float, in seconds.
+
+    Only this module and `passes/choose` may compare the result; other callers print it.
+    """
     return cast("float", seconds)
 
 
@@ -169,29 +172,31 @@ def higher(first: Seconds, second: Seconds) -> Seconds:
 
 
 def saves(price: Seconds, rule: Seconds, margin: Margin = NO_MARGIN) -> bool:
-    """Returns True if `price` saves more of the rule's price than the margin."""
+    """Returns True if `price` is below the rule's price by more than the margin, a fraction of
+    it."""
     return number(price) < (1 - margin.saves) * number(rule)
 
 
 def preferred(
     rule: Alternative[_T], alternatives: Iterable[Alternative[_T]], margin: Margin = NO_MARGIN
 ) -> Alternative[_T]:
-    """Returns the cheapest of `alternatives` if it saves more of the rule's price than the margin,
-    else `rule`."""
+    """Returns the cheapest of `alternatives` if it saves more than the margin, else `rule`."""
     best = min(alternatives, key=lambda alternative: number(alternative.price), default=rule)
     return best if saves(best.price, rule.price, margin) else rule
 
 
 # ---- the ledger ---------------------------------------------------------------------------------
 
-# A function that returns a site: only a ledger that listens needs the site's text.
+# A function that returns a site. It is called only if the ledger listens, because building a site's
+# text takes time.
 SiteOf: TypeAlias = Callable[[], Site]
 
 
 class Ledger:
-    """The decisions of one compile; this class records none and forces none.
+    """The decisions of one compile; this base class neither records nor forces a choice.
 
-    `listens`: decisions build sites and texts.
+    `listens`: whether callers must build the site and the text of each decision. False here, which
+    saves time.
     """
 
     listens: bool = False
@@ -204,7 +209,10 @@ class Ledger:
         margin: Margin = NO_MARGIN,
         place: str = "",
     ) -> Alternative[_T]:
-        """Returns the preferred alternative, or the forced one."""
+        """Returns the alternative that is forced at the site, else the preferred one (`preferred`).
+
+        `site` returns the site; `place` names the first node in the model.
+        """
         choice = preferred(rule, alternatives, margin)
         if not self.listens:
             return choice
@@ -218,11 +226,11 @@ class Ledger:
         margin: Margin = NO_MARGIN,
         place: str = "",
     ) -> bool:
-        """Returns True if the rule's alternative of two is chosen.
+        """Returns True if `rule` is chosen, and False if `other` is.
 
-        It is chosen if the other's prices do not beat its lowest price by more than the margin, or
-        if it is forced. Each alternative is a text and its prices, of which the lowest counts.
-        Prices come as iterators because a silent ledger asks for few of them.
+        Each of the two is a text and several prices, of which the lowest counts. `other` is chosen
+        if it saves more than the margin, or if it is forced. Prices come as iterators, because a
+        ledger that does not listen may stop before the last price.
         """
         (name, prices), (other_name, other_prices) = rule, other
         if not self.listens:
@@ -241,28 +249,28 @@ class Ledger:
         place: str = "",
         read: Callable[[str], Alternative[_T]] | None = None,
     ) -> Alternative[_T]:
-        """Returns `choice`, which was compared already, or the forced alternative.
+        """Returns the alternative that is forced at the site, else `choice`, which the caller has
+        chosen by price for the `reason`.
 
-        `read` returns the alternative of a text that is none of the priced ones; it raises
-        ValueError for a text that does not fit the site.
+        A forced text may be none of `alternatives`. `read` then returns the alternative with this
+        text, or raises ValueError if the text does not fit the site.
         """
         return choice
 
     def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
-        """Returns the number of the alternative that the site is forced to; None for a free
-        choice."""
+        """Returns the index among `alternatives` of the forced one; None if the choice is free."""
         return None
 
     def at(self, place: str) -> AbstractContextManager[Any]:
-        """Returns a context in which decisions without a place are those at `place`."""
+        """Returns a context. Decisions inside it get `place` if they name no place."""
         return nullcontext()
 
     def trial(self) -> AbstractContextManager[Any]:
-        """Returns a context in which decisions belong to a graph that is only priced."""
+        """Returns a context for decisions about a graph that is priced, but may not be used."""
         return nullcontext()
 
     def on(self, device: str) -> Ledger:
-        """Returns the ledger of the decisions for one of several targets: their sites name it."""
+        """Returns a ledger whose sites name `device`, for a compile with several targets."""
         return self
 
     def decisions(self) -> Iterator[Decision[Any]]:

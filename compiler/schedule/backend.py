@@ -18,22 +18,22 @@ from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rat
 from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
-# A function that rewrites an expression, and returns it with the number of the stage after which it
-# is cut. It returns None for an expression that stays whole.
+# A function that divides a long sum. It returns the rewritten expression and the number of the
+# stage after which the kernel is cut in two; None if the sum stays whole.
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 class KernelModel(Protocol):
     """The properties and methods of a backend that passes may use.
 
-    `gaps`: values may lie with gaps between their elements (halos, planes set apart). `scratch`: a
-    tile has memory in which its stages exchange values. Without scratch, every kernel of several
-    stages must be `legal`, and a kernel that is not legal is cut. `updates`: kernels update slices
-    of buffers. Without it, functions of the host update them. `divides`: long sums are divided
-    among tiles.
+    `gaps`: values may be stored with gaps between their elements (halos, padding between planes).
+    `scratch`: a tile has memory in which its stages exchange values. If False, a kernel of several
+    stages that is not `legal` is cut. `updates`: kernels update slices of buffers. If False,
+    functions of the host do. `divides`: rewrites long sums so that several tiles share them; None
+    if sums are never divided.
 
-    `join_margin`: two kernels stay apart if together they save more than this margin of the price
-    of the joined kernel. `ledger` sees the decisions of the compile.
+    `join_margin`: the fraction of a joined kernel's price that two separate kernels must save to
+    stay apart. `ledger`: records or forces the decisions of the compile.
 
     A model of a machine must define `legal`, `candidates` and `price`; the other methods have
     defaults.
@@ -50,36 +50,41 @@ class KernelModel(Protocol):
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        """Returns True if `expr` can be one kernel, with all values row-major, and the kernel is
-        worth having.
+        """Returns True if `expr`, with all values row-major, can be one kernel that is worth
+        having.
 
-        Operand n is a constant where `constants[n]` is True.
+        `constants[n]` is True if operand n is a constant.
         """
 
     def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
-        """Returns the limits of the first form of `expr` that makes a `legal` kernel."""
+        """Returns the limits under which `expr` is a `legal` kernel.
+
+        They are those of the first form of the kernel that is legal (`limits.Form`).
+        """
         return self.limits
 
     def makes(self, expr: Expr) -> bool:
-        """Returns True if `expr` can be one kernel at all, however slow."""
+        """Returns True if `expr` can be one kernel, however slow."""
         return True
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
-        """Returns the seconds of one kernel of `expr` before layouts are chosen; None for a model
-        without prices."""
+        """Returns the seconds of a kernel of `expr` alone, in the layouts usual inside a network.
+
+        Layouts are not chosen yet when this is called. None if the model has no prices.
+        """
         return None
 
     def gain(self, group: TileGroup) -> Seconds:
-        """Returns the seconds saved by sliding windows over results of the same kernel; negative if
-        they cost."""
+        """Returns the seconds that one kernel saves if its stages read each other through sliding
+        windows, compared with separate kernels; negative if one kernel takes longer."""
         return Seconds(-1.0)
 
     @abstractmethod
     def candidates(self, group: TileGroup) -> Sequence[AnySchedule]:
-        """Returns the schedules of `group` that are worth pricing; the first is chosen by rules
-        alone.
+        """Returns the schedules of `group` that are worth pricing.
 
-        Raises TccError for a group that is no kernel of this machine.
+        Rules alone choose the first one. Raises TccError for a group that cannot be a kernel of
+        this machine.
         """
 
     @abstractmethod
@@ -87,7 +92,7 @@ class KernelModel(Protocol):
         """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:
-        """Returns the model with prices for a program with `constants` bytes of constants."""
+        """Returns the model with the prices for a program with `constants` bytes of constants."""
         return self
 
     def verify(self, kernel: TileKernel) -> None:

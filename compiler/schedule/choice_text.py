@@ -56,8 +56,10 @@ def _default(field: Field[Any]) -> Any:
 
 
 def read_data(text: str, *classes: type[Any]) -> Any:
-    """Returns the data of a text, whose objects may be of `classes`; raises ValueError for another
-    text."""
+    """Returns the data of a text, whose objects may be of `classes`.
+
+    Raises ValueError for a text that the grammar above does not allow.
+    """
     if len(text) > _LONGEST:
         raise ValueError(f"the text has more than {_LONGEST} characters")
     tokens = [*_tokens(text), ""]
@@ -79,7 +81,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 class _Parser:
-    """A recursive-descent parser over the tokens of a text; the last token is empty."""
+    """A recursive-descent parser of `tokens`, of which the last is an empty string."""
 
     def __init__(self, tokens: list[str], classes: dict[str, type[Any]]) -> None:
         self._tokens, self._classes = tokens, classes

@@ -4,8 +4,8 @@ An offset is split into steps along loops. `768*i + 64*k + j % 64 + 49152*(j // 
 
     j  1 apart, for 64 elements    k  64 apart    i  768 apart    j  49152 apart, every 64th
 
-Accesses of one stage that differ by constants are one touch of several places: `x[i]`, `x[i + 64]`
-and `x[i + 128]` are 3 places 64 apart.
+Accesses of one stage whose offsets differ by constants are one touch of several places: `x[i]`,
+`x[i + 64]` and `x[i + 128]` are 3 places 64 apart.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tcc.schedule.nest import points, typical, typical_value
 LINE = 64
 # Addresses this many bytes apart map to the same set of the first-level cache.
 PAGE = 4096
-# Bytes that memory could read in the time in which a sum over rows moves on to the next row.
-# Measured on a Zen 5: 130 to 320.
+# Memory could read this many bytes while a sum goes on from one row to the next. Measured on a Zen
+# 5: 130 to 320.
 _GAP = 128
 
 
 @frozen
 class Stride:
-    """A step of `size` elements in memory after every `every` elements along `var`, to at most
-    `within` places.
+    """The movement of an access along the loop `var`.
 
-    `size` is None where the distance is unknown. Without a loop `var` there are `within` places at
-    once.
+    After every `every` elements of the loop, the access moves by `size` elements; None: by an
+    unknown distance. The loop visits at most `within` places; None: no limit. If `var` is None, the
+    access visits `within` places at each point of the loops.
     """
 
     var: Var | None
@@ -56,7 +56,8 @@ class Stride:
     within: int | None = None
 
     def count(self, spans: Mapping[Var, int]) -> int:
-        """Returns the number of distinct places while the loops run over `spans` elements."""
+        """Returns the number of distinct places; `spans` has the elements over which each loop
+        runs."""
         if self.var is None:
             return self.within or 1
         places = ceil(spans[self.var] / self.every)
@@ -67,12 +68,12 @@ class Stride:
 class Touch:
     """The elements in memory that a read or a store touches.
 
-    An element has `size` bytes, and there are `times` accesses for each point of the loops. `store`
-    is True for a store.
+    An element has `size` bytes, and there are `times` accesses for each point of the `loops`.
+    `store` is True for a store.
 
     `source` is a buffer's number, or a stage's component whose block lies in registers or in the
-    tile's scratch. `steps` are in rising order, those of unknown size last. `buffer_bytes` is the
-    size of the whole buffer, an upper bound of the bytes touched.
+    tile's scratch. `steps` are in rising order of size; those of unknown size are last.
+    `buffer_bytes` is the size of the whole buffer, an upper bound of the bytes touched.
     """
 
     source: Source
@@ -86,7 +87,7 @@ class Touch:
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def renamed(self, loops: Mapping[Var, Var]) -> Touch:
-        """Returns the touch with its loops renamed by `loops`."""
+        """Returns the touch with other loops; `loops` maps the old ones to the new ones."""
         steps = (
             replace(s, var=None if s.var is None else loops.get(s.var, s.var)) for s in self.steps
         )
@@ -96,7 +97,7 @@ class Touch:
     def step(self, var: Var | None) -> int | None:
         """Returns the elements between neighbours along `var`.
 
-        It is 0 if the touch does not vary with `var`, and None if the distances are irregular.
+        Returns 0 if the touch does not vary with `var`, and None if the distances are irregular.
         """
         if var not in self.loops:
             return 0
@@ -106,10 +107,11 @@ class Touch:
         return min((s for s in sizes if s is not None), default=0)
 
     def crossing(self, vector: Var | None, lanes: int) -> float:
-        """Returns the fraction of vectors that lie in two cache lines.
+        """Returns the fraction of vectors that cross a border of cache lines.
 
-        Steps of other loops may start a vector at any multiple of the steps' common divisor.
-        Constants are packed and never cross.
+        A vector has `lanes` elements along the loop `vector`. Steps of other loops may start it at
+        any multiple of the steps' common divisor. Constants are packed, so their vectors never
+        cross.
         """
         if self.constant:
             return 0.0
@@ -125,12 +127,12 @@ class Touch:
         return size
 
     def crowded(self, along: Vars, row: int, capacity: int) -> float:
-        """Returns the fraction of rows that the first-level cache, of `capacity` bytes, loses
-        before their next use.
+        """Returns the fraction of rows that the first-level cache loses before their next use.
 
-        Rows of `row` bytes, one for each step of the loops `along`, may map to few of the cache's
-        sets. The fraction is 0 for constants, which are packed. It is also 0 for rows that the
-        cache could not hold even side by side.
+        The cache has `capacity` bytes. There is a row of `row` bytes for each step of the loops
+        `along`. Rows whose distance has a large common divisor with a page share few of the cache's
+        sets, and evict each other. The fraction is 0 for constants, which are packed. It is also 0
+        for rows that the cache could not hold even if they were contiguous.
         """
         rows = points(along)
         if self.constant or not 0 < row * rows <= capacity:
@@ -139,23 +141,26 @@ class Touch:
         return max(0.0, 1 - capacity / distance / rows)
 
     def gap(self, along: Vars, block: int) -> float:
-        """Returns the fraction by which memory takes longer for blocks of rows that lie apart.
+        """Returns the fraction by which memory takes longer because a block's rows have gaps
+        between them.
 
-        There is one row for each step of the loops `along`, and a block has `block` elements of it.
+        There is a row for each step of the loops `along`, and a block has `block` elements of each.
         """
         distance = min((s.size or 0 for s in self.steps if s.var in along), default=0)
         return _GAP / (block * self.size) if distance > block else 0.0
 
     def bytes_in(self, spans: Mapping[Var, int], line: int) -> float:
-        """Returns the bytes touched, in whole lines of `line` bytes.
+        """Returns the bytes touched, in whole lines of `line` bytes; `spans` has the elements of
+        each loop.
 
-        An element that several points of the loops touch counts once, as where windows overlap.
+        An element that several points of the loops touch counts once, for example where windows
+        overlap.
         """
-        strides: list[tuple[int, int]] = []  # (elements apart, how many)
+        strides: list[tuple[int, int]] = []  # (elements apart, number of places)
         scattered = 1
         for step in self.steps:
             count = step.count(spans)
-            if count == 1 or step.size == 0:  # 0: of an array without elements
+            if count == 1 or step.size == 0:  # the size is 0 in an array without elements
                 continue
             if step.size is None:
                 lines = step.within and ceil(step.within * self.size / line)
@@ -189,7 +194,7 @@ def touch(
     constant: bool = False,
     bases: Collection[int] = (0,),
 ) -> Touch:
-    """Returns a touch of the elements at each of `bases`, with its steps in order."""
+    """Returns a touch with an access at each of the offsets `bases`; `steps` may have any order."""
     places = sorted(set(bases))
     strides = (*steps, *_progressions(places))
     ordered = sorted(strides, key=lambda s: (s.size is None, s.size or 0))
@@ -198,7 +203,7 @@ def touch(
 
 
 def _progressions(places: Sequence[int]) -> list[Stride]:
-    """Returns rising `places` as nested equal steps, or as one step of unknown size if they are
+    """Returns rising `places` as nested equal steps; one step of unknown size if they are
     irregular.
 
         0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
@@ -213,9 +218,9 @@ def _progressions(places: Sequence[int]) -> list[Stride]:
     return [Stride(None, distance, within=length), *_progressions(firsts)]
 
 
-@lru_cache(1 << 15)  # groups of one kernel have many offsets in common
+@lru_cache(1 << 15)  # groups that are built for one kernel share many offsets
 def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
-    """Returns the steps of an offset along `loops`, and the element where they start."""
+    """Returns the steps of an offset along `loops`, and the offset of the first element."""
     steps: list[Stride] = []
     base = offset.const
     for monomial, coeff in offset.terms:
@@ -234,11 +239,11 @@ def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
     (atom,) = moving
     size = abs(coeff)
     for other in monomial:
-        if other is not atom:  # a row as long as a symbolic size
+        if other is not atom:  # the length of a row may be symbolic
             size *= typical(of_atom(other))
     if isinstance(atom, Var):
         return [Stride(atom, size)]
-    if isinstance(atom, Extremum):  # neighbours, but where it changes from one to the other
+    if isinstance(atom, Extremum):  # the operand with more steps stands for both
         return max((list(place_of(i * size, loops)[0]) for i in (atom.a, atom.b)), key=len)
     atom_loops = [v for v in free_vars(of_atom(atom)) if v in loops]
     den, num = as_int(atom.den), atom.num
@@ -271,8 +276,8 @@ def _divides_by_constants(index: Index) -> bool:
 
 
 def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:
-    """Returns the step of `by*var // den` (or `by*var % den`) times `size`; None if it is not
-    regular."""
+    """Returns the step along `var` of `size` times `by*var // den` if `quotient`, else of `size`
+    times `by*var % den`; None if it is not regular."""
     if by % den == 0:
         return Stride(var, size * by // den if quotient else 0)
     if den % by:
@@ -283,10 +288,8 @@ def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride |
 
 
 def _merged(steps: list[Stride]) -> list[Stride]:
-    """Merges the plain steps along each loop into one, and likewise the steps of unknown size.
-
-    An element of a loop has one place, however many terms of the offset vary with the loop.
-    """
+    """Adds up the plain steps along each loop, because an element of a loop has one place, however
+    many terms of the offset vary with the loop. Several unknown steps become one."""
     merged: list[Stride] = []
     for step in steps:
         position = next((n for n, s in enumerate(merged) if _mergeable(s, step)), None)
@@ -298,6 +301,9 @@ def _merged(steps: list[Stride]) -> list[Stride]:
 
 
 def _mergeable(a: Stride, b: Stride) -> bool:
-    """Returns True for steps along the same loop that are both plain, or both unknown."""
+    """Returns True for plain steps along the same loop, both of known or both of unknown size.
+
+    A plain step is taken at every element of the loop, without a limit.
+    """
     plain = all(s.every == 1 and s.within is None for s in (a, b))
     return plain and a.var is b.var and (a.size is None) is (b.size is None)

@@ -6,8 +6,7 @@ from tcc.schedule.alternatives import Seconds
 
 @frozen
 class Form:
-    """The properties of a kernel's structure that prices choose; `FusionLimits` explains the
-    fields."""
+    """The properties of a kernel's structure that prices choose (see `FusionLimits`)."""
 
     streams: bool | None = None
     repeats: bool = False
@@ -16,25 +15,26 @@ class Form:
 
 @frozen
 class FusionLimits:
-    """Limits measured on cores with 1 MiB of second-level cache.
+    """The limits of what passes put into one kernel, measured on cores with 1 MiB of second-level
+    cache.
 
-    Work, in the machine's units: `exchange` is the number of body operations that take as long as
-    writing a byte and reading it again. Copying `launch_bytes` bytes takes as long as one launch.
+    Work: `exchange` is the number of body operations that take as long as writing a byte and
+    reading it again. Copying `launch_bytes` bytes takes as long as one launch.
 
-    Memory, in bytes: a tile may hold `room` bytes of its stages' values, in tiles of `stream_rows`
-    rows. A row of `long_row` bytes comes from beyond the second-level cache. At least
-    `transposed_rows` rows fill a vector if they are transposed.
+    Memory: a tile may hold `room` bytes of its stages' values, in tiles of `stream_rows` rows. A
+    row of at least `long_row` bytes comes from beyond the second-level cache. `transposed_rows` is
+    the fewest rows that fill a vector when they are transposed.
 
     Threads: in a nanosecond a core does `contraction_rate` body operations of a contraction, or
     `plain_rate` other ones. A thread with less than `least_nanoseconds` of work costs more than it
     saves.
 
-    `streams`: True or False forces streaming loops on or off where the choice is free. None decides
-    without prices: it streams if rows exceed `room` or `long_row` bytes, or if contractions read
-    `transposed_rows` rows along their sums. `repeats`: tiles may recompute stages whose results
-    several tiles read. `reuses_results`: values of symbolic size may lie in the memory of results
-    until a later stage reads them. `merges_reductions`: neighbouring reductions that read the same
-    elements become one.
+    `streams`: whether a loop streams where it may or may not. None decides without prices: it
+    streams if rows exceed `room` or `long_row` bytes, or if contractions read `transposed_rows`
+    rows along their sums. `repeats`: tiles may each compute a stage again whose results several
+    tiles read. `reuses_results`: values of symbolic size may lie in the memory of results until a
+    later stage reads them. `merges_reductions`: neighbouring reductions that read the same elements
+    become one.
     """
 
     exchange: float = 1.1
@@ -58,18 +58,18 @@ class FusionLimits:
 
 
 TYPICAL_LIMITS = FusionLimits()
-# The price decides how much a tile holds. But every thread keeps memory for the largest tile as
-# long as the program is loaded.
+# Prices decide how much a tile holds, so this limit is high. But it is not higher, because every
+# thread keeps memory for the largest tile as long as the program is loaded.
 CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 
 @frozen
 class Rates:
-    """The rates of a machine, for each second.
+    """The rates of a machine, in units a second.
 
-    `products` are multiply-adds of contractions, `elementwise` other operations on elements,
-    `bytes` those read from memory. `weights` are bytes of weights read, and `exchanged` bytes that
-    stages of one kernel write and read again.
+    `products`: multiply-adds of contractions. `elementwise`: other operations on elements. `bytes`:
+    bytes read from memory. `weights`: bytes of weights read. `exchanged`: bytes that stages of one
+    kernel write and read again.
     """
 
     products: float = 180e9

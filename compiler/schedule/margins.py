@@ -1,6 +1,6 @@
 """The table of margins: the fraction of the rule's price that an alternative must save.
 
-A margin of 0 lets the lower price win. Only one kind of decision uses a name.
+With a margin of 0 the lower price wins. Each margin belongs to one kind of decision.
 """
 
 from types import MappingProxyType
@@ -16,7 +16,7 @@ _CHECK = (
 
 @frozen
 class Margin:
-    """The fraction `saves` of the rule's price, and the measurement that it comes from."""
+    """The fraction `saves` of the rule's price, and the measurement from which it was taken."""
 
     name: str
     saves: float
@@ -50,8 +50,8 @@ _ROWS = (
     Margin("hopeless form", 1 - 1 / 1.15, _UNMEASURED),
     Margin("compiled again", 1 - 1 / 1.05, _UNMEASURED),
     Margin("spill", 0.5, _UNMEASURED),
-    # A kernel less also saves memory and code. A smaller margin makes no sense, because prices
-    # cannot tell smaller differences.
+    # The margin is small because a joined kernel also saves memory and code. It is not smaller,
+    # because prices cannot tell smaller differences.
     Margin("join", 1 - 1 / 1.01, _UNMEASURED),
     Margin("join on GPUs", 1 - 1 / 1.25, "chosen before any GPU had timed these prices"),
 )

@@ -1,17 +1,19 @@
-"""Finds the terms of a streaming loop that may change an accumulator; masks make all other terms
-the identity.
+"""Finds the terms of a streaming loop that may change an accumulator.
+
+A mask makes all other terms the identity of their monoid: 0 for sum, minus infinity for max.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
       rows i of a tile: b .. b + 63      ->      j < b + 63 + off + 1
 
-An accumulator does not change where its term is the identity of its monoid. A term's formula shows
-that it is the identity where a comparison of indices is false (or true). In that derivation 0 times
-a number is 0, and minus infinity plus a number is minus infinity. If masked elements hold NaN or
-infinities, a streaming loop that skips them does not propagate them.
+A term's formula shows that the term is the identity where a comparison of indices is false (or
+true). This derivation takes 0 times a number for 0, and minus infinity plus a number for minus
+infinity. So if masked elements hold NaN or infinities, a streaming loop that skips them does not
+propagate them.
 
-Exporters also mask with the lowest number of the type. Next to any other score its exponential is
-0, and it is never the maximum. So it counts as minus infinity if every row has another score, that
-is, if only comparisons of indices mask it and they never hide a whole row.
+Exporters also mask with the lowest number of the type. If a row has any other score, the
+exponential of the lowest number is 0, and it is never the maximum. So it counts as minus infinity
+if every row has another score. That is proved if only comparisons of indices mask scores, and if
+they never hide a whole row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,23 +47,25 @@ from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.schedule.nest import trips, typical_value
 
-# The smallest and the largest value of an index in a tile.
+# The smallest and the largest value that an index has in a tile.
 Ends: TypeAlias = tuple[Index, Index]
 
 
 @frozen
 class TermLimit:
-    """A bound of the terms that matter: a term may change an accumulator only where `step * loop +
-    offset` is at least 0."""
+    """A condition that terms must meet to change an accumulator: `step * loop + offset` >= 0, where
+    `loop` is the streaming loop."""
 
     step: int
     offset: Index
 
 
-@lru_cache(1 << 10)  # Groups are compared by identity, and every schedule asks for them.
+@lru_cache(1 << 10)  # cached by identity, because each schedule asks again
 def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
-    """Returns the limits of the streaming loop of `group`: outside them terms change no
-    accumulator. Empty for a group without a streaming loop."""
+    """Returns the conditions that a term of the streaming loop must meet to change an accumulator.
+
+    Empty for a group without a streaming loop, and without masks.
+    """
     stream = group.stream
     if stream is None:
         return ()
@@ -71,10 +75,10 @@ def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
 def needed(
     limits: Sequence[TermLimit], tile_ends: Mapping[Var, Ends]
 ) -> tuple[list[Index], list[Index]]:
-    """Returns bounds of the places that a tile needs along the streaming loop.
+    """Returns (firsts, stops), bounds of the terms that a tile needs along the streaming loop.
 
-    The first list has lower bounds of the first place, the second exclusive upper bounds of the
-    last place. `tile_ends` has the ends of the loops around the streaming loop.
+    The tile needs no term before any of `firsts`, and none from any of `stops` on. `tile_ends` has
+    the smallest and the largest value of each loop around the streaming loop.
     """
     firsts, stops = [], []
     for limit in limits:
@@ -88,11 +92,10 @@ def needed(
 
 @lru_cache(1 << 12)
 def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: int) -> Array:
-    """Returns the fraction of the streaming loop of `group` that each tile runs through, if it
-    skips blocks of `block` elements.
+    """Returns the fraction of the streaming loop that each tile computes if it skips masked blocks.
 
-    The array has an axis for each loop of `tile_sizes`, (loop, elements of a tile). Symbolic sizes
-    count as their typical values.
+    A block has `block` elements. `tile_sizes` has pairs of a loop and the elements of a tile along
+    it; the array has an axis for each pair. Symbolic sizes count as typical.
     """
     limits, stream = limits_of(group), group.stream
     assert stream is not None
@@ -117,7 +120,8 @@ def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: in
 
 
 def _ends_of(index: Index, tile_ends: Mapping[Var, Ends]) -> Ends | None:
-    """Returns the ends of an index; None if they are unknown."""
+    """Returns the smallest and the largest value of an index in a tile; None if they are
+    unknown."""
     low = high = const(index.const)
     for monomial, coeff in index.terms:
         ends = [_ends_of_atom(atom, tile_ends) for atom in monomial]
@@ -146,7 +150,7 @@ def _ends_of_atom(atom: Atom, tile_ends: Mapping[Var, Ends]) -> Ends | None:
 
 
 class _Fact(Enum):
-    """A fact that holds for a scalar at every point."""
+    """A fact that is proved about a scalar at every point of the loops."""
 
     NOTHING = "nothing"
     ZERO = "zero"
@@ -162,7 +166,7 @@ _IDENTITIES = {
     "max": (_Fact.LOW, _Fact.LOWEST),
     "min": (_Fact.HIGH,),
 }
-# A number this low is lower than any score.
+# Literals up to this number count as lower than any score.
 _LOWEST = -1e30
 _NEGATED = {
     _Fact.ZERO: _Fact.ZERO,
@@ -178,10 +182,11 @@ _NEGATED = {
 
 @frozen
 class _Condition:
-    """A condition for a term to change an accumulator: `step * loop + offset` is at least 0.
+    """A condition for a term to change an accumulator: `step * loop + offset` >= 0.
 
-    The condition holds if the comparison `test` has the value `outcome`. `lowest`: the condition
-    relies on every row having other scores than the lowest number.
+    It was derived from the comparison `test`, which has the value `outcome` where the condition
+    holds. `lowest`: the derivation took the lowest number for minus infinity, so every row must
+    have another score.
     """
 
     test: Scalar
@@ -192,8 +197,7 @@ class _Condition:
 
 
 def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
-    """Returns the conditions that a term along the streaming loop must meet if it is not the
-    identity."""
+    """Returns the conditions that a term must meet to change an accumulator."""
     accumulators = [n for n in stream.stages if stream.loop in group.stages[n].reduce]
     if any(group.stages[n].monoid not in _IDENTITIES for n in accumulators):
         return []
@@ -220,10 +224,10 @@ def _condition(
     holds: bool,
     within: Index,
 ) -> _Condition | None:
-    """Returns the condition that `within` is at least 0; else None.
+    """Returns the condition `within` >= 0 for a term to change an accumulator; None if it is none.
 
-    It is a condition if `test` being `holds` implies it, and the opposite outcome makes all terms
-    the identity.
+    `within` >= 0 wherever `test` has the outcome `holds`. It is a condition if all terms are the
+    identity with the opposite outcome, and if it is linear in the streaming loop.
     """
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
@@ -244,8 +248,7 @@ def _leave_scores(
     accumulators: Sequence[int],
     conditions: Sequence[_Condition],
 ) -> bool:
-    """Returns True if every row has a term along the streaming loop that is a score and meets all
-    `conditions`."""
+    """Returns True if each row has a term that meets all `conditions` and is a score."""
     first = [const(0), *(ceildiv(-c.offset, c.step) for c in conditions if c.step > 0)]
     last = [extent(stream.loop) - 1, *(c.offset // -c.step for c in conditions if c.step < 0)]
     if not all(at_most(a, b) for a in first for b in last if (a, b) != (first[0], last[0])):
@@ -260,7 +263,10 @@ def _leave_scores(
 
 @entity
 class _Assumed:
-    """Facts that follow if comparisons have the outcomes in `values`."""
+    """The facts about scalars that follow if comparisons have the outcomes in `values`.
+
+    `values` also caches what was derived.
+    """
 
     group: TileGroup
     stream: StreamLoop
@@ -273,8 +279,10 @@ class _Assumed:
         return all(self.value(s) in identities for s in stage.body)
 
     def is_score(self, root: Scalar) -> bool:
-        """Returns True if `root` is computed only from numbers and from reductions outside the
-        streaming loop."""
+        """Returns True if `root` is a score: computed only from numbers, not from masked values.
+
+        The numbers are literals, constants of one element, and results of reductions.
+        """
         self.value(root)
         match root:
             case Apply(function="select"):
@@ -296,7 +304,7 @@ class _Assumed:
                 return False
 
     def value(self, root: Scalar) -> _Fact:
-        """Returns the fact that holds for `root`."""
+        """Returns what is proved about `root`."""
         for node in walk(root):
             if node not in self.values:
                 self.values[node] = self._derived(node)
@@ -330,8 +338,11 @@ def _literal(node: Const) -> _Fact:
 
 
 def _applied(node: Apply, args: Sequence[_Fact]) -> _Fact:
-    """Returns the fact of a function's result, assuming that unknown scalars are neither NaN nor
-    infinite."""
+    """Returns what follows about the result of a function from `args`, the facts about its
+    arguments.
+
+    Scalars of which nothing is proved are taken to be neither NaN nor infinite.
+    """
     match node.function:
         case "select":
             return _selected(*args)
@@ -365,16 +376,17 @@ def _selected(test: _Fact, yes: _Fact, no: _Fact) -> _Fact:
 
 
 def _decided(deciding: _Fact, a: _Fact, b: _Fact) -> _Fact:
-    """Returns the fact of `and` or `or`: the value `deciding` of either condition decides the
-    result."""
+    """Returns the fact about `and` or `or`, whose result is `deciding` if either argument is."""
     if deciding in (a, b):
         return deciding
     return a if a is b else _Fact.NOTHING
 
 
 def _product(node: Apply, a: _Fact, b: _Fact) -> _Fact:
-    """Returns the fact of a product: ZERO for zero times a number; for an infinity times a literal,
-    an infinity of the product's sign."""
+    """Returns the fact about a product or quotient.
+
+    Zero times a number is ZERO. An infinity times a literal is an infinity with the product's sign.
+    """
     if a is _Fact.ZERO and b is _Fact.NOTHING:
         return _Fact.ZERO
     if node.function == "div":

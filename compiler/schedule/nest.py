@@ -1,5 +1,4 @@
-"""Properties of a tile group that schedulers need: strides, work, and the kind of contraction of a
-stage."""
+"""Properties of a tile group that schedulers need: strides, work, and kinds of contractions."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -15,16 +14,17 @@ from tcc.ir.types import BF16, F32, I8, I32, U8
 
 # The value of a symbol without a typical size: long enough to be worth a vector.
 TYPICAL = 128
-# No array has an axis longer than this. Symbolic sizes are clamped to it, so that the product of
-# all sizes of a nest stays in the range of a float.
+# No array has a longer axis. Symbolic sizes are clamped to it, so that the product of all sizes of
+# a nest is not too large for a float.
 _LONGEST = 1 << 40
-# Lanes at most this many elements apart are loaded as whole vectors and shuffled.
+# Lanes at most this many elements apart are shuffled out of whole vectors, which is faster than
+# loading each lane.
 FEW_APART = 4
 
 
 @frozen
 class Factors:
-    """The two factors of a stage `sum(k) a * b`."""
+    """The two factors of a stage that computes `sum(k) a * b`."""
 
     a: Scalar
     b: Scalar
@@ -38,7 +38,7 @@ def multiplied(stage: GroupStage | Stage) -> Factors | None:
     return Factors(*body.args)
 
 
-@lru_cache(1 << 12)  # Stages and bodies are compared by identity, and schedulers ask often.
+@lru_cache(1 << 12)  # cached by identity, because schedulers ask often
 def contraction_factors(stage: GroupStage) -> Factors | None:
     """Returns the factors of a contraction of floats, or of bytes accumulated in i32; else None."""
     pair, dtype = multiplied(stage), stage.body[0].dtype
@@ -61,10 +61,10 @@ def of_pairs(stage: GroupStage) -> bool:
 
 
 def neighbours(stage: GroupStage) -> int:
-    """Returns how many neighbours along a contraction's sum lie in one word: 4 bytes, 2 bf16, else
-    1.
+    """Returns how many neighbours along a contraction's sum one 32-bit word holds: 4 bytes or 2
+    bf16; 1 for all other types.
 
-    A target that has such an instruction multiplies all of a word at once.
+    Some targets multiply all elements of a word by one instruction.
     """
     return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
 
@@ -82,8 +82,8 @@ def trips(var: Var) -> int:
 def typical(size: Index) -> int:
     """Returns a size as all prices count it.
 
-    A symbol counts as its typical value. Without one it counts as the value in its range closest to
-    `TYPICAL`. A loop counts as its trips. Symbolic sizes are clamped to 1 .. `_LONGEST`.
+    A symbol counts as its typical value, or without one as the value in its range that is closest
+    to `TYPICAL`. A loop counts as its trips. A symbolic size is clamped to 1 .. `_LONGEST`.
     """
     constant = as_int(size)
     return constant if constant is not None else _typical(size)
@@ -93,13 +93,13 @@ def typical(size: Index) -> int:
 def _typical(size: Index) -> int:
     try:
         value = int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)}))
-    except ZeroDivisionError:  # a divisor that is a difference of sizes can be 0 at typical values
+    except ZeroDivisionError:  # a divisor such as n - m can be 0 at typical values
         return 1
     return min(max(1, value), _LONGEST)
 
 
 def typical_value(var: Var) -> int:
-    """Returns the value that a symbol or a loop counts as in a size."""
+    """Returns the number that prices assume for a symbol or a loop."""
     if var.extent is not None:
         return trips(var)
     at_most = TYPICAL if var.hi is None else min(TYPICAL, var.hi)
@@ -109,7 +109,7 @@ def typical_value(var: Var) -> int:
 def stride(access: Access, var: Var) -> int | None:
     """Returns the elements between neighbours along `var`.
 
-    It is 0 if the access does not vary with `var`, and None if the distances are irregular.
+    Returns 0 if the access does not vary with `var`, and None if the distances are irregular.
     """
     linear = step_in(access.offset, var)
     return None if linear is None else linear[0]
@@ -122,7 +122,7 @@ def guarded(access: Access, var: Var) -> bool:
 
 @lru_cache(1 << 12)
 def work(stage: GroupStage) -> int:
-    """Returns the number of evaluations of the body, with typical extents."""
+    """Returns how often the body of a stage is evaluated, at typical sizes."""
     return points(stage.loops)
 
 
@@ -132,8 +132,7 @@ def points(variables: Iterable[Var]) -> int:
 
 
 def weight(stage: GroupStage | Stage) -> int:
-    """Returns the operations of one evaluation of the body; transcendental functions count as
-    15."""
+    """Returns the operations of one evaluation of the body; a function such as exp counts as 15."""
     return _weight(stage.body)
 
 
@@ -157,7 +156,7 @@ EXPENSIVE = {
 }
 
 
-# Single instructions with a latency of many cycles.
+# Functions that are single instructions, but take many cycles.
 _SLOW = frozenset(("div", "sqrt"))
 
 
@@ -168,9 +167,9 @@ def costly(scalar: Scalar) -> bool:
 
 
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
-    """Returns True if a stage reads another one only at the point that was just computed.
+    """Returns True if `node` reads the element of another stage that was just computed.
 
-    The block of that stage can then stay in registers.
+    If all readers of that stage do so, its block can stay in registers.
     """
     access = stage.accesses.get(node)
     if access is None:
@@ -183,13 +182,16 @@ def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
 
 
 def row_loop(group: TileGroup) -> Var | None:
-    """Returns the common loop that the rows of windowed stages follow; None for a group without
-    windows."""
+    """Returns the common loop that decides which rows a tile computes of stages with strips; None
+    if no stage has a strip."""
     return next((s.strip.loop for s in group.stages if s.strip is not None), None)
 
 
 def own_loops(group: TileGroup, stage: GroupStage) -> Vars:
-    """Returns the loops of a stage's results that every tile covers whole."""
+    """Returns the loops of a stage's results that every tile covers whole.
+
+    They are neither common loops nor the rows of a strip.
+    """
     rows = () if stage.strip is None else (stage.strip.rows,)
     return tuple(v for v in stage.iters if v not in group.common and v not in rows)
 
@@ -201,7 +203,8 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            # A stage varies with all of its iterators, so the read varies with all its indices.
+            # The other stage varies with all of its iterators, so the read varies with each of its
+            # indices.
             if isinstance(node.source, StageRef):
                 varying.update(free_vars(*node.indices))
             if access is None:
@@ -214,12 +217,12 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
 
 
 def anchor(group: TileGroup) -> GroupStage:
-    """Returns the stage with the most work, which decides the loops."""
+    """Returns the stage with the most work, which decides how the group's loops are cut."""
     return max(group.stages, key=lambda s: work(s) * weight(s))
 
 
 def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:
-    """Returns the accesses to the scratch of a tile."""
+    """Returns those of `accesses` that access a tile's scratch."""
     return [a for a in accesses if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
 
 

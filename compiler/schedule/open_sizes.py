@@ -1,7 +1,9 @@
-"""The sizes at which kernels with symbolic dims are priced: typical sizes, smaller odd sizes and
-small sizes.
+"""The sets of sizes at which kernels with symbolic dims are priced.
 
-    b in 1.., typical 128    ->    128, 63, 25    and in tables of times 8, 1, 256 and 512
+    b in 1.., typical 128    ->    128, 63 and 25 to choose schedules
+                                   128, 63, 25, 8, 1, 256 and 512 in a manifest's table of times
+
+The first set has the typical sizes, and the others are its further sets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,31 +19,30 @@ Times: TypeAlias = tuple[Seconds, ...]
 # Each set of sizes: (divisor of the typical size, number subtracted from the quotient).
 _Sets: TypeAlias = tuple[tuple[int, int], ...]
 
-# Half of a typical size, minus one, leaves a remainder in each block. A fifth is less than two
-# vectors of four lanes.
+# Half of the typical size, minus one, leaves a remainder in each block. A fifth, 25 of 128, is less
+# than two vectors of 16 lanes.
 _SETS: _Sets = (2, 1), (5, 0)
-# Sizes with a few tiles, and with one element, which is the most frequent small size.
+# The first size gives a few tiles. The second is 1, the most frequent small size.
 _SMALL: _Sets = (16, 0), (TYPICAL, 0)
-# The number of leading further sets of a table whose sizes decrease.
+# The number of sets in a table that have smaller sizes than the typical set; they come first.
 FALLING = len(_SETS) + len(_SMALL)
-# Factors of larger sizes, whose results no longer fit a cache.
+# Factors of larger sizes, at which results no longer fit a cache.
 _LARGER = (2, 4)
 
 
 def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """Returns a substitution of the symbols for each further set of sizes.
+    """Returns the further sets of sizes at which schedules are priced, each as a substitution.
 
-    It replaces symbols by the same symbols with other typical values. A symbol keeps a typical size
-    that the user gives.
+    A substitution replaces symbols by equal symbols with other typical values. A symbol with a
+    typical size from the user keeps it.
     """
     return tuple(sizes for sizes in _smaller(symbols, _SETS) if sizes)
 
 
 def table_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """Returns a substitution of the symbols for each further set of sizes in a manifest's table of
-    times.
+    """Returns the further sets of sizes in a manifest's table of times, each as a substitution.
 
-    The number of sets does not depend on the symbols.
+    The number of sets is the same for all symbols.
     """
     free = [v for v in symbols if v.extent is None]
     grown = ({v: _grown(v, times) for v in free} for times in _LARGER)
@@ -67,15 +68,14 @@ def _grown(var: Var, times: int) -> Index:
 
 
 def together(times: Iterable[Times]) -> Times:
-    """Returns the sums of `times` at each set of sizes."""
+    """Returns the sum of all `times`, at each set of sizes."""
     return tuple(sum(part, NO_TIME) for part in _at_all(*times)) or (NO_TIME,)
 
 
 def mean_share(times: Times, base: Times) -> Seconds:
-    """Returns the mean ratio of `times` to `base` over the sets of sizes, as a time.
+    """Returns the mean ratio of `times` to `base` over all sets of sizes, multiplied by `base[0]`.
 
-    The mean is multiplied by the first time of `base`. A choice by this mean costs little at any
-    set of sizes.
+    Each set of sizes has the same weight, so the choice of the lowest mean is not bad at any set.
     """
     if not saves(NO_TIME, base[0]):
         return times[0]
@@ -83,7 +83,9 @@ def mean_share(times: Times, base: Times) -> Seconds:
 
 
 def _at_all(*times: Times) -> Iterator[Times]:
-    """Yields, for each set of sizes, the seconds of each of `times`; a single number counts at all
-    sets."""
+    """Yields, for each set of sizes, the seconds of each of `times`.
+
+    `times` with a single number have this number at all sets.
+    """
     sets = max(map(len, times), default=1)
     return zip(*(t * sets if len(t) == 1 else t for t in times), strict=True)

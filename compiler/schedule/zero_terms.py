@@ -1,10 +1,10 @@
-"""The terms of contractions that are zero, because a factor lies beyond the border of an operand.
+"""Finds the terms of contractions that are not zero; a term is zero where a factor reads padding.
 
     y[h, w] = sum(p, q, c)  x[h + p - 2, w + q - 2, c] * f[p, q, c]        zeros around x[H, W]
       rows h .. h + 3 of a tile    ->    p from max(0, 2 - (h + 3)) to min(5, H + 2 - h)
 
-Only borders of symbolic size count: with known sizes a window has no taps that lie outside for all
-results. A zero times an infinite weight counts as zero.
+Only dims of symbolic size count. With known sizes, every tap of a window lies inside for some
+result. A zero times an infinite weight counts as zero.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,22 +33,24 @@ from tcc.ir.tile.group import GroupStage
 from tcc.schedule.masked_terms import Ends, TermLimit, needed
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
-# A loop longer than this counts as this long, because a border is only a small part of it.
+# A longer loop counts as this long, because padding is only a small part of it.
 _LONG = 1 << 12
 
 
 @frozen
 class Border:
-    """A limit of the steps along a loop of a contraction; each step is `every` elements of the
-    loop."""
+    """A limit of the nonzero terms along a summed loop.
+
+    `limit` is a condition on the quotient of the loop by `every`.
+    """
 
     every: int
     limit: TermLimit
 
 
-@lru_cache(1 << 12)  # Stages are compared by identity.
+@lru_cache(1 << 12)  # cached by identity
 def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
-    """Returns the borders along each summed loop of a contraction; empty for other stages."""
+    """Returns the limits of the nonzero terms along each summed loop; empty if no contraction."""
     if contraction_factors(stage) is None:
         return {}
     return {v: borders for v in stage.reduce if (borders := tuple(_borders(stage, v)))}
@@ -72,8 +74,8 @@ def _borders(stage: GroupStage, loop: Var) -> Iterator[Border]:
 
 
 def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
-    """Returns (every, step, offset): the index grows by `step` after each `every` elements of
-    `loop`. Returns None if it is not of this form."""
+    """Returns (every, step, offset) with `index` = step * (loop // every) + offset; None if `index`
+    does not have this form."""
     if loop not in free_vars(index):
         return None
     linear = step_in(index, loop)
@@ -92,10 +94,10 @@ def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
 def needed_terms(
     stage: GroupStage, loop: Var, tile_ends: Mapping[Var, Ends]
 ) -> tuple[Sequence[Index], Sequence[Index]]:
-    """Returns bounds of the nonzero terms along a summed loop.
+    """Returns (firsts, stops), bounds of the nonzero terms along a summed loop.
 
-    The first sequence has lower bounds of the first term, the second exclusive upper bounds of the
-    last term. `tile_ends` has the ends of the loops around the summed loop.
+    All terms before any of `firsts`, and from any of `stops` on, are zero. `tile_ends` has the
+    smallest and the largest value of each loop around the summed loop.
     """
     firsts: list[Index] = []
     stops: list[Index] = []
@@ -108,8 +110,8 @@ def needed_terms(
 
 @lru_cache(1 << 14)
 def terms_along(stage: GroupStage, loop: Var) -> int:
-    """Returns the number of terms along a loop that any result needs; symbolic sizes count as
-    typical ones."""
+    """Returns the number of terms along `loop` that are nonzero for any result, at typical
+    sizes."""
     ends = {v: (const(0), const(min(trips(v), _LONG) - 1)) for v in stage.iters}
     start, stop = _terms(stage, loop, ends, {})
     return max(0, int(stop - start))
@@ -117,11 +119,11 @@ def terms_along(stage: GroupStage, loop: Var) -> int:
 
 @lru_cache(1 << 12)
 def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float:
-    """Returns the fraction of a contraction's terms that are computed if borders are skipped block
-    by block.
+    """Returns the fraction of a contraction's terms that are computed if zero terms are skipped.
 
-    `blocks` are pairs of a loop's name and the elements of a block; other loops have blocks of one
-    element. Symbolic sizes count as typical ones, at most `_LONG`.
+    A term is skipped if it is zero for a whole block of results. `blocks` has pairs of a loop's
+    name and the elements of a block; other loops have blocks of one element. Symbolic sizes count
+    as typical, but at most as `_LONG`.
     """
     values: dict[str, Any] = {}
     ends: dict[Var, Ends] = {}
@@ -130,7 +132,8 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
         at = iterator(var.name, ceildiv(count, size))
         ends[var] = at * size, minimum(at * size + size, count) - 1
         shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
-        values[var.name] = (np.arange(count) // size).reshape(shape)  # of each element's block
+        # For each element, the number of its block.
+        values[var.name] = (np.arange(count) // size).reshape(shape)
     share = 1.0
     for loop in borders_of(stage):
         start, stop = _terms(stage, loop, ends, values)
@@ -141,8 +144,12 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
 def _terms(
     stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Returns where the terms of a loop begin and end, for blocks whose outer loops lie between
-    `ends`."""
+    """Returns (start, stop): the number of the first nonzero term of a loop, and the number after
+    the last.
+
+    `ends` has the smallest and the largest value of each outer loop in a block, and `values` the
+    numbers of the blocks.
+    """
     firsts, stops = needed_terms(stage, loop, ends)
     sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
     values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}

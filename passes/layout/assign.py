@@ -56,7 +56,7 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
 
-# Maps the index of an element of a copy to its place in the source.
+# A function from the indices of an element of a copy to its indices in the source.
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 
@@ -64,7 +64,7 @@ Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 class Kernel:
     """A group's expression with the values that it reads and stores.
 
-    A kernel with a `condition`, which is one bool, runs only if that is true.  It may overwrite
+    A kernel with a `condition`, a value of one bool, runs only if that is true.  It may overwrite
     values that another kernel has stored.
     """
 
@@ -77,11 +77,10 @@ class Kernel:
 
 @entity
 class ProgramStep:
-    """One step of a run: a kernel, or a node that is not a kernel, such as a call or control flow.
+    """A step of a run: a kernel, or a node that is not a kernel, such as a call or control flow.
 
-    With `every`, the kernel compacts its operand: it keeps each n-th element along each storage
-    dimension, where `every` has the n of each dimension.  Nothing reads the operand afterwards, so
-    the result may overlap it.
+    If `every` is not empty, the kernel compacts its operand: along storage dimension d, it keeps
+    each `every[d]`-th element.  Nothing reads the operand later, so the result may overlap it.
     """
 
     kernel: Kernel | None
@@ -98,10 +97,10 @@ class ProgramStep:
 class Placed:
     """The steps of a graph in order, and the layouts of the values that they store.
 
-    `containers`: for a value that lies in a part of another value, that other value.
+    `containers`: maps a value that lies in a part of another value to that other value.
     `rounded`: the constants that are stored with less precision than in the model.
     `weight_types`: the stored types of the weights of contractions, if less than f32 is requested.
-    `surface`: the types that callers see of inputs and outputs with packed elements, by name.
+    `surface`: for inputs and outputs that are packed, by name, the types that callers see.
     """
 
     graph: Graph
@@ -118,8 +117,8 @@ class Placed:
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
-        """Returns the graph of each constant that the steps can read. They are the constants of
-        this graph and those of the graphs around it, `outer`."""
+        """Returns the graph of each constant that the steps can read.  `outer` has those of the
+        graphs around this graph, or is None."""
         return {**(outer or {}), **dict.fromkeys(self.graph.constants, self.graph)}
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
@@ -138,7 +137,8 @@ def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
 def copy_of(
     source: Value, target: Value, loc: str, place: Place = tuple, fill: float | None = None
 ) -> Kernel:
-    """Returns a kernel that stores at each index the element of `source` at `place(index)`."""
+    """Returns a kernel that copies: element `at` of `target` is element `place(at)` of `source`, or
+    `fill` if that lies outside."""
     builder = ExprBuilder(source.type)
     at = builder.point(target.type)
     expr = builder.finish(at, builder.read(0, *place(at), fill=fill))
@@ -148,8 +148,8 @@ def copy_of(
 def on_others(
     kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """Returns `kernel` with operands replaced as in `replacements`. `read_of(read, operand)`
-    returns the scalar in place of a read of a replaced operand."""
+    """Returns `kernel` with operands replaced by `replacements`.  `read_of(read, operand)` returns
+    what takes the place of a read of a replaced operand."""
 
     def moved(node: Read) -> Scalar:
         operand = kernel.operands[node.source] if isinstance(node.source, int) else None
@@ -172,8 +172,8 @@ def assign_layouts(
     groups: Sequence[Group],
     model: KernelModel,
 ) -> Placed:
-    """Returns layouts for all values that the groups of `graph` store. If the model allows gaps,
-    values may have halos and planes may be set apart."""
+    """Returns layouts for all values that the groups of `graph` store.  If `model.gaps`, values may
+    have halos, and padding between their planes."""
     guards = split_guards(graph)
     guarded_graph = guards.graph
     users = guarded_graph.users()
@@ -205,7 +205,7 @@ def assign_layouts(
         windows.update(v for v in results if v.type.shape in shapes)
     containers = {p.value: join for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
-    # Parts of a visible value have the layout that is seen from outside.
+    # A visible value has a fixed layout, and so have its parts.
     for join in reversed(joins):
         pinned.update(p.value for p in join.parts if join.result in pinned)
     last = _channels_last(steps, windows, pinned, joins)
@@ -228,8 +228,8 @@ def assign_layouts(
 def usual_layouts(
     kernel: Kernel, constants: Collection[Value], gaps: bool
 ) -> Mapping[Value, Layout]:
-    """Returns the layouts that a kernel's values would have inside a network. Channels are last if
-    a window slides along an axis. With `gaps`, values may have halos."""
+    """Returns the layouts that a kernel's values would have inside a network.  Channels are last if
+    a stage slides a window.  With `gaps`, values may have halos."""
     last = any(map(_slides, kernel.expr.stages))
     halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
@@ -237,7 +237,7 @@ def usual_layouts(
 
 
 def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kernel]:
-    """Yields the kernels of a group."""
+    """Yields the kernels into which a group is cut."""
     expr, operands = compose(group.members, results, model.limits)
     is_legal = None if model.scratch else partial(_is_legal, model)
     seconds = partial(_seconds, model)
@@ -249,8 +249,8 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kerne
 def _direct_kernels(
     guards: Guards, value: Value, results: Values, available: Collection[Value], model: KernelModel
 ) -> Iterator[Kernel]:
-    """Yields the kernels that compute `results` again, with direct sums for the guarded `value`.
-    They run if the guard's flag is set."""
+    """Yields kernels that compute `results` again, with direct sums for the guarded `value`.  They
+    run only if the guard's flag is set."""
     graph = guards.repeated(value, results, available)
     users = graph.users()
     for group in partition(graph, model):
@@ -260,7 +260,7 @@ def _direct_kernels(
 
 
 def _slides(stage: Stage) -> bool:
-    """Returns True if a stage reads a sliding window: an index has a result loop and a sum loop."""
+    """Returns True if a stage slides a window: an index has a result loop and a summed loop."""
     summed, iters = set(stage.reduce), set(stage.iters)
     moving = (set(free_vars(i)) for node in reads(stage) for i in node.indices)
     return any(v & summed and v & iters for v in moving)
@@ -285,8 +285,8 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
-    """Returns the values whose planes are to be set apart. Kernels compute them, and their storage
-    is not visible outside of kernels or shared."""
+    """Returns the computed values whose planes need padding between them.  Values whose storage is
+    shared, or visible to callers, calls or control flow, are left out."""
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     computed = {v for k in kernels for v in k.results}
     visible = {*pinned, *(v for j in joins for v in (j.result, *(p.value for p in j.parts)))}
@@ -316,8 +316,8 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 
 def pinned_values(placed: Placed) -> set[Value]:
-    """Returns the values whose storage callers, calls or control flow define, and values that share
-    it."""
+    """Returns the values whose storage callers, calls or control flow decide, values that contain
+    them, and values that lie in them."""
     pinned = seen_by_others(placed.graph)
     pinned |= {parent for piece, parent in placed.containers.items() if piece in pinned}
     return pinned | {piece for piece, parent in placed.containers.items() if parent in pinned}
@@ -327,8 +327,8 @@ def pinned_values(placed: Placed) -> set[Value]:
 
 
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
-    """Returns (kernels, join): `join` with copies of the parts that are stored elsewhere. The
-    kernels make these copies."""
+    """Returns (kernels, join).  In `join`, each part lies in the result; `kernels` copy the parts
+    that are stored elsewhere."""
     copies: list[Kernel] = []
     parts: list[ConcatPart] = []
     for number, part in enumerate(join.parts):
@@ -343,9 +343,9 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
 def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
-    """Returns halos in which the halos of parts have become halos of the concatenated values. Along
-    the joined axis they have width 0: elements of other parts lie there, so reads beyond a part are
-    still checked."""
+    """Returns `halos` with the halos of parts moved to the concatenated values that contain them.
+    Along the joined axis their width is 0, because the next part lies there.  So reads beyond a
+    part along this axis are still checked."""
     merged = dict(halos)
     for join in joins:
         if join.result in pinned:
@@ -364,8 +364,8 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Returns the values that have channels last. They are results of windows, values that are
-    computed from these point by point, and the concatenated values that contain them."""
+    """Returns the values that are stored with channels last: results of windows, values computed
+    from them axis by axis, and concatenated values that contain either."""
     values_last: set[Value] = set()
     containers = {p.value: join.result for join in joins for p in join.parts}
     for step in steps:
@@ -384,8 +384,8 @@ def _channels_last(
 
 
 def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
-    """Returns the results whose axes correspond to the axes of an operand in `values_last`. There
-    may be other stages between the operand and the result."""
+    """Returns the results that are computed axis by axis from an operand in `values_last`, directly
+    or through other stages."""
     following: set[int] = set()
     for number, stage in enumerate(kernel.expr.stages):
         for node in reads(stage):
@@ -408,7 +408,8 @@ def _axis_by_axis(stage: Stage, node: Read) -> bool:
 
 
 def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
-    """Returns True if a stage computes from a source whose last axis is its own channel axis."""
+    """Returns True if a stage computes with a source whose last axis its channel loop indexes.  The
+    source is an operand without channels last, or a stage that is read at a constant index."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
@@ -433,9 +434,9 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
 
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
-    """Returns the halo that each value needs so that its padded reads stay inside its storage. A
-    value has no halo if its readers have different fill values, or if checks of its reads take no
-    longer than storing the halo."""
+    """Returns the halos that keep padded reads of values inside their storage.  A value has no halo
+    if its readers have different fill values, or if storing the halo takes longer than checking its
+    reads."""
     halos_of: dict[Value, list[_Halo]] = {}
     for step in steps:
         for stage, value, node in _padded_reads(step):
@@ -443,8 +444,8 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
                 continue
             shape = value.type.shape
             widths = all_known(_overhang(i, n) for i, n in zip(node.indices, shape, strict=True))
-            # The fill value of a halo is kept as f64, which some fill values do not survive: large
-            # integers, and NaN, which differs from itself.
+            # A halo stores its fill value as f64. Large integers may change there, and NaN equals
+            # no value.
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
@@ -460,24 +461,23 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
-    """Returns True if `stage` reads `value` at least as often as there are elements in the halo. A
-    halo saves one check for each read, and costs one store for each of its elements."""
+    """Returns True if `stage` reads `value` at least as often as the halo has elements: a halo
+    saves a check for each read, and costs a store for each of its elements."""
     padded, shape = _padded_shape(value, halo), value.type.shape
     halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
     return halo_elements <= prod(map(trips, stage.loops))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:
-    """Returns the smallest halo that contains all of `halos`, which have the same fill value."""
+    """Returns the smallest halo that contains all of `halos`; they have one fill value."""
     axes = zip(*(h.widths for h in halos), strict=True)
     widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
     return _Halo(widths, halos[0].fill)
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns (stage, value, read) for the reads of a step that may make a halo worthwhile. They
-    have a fill value, and their elements are read several times: by a reduction, or by several
-    reads of a stage."""
+    """Returns (stage, value, read) for the reads of a step that a halo may make faster.  They have
+    a fill value, and the step reads their elements several times."""
     if step.kernel is None or step.condition is not None:
         return []
     padded: list[tuple[Stage, Value, Read]] = []
@@ -491,8 +491,8 @@ def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
 
 @lru_cache(1 << 14)
 def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
-    """Returns (below, beyond): how far `index` goes below 0 and beyond `size` - 1; None if
-    unknown."""
+    """Returns (below, beyond): by how much `index` goes below 0, and beyond `size` - 1; None if
+    that is unknown."""
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
@@ -507,15 +507,15 @@ def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
     low, (smallest, largest) = bounds(first)[0], bounds(_with_remainders(last - size + 1))
     if low is None or largest is None:
         return None
-    # If the index varies with a symbolic size, its bound may be far beyond what is ever read.
+    # The bound of an index that varies with a symbolic size may be far beyond all reads.
     if as_int(size) is None and (smallest is None or largest - smallest >= typical(size)):
         return None
     return max(0, -low), max(0, largest)
 
 
 def _with_remainders(index: Index) -> Index:
-    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`. If the index has another term
-    -n, the n's cancel, and its bounds are tight."""
+    """Returns `index` with `n - n % 4` in place of `4 * (n // 4)`.  Then a term -n in the rest of
+    the index cancels, which makes its bounds tight."""
     for atom in atoms(index):
         if isinstance(atom, Quotient):
             factor, remainder = factor_of(index, atom)
@@ -526,8 +526,7 @@ def _with_remainders(index: Index) -> Index:
 
 
 def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
-    """Returns `base` (a permutation) with the halo of each logical axis on its storage
-    dimension."""
+    """Returns `base`, a permutation, with the halo of each logical axis at its place in storage."""
     widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
     return with_halo(base, widths, halo.fill)
 
@@ -535,9 +534,10 @@ def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
 def _pad_pinned(
     steps: list[ProgramStep], pinned: set[Value], halos: Mapping[Value, _Halo]
 ) -> tuple[list[ProgramStep], set[Value]]:
-    """Returns (steps, copies): values of fixed layout that need a halo are read from padded copies.
+    """Returns (steps, copies).  If a value of fixed layout needs a halo, the steps copy it into a
+    padded value first and read the copy.
 
-    The padding of a copy is a part of its elements, so one kernel writes all of it.
+    The padding is a part of the copy's elements, so one kernel writes all of the copy.
     """
     copies = {
         v: Value(f"{v.name}.padded", replace(v.type, shape=_padded_shape(v, h)))
@@ -571,7 +571,7 @@ def _padded_shape(value: Value, halo: _Halo) -> Shape:
 
 
 def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
-    """Returns True if all reads of `value` have the fill value `fill`, or none."""
+    """Returns True if each read of `value` has the fill value `fill`, or no fill value."""
     return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
@@ -581,14 +581,14 @@ def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
 
 
 def _shifted(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
-    """Returns the indices `at` of an element in the padded copy; with `sign` -1 the inverse."""
+    """Returns the indices in a padded copy of element `at` of its source; `sign` -1: reversed."""
     return tuple(i + before * sign for i, (before, _) in zip(at, halo.widths, strict=True))
 
 
 def _read_padded(
     kernel: Kernel, copies: Mapping[Value, Value], halos: Mapping[Value, _Halo]
 ) -> Kernel:
-    """Returns `kernel` with reads of padded `copies` in place of the values, which are the keys."""
+    """Returns `kernel` with reads of padded copies; `copies` maps each value to its copy."""
 
     def padded(node: Read, value: Value) -> Scalar:
         at = _shifted(node.indices, halos[value])

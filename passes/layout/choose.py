@@ -5,17 +5,17 @@
     k = x @ w ; q[i, d] * k[j, d]    row-major                      d outermost: vectors along j
 
 Requires layouts (`assign`), which are the first alternative for each value.  Other alternatives are
-row-major order, and each axis innermost along which a kernel may run its vectors.  Kernels are
-priced as they would be scheduled.  Another order must save more than the error of prices.
-Establishes other orders of the same storage dimensions, with their halos, for values that only
-kernels see.
+row-major order, and orders whose innermost axis is one along which a kernel may run its vectors.
+Kernels are priced as they would be scheduled.  Another order must save more than the error of
+prices.  Establishes other orders of the same storage dimensions, with their halos, for values that
+only kernels see.
 
-A value that is computed point by point from another value has the same order, and so do the parts
-of a value.  These values are a class.  The cost of a class is that of the kernels that read or
-write its values.  Classes that share kernels are chosen together.
+A value that is computed point by point from another value has the same order, and so have the parts
+of a value.  A class is a set of values that must have one order.  Its cost is that of the kernels
+that read or write its values.  Classes that share kernels are chosen together.
 
-Afterwards a copy may become the first stage of its only reader, if that takes less time.  An
-example is a copy that pads a caller's input.
+Afterwards, a copy may become the first stage of the only kernel that reads it, if that takes less
+time.  An example is a copy that pads a caller's input.
 """
 
 from collections import ChainMap, Counter
@@ -50,26 +50,26 @@ from tcc.schedule.alternatives import (
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# Because prices have errors, this fraction is added to the price of another order. It is a fraction
-# of the order's price, or of the rule's price if that is lower.
+# This fraction is added to the price of another order than the rule's, because prices have errors.
+# It is a fraction of the order's price, or of the rule's price if that is lower.
 _MARGIN = MARGINS["storage order"].saves
-# Classes whose kernels take fewer seconds keep the order of the rule.
+# A class keeps the rule's order if its kernels take fewer seconds.
 _LEAST = Seconds(1e-5)
-# At most this many kernels of a graph are priced with orders other than the rule's.
+# The most kernels of a graph that are priced with other orders than the rule's.
 BUDGET = 256
-# The bits of an element that is not rounded. Rounding depends on neighbours in storage, so values
-# of fewer bits keep their order.
+# Values whose elements have fewer bits keep their order, because they are rounded, and rounding
+# depends on neighbours in storage.
 _WHOLE = 32
 
-# The logical axes of a value, outermost in storage first.
+# The logical axes of a value, in the order of storage, outermost first.
 Order: TypeAlias = tuple[int, ...]
 
 
 @entity
 class _Class:
-    """Values that share one storage order.
+    """A class: values that must have one storage order.
 
-    `orders` are the possible orders, that of the rule first.  `kernels` read or write the values.
+    `orders` are the possible orders, the rule's order first.  `kernels` read or write the values.
     """
 
     values: tuple[Value, ...]
@@ -82,8 +82,8 @@ def choose_layouts(
 ) -> Placed:
     """Returns `placed` with the cheapest storage orders, and with copies merged into their readers.
 
-    Returns `placed` itself if the planner has no prices of layouts.  `outer` maps the constants of
-    the graphs around a body to their graphs.
+    Returns `placed` itself if the planner has no prices of layouts.  If the graph is a loop's body,
+    `outer` maps the constants of the graphs around it to those graphs.
     """
     if not planner.prices_layouts:
         return placed
@@ -92,7 +92,7 @@ def choose_layouts(
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
     rule = {c: prices.total(c.kernels) for c in classes}
     classes = [c for c in classes if not saves(rule[c], _LEAST)]
-    # Large classes come first because the budget of prices may run out.
+    # Classes with the most expensive kernels come first, because the budget may run out.
     options = {c: prices.options(c) for c in cheapest_first(classes, lambda c: -rule[c])}
     links = dict(_links(classes, placed.kernels, prices))
     places, ledger = [options[c] for c in classes], planner.ledger
@@ -101,8 +101,8 @@ def choose_layouts(
     picks = choose_together(places, links, 0.0, forced)
     moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
-    # Links price pairs of classes only, but a kernel may have values of three classes. So the price
-    # of all moves together decides.
+    # Links price pairs of classes only, but a kernel may have values of three classes. So the moves
+    # are taken only if all of them together save time.
     if not saves(prices.total(kernels, *moves), prices.total(kernels)):
         picks = tuple(forced.get(place, 0) for place in range(len(classes)))
         moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
@@ -119,7 +119,7 @@ def choose_layouts(
 
 
 class _Prices:
-    """Prices kernels, under the rule's layouts or with some classes in other orders."""
+    """Prices kernels under the rule's layouts, with the orders of some classes changed."""
 
     def __init__(
         self, placed: Placed, planner: KernelChooser, constants: Collection[Value]
@@ -133,13 +133,14 @@ class _Prices:
 
     @property
     def spent(self) -> bool:
-        """Returns True if the budget is used up."""
+        """Returns True if as many kernels have been priced as the budget allows."""
         return len(self._keys) >= self._limit
 
     def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
-        """Returns the price of `kernels`, with each class of `moves` in its order of that number.
+        """Returns the price of `kernels`, with the classes of `moves` in other orders.
 
-        It is the mean over all sets of sizes of their share of the graph's time, in seconds.
+        A move is (class, number of the order).  The price is the kernels' mean share of the graph's
+        time, over all sets of sizes, multiplied by the graph's seconds at typical sizes.
         """
         return mean_share(self._times(kernels, *moves), self._base)
 
@@ -151,7 +152,7 @@ class _Prices:
         return together(map(self._planner.times_of, keys))
 
     def with_merged_copies(self, placed: Placed) -> Placed:
-        """Returns `placed` with copies merged into their only reader, where that takes less time.
+        """Returns `placed` with copies merged into their only readers, where that takes less time.
 
         An example is the copy that pads an input.
         """
@@ -176,7 +177,7 @@ class _Prices:
         return replace(placed, steps=remaining) if merged else placed
 
     def _joins(self, first: Kernel, reader: Kernel, joint: Kernel) -> bool:
-        """True where `joint` can replace both kernels, and the decision is that it does."""
+        """Returns True if `joint` can replace both kernels, and if the decision is to do so."""
         if not self._planner.legal(joint.expr, [v in self._constants for v in joint.operands]):
             return False
         apart = Alternative(False, self.total((first, reader)), name="apart")
@@ -192,9 +193,10 @@ class _Prices:
         return kernel_key(kernel, self._layouts, self._constants)
 
     def content(self, class_: _Class) -> tuple[Any, ...]:
-        """Returns what identifies a class: (orders, kernels, places).
+        """Returns (orders, kernels, places), by which a decision's site identifies a class.
 
-        `places` has for each kernel the positions of its operands and results in the class.
+        `places` has for each kernel the positions of the class's values among its operands and
+        results.
         """
         members = set(class_.values)
         places = tuple(
@@ -204,9 +206,10 @@ class _Prices:
         return class_.orders, tuple(map(self._key, class_.kernels)), places
 
     def options(self, class_: _Class) -> tuple[Alternative[Order], ...]:
-        """Returns the orders of a class, each with the additional seconds that it costs.
+        """Returns the orders of a class, each with the seconds that it adds to the rule's order.
 
-        They are relative to the rule's order, and negative where an order saves time.
+        The seconds are negative if an order saves time.  They include a margin for the error of
+        prices.
         """
         rule = self.total(class_.kernels)
         alternatives = [Alternative(class_.orders[0], NO_TIME)]
@@ -218,11 +221,11 @@ class _Prices:
 
 
 def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
-    """Returns `reader` with the copy of kernel `first` as its first stage.
+    """Returns one kernel: the copy `first`, as the first stage, and then `reader`.
 
-    None if `first` is not a copy, or pads a value of symbolic size.  There each element would be
-    tested, which prices do not count: 3x3 convolutions of 64 and 128 channels took 1.7 and 2.6
-    times as long.
+    None if `first` is not a copy, or pads a value of symbolic size.  In that case each element
+    would be tested, which prices do not count: 3x3 convolutions of 64 and 128 channels took 1.7 and
+    2.6 times as long.
     """
     match first:
         case Kernel(
@@ -240,7 +243,8 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
 def _links(
     classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields ((a, b), link) for each pair of classes a < b that share some of `kernels`."""
+    """Yields ((a, b), link) for each pair of classes, by number with a < b, that share
+    `kernels`."""
     touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
     for number, class_ in enumerate(classes):
         for kernel in class_.kernels:
@@ -254,9 +258,9 @@ def _links(
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
-    """Returns a function of an order of each class, by number.
+    """Returns a function of the numbers of two orders, one for each class.
 
-    It gives the seconds that both orders cost together, minus the sum of what each costs by itself.
+    It returns the seconds that both changes cost together, minus those that each costs alone.
     """
     extra: dict[tuple[int, int], Seconds] = {}
 
@@ -278,7 +282,8 @@ def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Pric
 
 
 def _classes(placed: Placed) -> list[_Class]:
-    """Returns the classes of values whose storage order may change, in the order of kernels."""
+    """Returns the classes whose storage order may change, in the order of the kernels that store
+    them."""
     kernels = placed.kernels
     fixed = pinned_values(placed)
     kernel_values = dict.fromkeys(
@@ -313,7 +318,10 @@ def _head(heads: Mapping[Value, Value], value: Value) -> Value:
 
 
 def _order_of(value: Value, where: Layout) -> Order | None:
-    """Returns the order of a value's axes in storage; None if its dimensions are not its axes."""
+    """Returns the order of a value's axes in storage; None if it cannot be changed.
+
+    That is so if a storage dimension is not an axis, or if elements have fewer bits than `_WHOLE`.
+    """
     if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
         return None
     return axis_order(where)
@@ -322,9 +330,9 @@ def _order_of(value: Value, where: Layout) -> Order | None:
 def _followers(
     kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yields (operand, result) pairs of kernels that compute the result point by point.
+    """Yields (operand, result) if a kernel computes the result from the operand point by point.
 
-    Both values have equal shapes and orders.
+    Only values of equal shapes and orders count.
     """
     for kernel in kernels:
         for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
@@ -346,8 +354,9 @@ def _proposed(
 ) -> tuple[Order, ...]:
     """Returns the possible orders of a class, without duplicates.
 
-    They are the rule's order, row-major, and an order for each other axis along which a kernel may
-    run vectors, with that axis innermost.  Orders that differ only in axes of length 1 are equal.
+    They are the rule's order, row-major order, and orders with another axis innermost, for each
+    axis along which a kernel may run vectors.  Orders that differ only in axes of length 1 are
+    equal.
     """
     shape = values[0].type.shape
     rule = _order_of(values[0], layouts[values[0]])
@@ -375,8 +384,8 @@ def _vector_axes(
 ) -> set[int]:
     """Returns the axes of `values` along which a kernel may run its vectors.
 
-    These are axes that a stage's last loop indexes.  They are also axes indexed by a loop along
-    which another value of the kernel is contiguous.
+    The axis is indexed by a stage's last loop, or by a loop along which another value of the kernel
+    is contiguous.
     """
     stages = kernel.expr.stages
     touched = [
@@ -400,12 +409,13 @@ def _vector_axes(
 def _layouts_in_order(
     class_: _Class, pick: int, layouts: Mapping[Value, Layout]
 ) -> dict[Value, Layout]:
-    """Returns the layouts of a class in its order number `pick`."""
+    """Returns the layouts of a class's values in the order `class_.orders[pick]`."""
     return {v: _ordered(v, layouts[v], class_.orders[pick]) for v in class_.values}
 
 
 def _ordered(value: Value, where: Layout, order: Order) -> Layout:
-    """Returns `where` with its dimensions in another order, each with its halo."""
+    """Returns the layout `where` of a value with its dimensions in another order, each with its
+    halo."""
     before = _order_of(value, where)
     assert before is not None
     dims = [before.index(axis) for axis in order]

@@ -5,7 +5,7 @@
           kernel { y = sum(q) p[q, i, j] }
 
 Requires layouts, and the types in which values are stored, because prices depend on both.
-Establishes a layout for each value of partial sums.  It has the axis order of the result.
+Establishes a layout for each value of partial sums, with the axis order of the result.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tcc.schedule.backend import Divides
 
 
 def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
-    """Returns `placed` with each kernel that `divides` rewrites divided into two kernels.
+    """Returns `placed` with each kernel that `divides` rewrites cut into two kernels.
 
     `divides` is `KernelModel.divides`.  If it is None, returns `placed`.
     """
@@ -50,7 +50,10 @@ def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:
-    """Returns the layout of partial sums: the result's axis order, after the axis of the parts."""
+    """Returns the layout of partial sums.
+
+    The axis of the parts is outermost, and the others have the result's order.
+    """
     order, rank = axis_order(result), parts.type.rank
     if order is None or rank not in (len(order), len(order) + 1):
         return row_major(parts.type.shape)

@@ -1,12 +1,11 @@
-"""Packs elements of less than a byte in inputs, outputs and large constants; elsewhere each takes
-one byte.
+"""Packs elements of less than a byte, in inputs, outputs and large constants.
 
     %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
 
-Ordinary nodes unpack inputs and large constants, and pack outputs.  These nodes fuse like others,
-and constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
-Establishes that no input and no output has elements of less than a byte.  The types that callers
-see are returned with the graph.
+Everywhere else an element takes at least one byte.  Ordinary nodes unpack inputs and large
+constants, and pack outputs.  They fuse like all nodes, and constants are stored packed in the
+artifact.  Requires a graph that is ready to be partitioned.  Establishes that no input and no
+output has elements of less than a byte.  The types that callers see are returned with the graph.
 """
 
 from collections.abc import Mapping
@@ -26,10 +25,11 @@ _LARGE = 64  # constants with fewer elements are not packed
 
 
 def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
-    """Returns `graph` with packed inputs, outputs and constants, and the types that callers see.
+    """Returns (graph, types): `graph` with packed inputs, outputs and constants.
 
-    The types are those of the packed inputs and outputs, by name.  Returns the same graph if there
-    is nothing to pack.  Raises UserError for a state with elements of less than a byte.
+    `types` has, by name, the types that callers see of the packed inputs and outputs.  If there is
+    nothing to pack, the graph is unchanged.  Raises UserError for a state with elements of less
+    than a byte.
     """
     outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
     constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]
@@ -51,7 +51,8 @@ def _is_large(type: TensorType) -> bool:
 
 
 class _Surface:
-    """Packs the inputs, outputs and constants of a graph, by nodes before and after its own."""
+    """Packs the inputs, outputs and constants of a graph, by nodes before and after those of the
+    graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -62,7 +63,11 @@ class _Surface:
     def packed(
         self, outside: list[Value], constants: list[Value]
     ) -> tuple[Graph, Mapping[str, TensorType]]:
-        """Returns the graph with `outside` and `constants` packed, and the types of `outside`."""
+        """Returns the graph with `outside` and `constants` packed, and the types of `outside` by
+        name.
+
+        `outside` are inputs and outputs.
+        """
         graph = self._graph
         elements = {v: Value(self._fresh(v.name), v.type) for v in (*outside, *constants)}
         inner = substituted(graph, elements)
@@ -75,7 +80,7 @@ class _Surface:
             data = [pack(encode(array, dtype), dtype) for array in graph.store.arrays(handle)]
             sources = graph.store.sources(handle)
             handles[unpacked[value]] = graph.store.put_per_rank(data, U8, sources)
-        for value in (v for v in outside if v in graph.constants):  # an output that is a constant
+        for value in (v for v in outside if v in graph.constants):  # a constant may be an output
             handles[elements[value]] = graph.constants[value]
         packed_outputs = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
         result = replace(
@@ -88,7 +93,8 @@ class _Surface:
         return result, {v.name: v.type for v in outside}
 
     def _unpacked(self, value: Value, elements: Value) -> Value:
-        """Returns the packed bytes of `value`; adds nodes that compute `elements` from them."""
+        """Returns a value of packed bytes in place of `value`, and adds nodes that unpack it to
+        `elements`."""
         count, dtype = element_count(value.type.shape), value.type.dtype
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
         flat = Value(self._fresh(value.name), tensor(dtype, count))
@@ -99,7 +105,8 @@ class _Surface:
         return data
 
     def _packed(self, value: Value, elements: Value) -> Value:
-        """Returns the bytes of `elements` under the name of the output `value`."""
+        """Returns a value of packed bytes in place of the output `value`, and adds nodes that pack
+        `elements`."""
         count, dtype = element_count(value.type.shape), value.type.dtype
         flat = Value(self._fresh(value.name), tensor(dtype, count))
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))

@@ -4,13 +4,13 @@
                                                    lie in one set of a cache with 12 places for them
 
 A plane is the part of a value at one index of its first axis.  The bits of an address above those
-of a cache line select the cache set, and in the first level only bits below a page count.  So
-elements whose distance is a multiple of a page evict each other, and loads wait for stores to
-addresses with the same bits.
+of a cache line select the cache set; in the first-level cache they are bits within a page.  So
+elements whose distance is a multiple of a page evict each other, and loads wait for stores whose
+addresses have the same bits.
 
-Planes whose distance is an odd number of lines begin in different sets.  Planes of symbolic size
-are whole pages at some sizes, so they are always set apart.  Requires that the first axis of
-results is outermost in storage.
+With padding between planes, their distance is an odd number of lines, and they begin in different
+sets.  Planes of symbolic size are whole pages at some sizes, so they always get padding.  Requires
+that the first axis of results is outermost in storage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,16 +23,15 @@ from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
 from tcc.schedule.footprint import PAGE
 
-# If a cache set has to hold this many elements or more, they do not all stay in the cache with
-# other data.
+# With at least this many elements in one cache set, some of them are evicted before their use.
 _MANY = 8
 
 
 def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> Iterator[Value]:
-    """Yields the operands and results of a kernel that should be set apart.
+    """Yields the operands and results of a kernel whose planes need padding between them.
 
-    One point of the kernel accesses elements of many of their planes, and the distance of planes
-    is a multiple of a page, or may be for a symbolic size.
+    A point of the kernel accesses elements of many of these planes.  The distance of planes is a
+    multiple of a page, or symbolic.
     """
     for number, stage in enumerate(expr.stages):
         places_of: dict[int, list[Indices]] = {}
@@ -51,7 +50,8 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
 
 
 def _aligned(type_: TensorType) -> bool:
-    """Returns True for a value of many planes whose size is a multiple of a page, or symbolic."""
+    """Returns True if a value has many planes, and their size is symbolic or a multiple of a
+    page."""
     count, plane = (as_int(element_count(part)) for part in (type_.shape[:1], type_.shape[1:]))
     if count is None or count < _MANY or type_.dtype.bits % 8:
         return False
@@ -59,7 +59,8 @@ def _aligned(type_: TensorType) -> bool:
 
 
 def _spread(places: Sequence[Indices]) -> bool:
-    """Returns True if at least `_MANY` of `places` differ only in the first index."""
+    """Returns True if at least `_MANY` of `places`, indices of reads, differ in the first index
+    alone."""
     planes: dict[Indices, set[int]] = {}
     for first, *inner in places:
         plane = as_int(first)

@@ -1,8 +1,9 @@
 """Builds the weight section: every constant, once in each layout that a kernel reads.
 
-To pack a weight is to store its elements where the layout puts them.  If each storage dimension is
-an axis, or the quotient or remainder of an axis by a number, the array is reshaped and transposed.
-All planned layouts are of this kind.  For other layouts, elements are stored by their indices.
+To pack a weight is to store its elements where the layout puts them.  In all layouts that are
+chosen, each storage dimension is an axis, or the quotient or remainder of an axis by a number.
+Then the array is reshaped and transposed.  For any other layout, each element is stored by its
+index.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 
-# The alignment in bytes of each weight in the section: that of a vector, and for a large weight
-# that of a page, where the hardware prefetchers stop. Kernels prefetch a line of each of several
-# pages in turn (`tcc.passes.tile.cpu.prefetch`). Streams that begin in the middle of a page are
-# read 8 to 12 % slower.
+# The alignment in bytes of weights in the section: _ALIGN, a vector, or _PAGE for weights of at
+# least _LARGE bytes. Kernels prefetch a line of each of several pages in turn
+# (`tcc.passes.tile.cpu.prefetch`), and hardware prefetchers stop at the end of a page. Streams that
+# begin in the middle of a page are read 8 to 12 % slower.
 _ALIGN = 64
 _PAGE = 4096
 _LARGE = 1 << 16
@@ -32,12 +33,12 @@ _LARGE = 1 << 16
 
 @frozen
 class Rounded:
-    """A constant that is stored in fewer bits.
+    """A constant that is stored in fewer bits than in the model.
 
     `sources`: names of the source model's constants from which it was computed, if known.
     `type`: `bf16`, `f16`, `int8` or `int4`.
-    `operands`: the type of the tensors that are multiplied with it; empty if not rounded.
-    `moved`: True if it only holds elements of its sources, and was not computed from them.
+    `operands`: the type to which the tensors multiplied with it are rounded; empty if none is.
+    `moved`: True if it only holds elements of its sources; False if it was computed from them.
     """
 
     sources: tuple[str, ...]
@@ -56,8 +57,8 @@ class _Entry:
 class WeightTable:
     """Assigns offsets in the weight section to constants.
 
-    `rounded` has the model's constants that are stored with less precision.  `types` has the stored
-    types of the weights of contractions, if less than f32 is requested.
+    `rounded`: the model's constants that are stored with less precision.  `types`: the stored types
+    of the weights of contractions, if less than f32 is requested.  `size`: bytes of the section.
     """
 
     def __init__(self, store: ConstantStore) -> None:
@@ -78,7 +79,10 @@ class WeightTable:
         return self._offsets[entry], size
 
     def adopt(self, other: WeightTable) -> dict[int, int]:
-        """Adds the constants of `other`; returns for each offset in `other` the offset here."""
+        """Adds the constants of `other`.
+
+        Returns a map from the offsets in `other` to the offsets in this table.
+        """
         offsets: dict[int, int] = {}
         for entry, offset in other._offsets.items():
             self._store.adopt(entry.handle, other._store)
@@ -99,12 +103,13 @@ class WeightTable:
         return max((len(self._store.arrays(e.handle)) for e in self._offsets), default=1)
 
     def parts(self, rank: int = 0) -> Iterator[Callable[[], Array]]:
-        """Yields functions that return the parts of a rank's section as arrays of bytes, in order.
+        """Yields functions, each of which returns a part of a rank's section as an array of bytes,
+        in order.
 
         The sections of all ranks have the same offsets and size.
 
-        A part is a weight, or the zeros between two weights.  Appending the zeros to a weight would
-        copy it.
+        A part is a weight, or the zeros between two weights.  They are separate, because appending
+        the zeros to a weight would copy it.
         """
         ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
@@ -119,7 +124,7 @@ class WeightTable:
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:
-    """Returns the bytes of `array` in memory order, as elements of `dtype` are stored.
+    """Returns the bytes in which `array` is stored, in memory order, with elements of type `dtype`.
 
     A bf16 is the upper 16 bits of an f32.  An element of a narrow type is one byte with its code.
     """
@@ -157,7 +162,7 @@ def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
 def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
     """Returns `array` in storage order, by padding, reshaping and transposing it.
 
-    None if some storage dimension is not an axis, its quotient or its remainder.
+    None if some storage dimension is neither an axis nor a quotient or remainder of an axis.
     """
     pieces: list[tuple[int, str, int]] = []  # (axis, part, divisor) of each storage dimension
     for index in layout.indices:
@@ -191,9 +196,9 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
 
 
 def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
-    """Returns (axis, part, divisor) of a storage index; None for an index of another kind.
+    """Returns (axis, part, divisor) of a storage index; None if it has another form.
 
-    `part` is "whole", "quotient" or "remainder".
+    `part` is "whole" for an axis itself, else "quotient" or "remainder" of the axis by `divisor`.
     """
     var = var_of(index)
     if var in layout.axes:

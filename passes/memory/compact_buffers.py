@@ -35,28 +35,32 @@ from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.schedule.nest import typical
 
-# A value is compacted only if at most one of this many elements is kept. Otherwise it costs more
-# time than the memory is worth.
+# A value is compacted only if it keeps at most one in this many elements. Otherwise the copy takes
+# more time than the memory is worth.
 _PART = 4
 
 
 @frozen
 class _Life:
-    """The numbers of the steps that compute and read a value, and its bytes at typical sizes."""
+    """When a value is live: the steps that compute or read it, by number, and its bytes.
+
+    The bytes are those at typical sizes.
+    """
 
     steps: tuple[int, ...]
     size: int
 
 
 def compacted(placed: Placed) -> Placed:
-    """Returns `placed` with values compacted for as long as that lowers the peak of memory."""
+    """Returns `placed` with values compacted, one after the other, while that lowers the memory
+    peak."""
     while (changed := _compacted_once(placed)) is not None:
         placed = changed
     return placed
 
 
 def _compacted_once(placed: Placed) -> Placed | None:
-    """Returns `placed` with one value compacted; None if no value lowers the peak."""
+    """Returns `placed` with a single value compacted; None if that lowers the peak for no value."""
     lives = _lives(placed)
     live = _live_bytes(placed, lives) if lives else []
     if not live:
@@ -106,9 +110,9 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
 
 
 def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:
-    """Returns the live bytes at each step.
+    """Returns the bytes that are live at each step.
 
-    A result that replaces an operand is not counted at the step that computes it.
+    A result that overwrites an operand counts from the next step on.
     """
     changes = [0] * (len(placed.steps) + 1)
     for value, life in lives.items():
@@ -129,7 +133,8 @@ def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:
 def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bool:
     """Returns True if a result can overwrite an operand of the kernel.
 
-    The operand has the result's size, is not read later, and is read in storage order.
+    The operand must have the result's size, must not be read later, and must be read in storage
+    order.
     """
     number = lives[result].steps[0]
     for operand in kernel.operands:
@@ -153,9 +158,10 @@ def _as_it_lies(loops: Vars, indices: Indices) -> bool:
 
 
 def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
-    """Returns for each axis of `value` the largest number that divides all indices a kernel reads.
+    """Returns for each axis of `value` the largest number that divides all indices of a kernel's
+    reads.
 
-    None if the kernel may read beyond the elements, or at data-dependent indices.
+    None if the kernel may read outside of the value, or at data-dependent indices.
     """
     factors = [0] * value.type.rank
     for node in (r for _, r, v in operand_reads(kernel) if v is value):
@@ -185,9 +191,9 @@ def _factor(index: Index) -> int:
 def _with_part(
     placed: Placed, value: Value, every: tuple[int, ...], after: int, last: int
 ) -> Placed | None:
-    """Returns `placed` with `value` compacted after step `after`, for its reader at step `last`.
+    """Returns `placed` with `value` compacted after step `after`; its reader is step `last`.
 
-    `every` has for each axis the n whose multiples are kept.  None if the value's storage has gaps.
+    Along axis d, multiples of `every[d]` are kept.  None if the value's storage has gaps.
     """
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
     where, kernel = placed.layouts[value], placed.steps[last].kernel
@@ -211,7 +217,7 @@ def _part(source: Value, target: Value, every: Sequence[int], loc: str) -> Kerne
 
 
 def _read_part(kernel: Kernel, value: Value, part: Value, every: Sequence[int]) -> Kernel:
-    """Returns `kernel` with the compacted `part` in place of `value`."""
+    """Returns `kernel` with reads of the compacted `part` in place of reads of `value`."""
 
     def kept(node: Read, _: Value) -> Scalar:
         at = tuple(i // const(n) for i, n in zip(node.indices, every, strict=True))

@@ -2,9 +2,9 @@
 
     c = conv(a); d = add(c, b); ... = d        ->        c = conv(a); c = add(c, b); ... = c
 
-Requires kernels with their groups, and a program whose arena is not planned yet and in which each
-wait follows its collective directly.  If a launch names one buffer as an operand and as a result,
-this pass establishes that its kernel has that pair in `in_place`.  The kernel then reads each
+Requires kernels with their groups, and a program whose arena is not planned yet, in which each wait
+comes directly after its collective.  If a launch names one buffer both as an operand and as a
+result, this pass establishes that `in_place` of its kernel has that pair.  The kernel reads each
 element only at the point that overwrites it.
 """
 
@@ -32,16 +32,16 @@ _Pair = tuple[int, int]
 def update_in_place(
     program: Program, bounds: Sequence[Bound]
 ) -> tuple[Program, tuple[TileKernel, ...]]:
-    """Returns the program with merged buffers, and the kernels of `bounds`.
+    """Returns (program, kernels): the program with merged buffers, and the kernels of `bounds`.
 
-    `in_place` of a kernel has the pairs that some launch of it uses.
+    `in_place` of a kernel has the pairs (operand, result) that share a buffer in some launch of it.
     """
     merger = _Merger(program)
     pairs_of: dict[int, dict[_Pair, None]] = {}
     candidates: dict[int, tuple[_Pair, ...]] = {}
     for position, instr in enumerate(program.body):
         if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
-            # its wait still follows directly behind it
+            # the wait, directly after it, is the last use of the operand
             merger.try_pair(position, (instr.send, instr.receive), (0, 1), position + 1)
         if not isinstance(instr, Launch):
             continue
@@ -56,7 +56,7 @@ def update_in_place(
 
 
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
-    """Returns pairs (operand, result) of a kernel's buffers, by number, that may be one buffer."""
+    """Returns pairs (operand, result) of a kernel's buffers, by index, that may be one buffer."""
     scopes = [b.scope for b in kernel.buffers]
     results = [n for n in kernel.results if stored_once(kernel, group, n)]
     return tuple(
@@ -68,7 +68,7 @@ def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
 
 
 class _Merger:
-    """Merges buffers, and keeps track of their lives, while launches are visited in order."""
+    """Merges buffers and updates their lives, while instructions are visited in order."""
 
     def __init__(self, program: Program) -> None:
         self.replaced_by: dict[BufferId, BufferId] = {}
@@ -76,7 +76,7 @@ class _Merger:
         self._fixed = fixed_buffers(program)
         self._lives = lives_of(program)
         self._halos: dict[BufferId, Halo] = {}
-        # The first position that uses a buffer, apart from the filling of its halo.
+        # The first position that uses each buffer; filling its halo does not count.
         self._begun: dict[BufferId, int] = {}
         for position, instr in enumerate(program.body):
             filled = filled_halo(instr, program)
@@ -89,10 +89,10 @@ class _Merger:
     def try_pair(
         self, position: int, named: Sequence[BufferId], pair: _Pair, end: int | None = None
     ) -> bool:
-        """Merges two buffers that the instruction at `position` names; returns True if it did.
+        """Merges two buffers of the instruction at `position`, if possible; returns True if it did.
 
-        `pair` are their places in `named`: the operand's, then the result's.  The operand's life
-        must end at `end`, or at `position` if `end` is None.
+        `named` are the instruction's buffers, and `pair` has the indices in it of the operand and
+        of the result.  The operand's life must end at the position `end`; None: at `position`.
         """
         buffers = [self.replaced_by.get(b, b) for b in named]
         operand, result = (buffers[n] for n in pair)
@@ -106,8 +106,11 @@ class _Merger:
         return True
 
     def _may_merge(self, operand: BufferId, result: BufferId, position: int, end: int) -> bool:
-        """Returns True if both buffers have equal sizes and halos, the result's life begins at
-        `position`, and the operand's ends at `end`."""
+        """Returns True if a result can have an operand's buffer.
+
+        Both buffers must have equal sizes and halos.  The result's life must begin at `position`,
+        and the operand's must end at `end`.
+        """
         a, b = (self._program.buffers[n].place for n in (operand, result))
         return (
             isinstance(a, Arena)

@@ -1,7 +1,7 @@
 """Finds the lives of a program's buffers, and merges several buffers into one.
 
-The arena of the program must not be planned yet.  Positions number the instructions of the program
-itself: an instruction with bodies has one position.
+The arena of the program must not be planned yet.  A position is the index of an instruction in the
+program's body.  Instructions inside the bodies of another instruction have its position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,23 +22,24 @@ from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 
-# A halo: the register of its buffer's size in bytes, the element type, the storage sizes, and the
-# integers of `fill_halo`. These are the bits of the fill value, then the widths.
+# A halo is (size, type, dims, ints): the register of the buffer's size in bytes, the element type,
+# the registers of the storage sizes, and the integers of `fill_halo`. The integers are the bits of
+# the fill value, and then the widths.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
 @frozen
 class LiveRange:
-    """The first and the last position that names a buffer."""
+    """A buffer's life: the first and the last position at which an instruction names it."""
 
     first: int
     last: int
 
 
 def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[BufferId, int]:
-    """Returns the bytes of the arena buffers whose sizes follow from `dims`.
+    """Returns the bytes of those arena buffers whose sizes follow from `dims`.
 
-    `dims` has sizes of inputs, under (port, axis).
+    `dims` maps (port, axis) of inputs to sizes.
     """
     values = let_values(program.body, dims)
     return {
@@ -49,7 +50,10 @@ def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[B
 
 
 def lives_of(program: Program) -> dict[BufferId, LiveRange]:
-    """Returns the life of each buffer; that a view is used does not extend its base's life."""
+    """Returns the life of each buffer.
+
+    The use of a view does not count as a use of its base.
+    """
     lives: dict[BufferId, LiveRange] = {}
     for position, instr in enumerate(program.body):
         for buffer in touched(instr):
@@ -61,10 +65,10 @@ def lives_of(program: Program) -> dict[BufferId, LiveRange]:
 def laid_over(
     body: Sequence[Instr], lives: Mapping[BufferId, LiveRange]
 ) -> dict[BufferId, BufferId]:
-    """Returns a map from buffers to the buffers that lie over them.
+    """Returns a map from buffers to the buffers that take their place in memory.
 
-    A call of `thin` compacts a buffer in place.  If the buffer is not used later, its compacted
-    elements, which are a buffer of their own, lie at its front.
+    A call of `thin` compacts a buffer in place: its result is a new buffer at the front of the old
+    one.  The map has only old buffers that are not used after the call.
     """
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
     pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
@@ -74,12 +78,13 @@ def laid_over(
 def born_behind(
     lives: Mapping[BufferId, LiveRange], over: Mapping[BufferId, BufferId]
 ) -> dict[BufferId, LiveRange]:
-    """Returns the lives of the new buffers in `over`; each begins after its old buffer's life."""
+    """Returns the lives of the new buffers in `over`, each of which begins when its old buffer's
+    ends."""
     return {new: LiveRange(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 
 def most_live(lives: Mapping[BufferId, LiveRange], sizes: Mapping[BufferId, int]) -> int:
-    """Returns the most bytes that are live at one time; no arena can be smaller."""
+    """Returns the largest number of bytes that are live at one time; no arena can be smaller."""
     changes: dict[int, int] = {}
     for buffer, life in lives.items():
         size = sizes.get(buffer, 0)
@@ -94,12 +99,14 @@ def touched(instr: Instr) -> tuple[BufferId, ...]:
 
 
 def fixed_buffers(program: Program) -> frozenset[BufferId]:
-    """Returns the buffers that views, copies, or instructions with bodies name."""
+    """Returns the buffers that may not be merged: those of views, of copies, and of instructions
+    with bodies."""
     return frozenset(b for i in program.body if not isinstance(i, STEPS) for b in touched(i))
 
 
 def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
-    """Returns the buffer whose halo an instruction fills, and its halo; None for others."""
+    """Returns (buffer, halo) for an instruction that fills the halo of an arena buffer, else
+    None."""
     if not isinstance(instr, CallOp) or instr.op != "fill_halo":
         return None
     (target,) = instr.outputs
@@ -110,9 +117,9 @@ def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
 
 
 def merged(program: Program, replacements: Mapping[BufferId, BufferId]) -> Program:
-    """Returns `program` with the buffers of `replacements` replaced.
+    """Returns `program` with buffers replaced; `replacements` maps a buffer to its replacement.
 
-    The instructions that fill the halos of replaced buffers are dropped.
+    Instructions that fill the halos of replaced buffers are dropped.
     """
     if not replacements:
         return program

@@ -4,16 +4,16 @@
 
 Requires a program whose arena is not planned yet.  Establishes a program of the same instructions.
 Two instructions keep their order if one writes what the other reads or writes.  Checks, control
-flow, collectives, calls that decide sizes, and calls that compact buffers keep their order with
-respect to all other instructions.  No price depends on the order of launches, and caches favour the
-graph's order.  So the program changes only if its peak of live bytes falls.
+flow, collectives, calls that decide sizes, and calls that compact buffers do not move, and nothing
+moves across them.  No price depends on the order of launches, and caches favour the graph's order.
+So the program changes only if its peak of live bytes falls.
 
 The search is that of B. H. Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired
 Neural Networks for Edge Devices (MLSys 2020).  A state is a set of instructions that may run first,
-with the lowest peak of its orders.  A step adds one instruction to a set.  If an instruction raises
-no peak and leaves no more bytes live, it is added at once, because no other order is better.  The
-search is exact if it needs at most `WORK` states.  Otherwise only the sets with the lowest peaks
-are extended.
+with the lowest peak of all its orders.  A step adds an instruction to a set.  An instruction is
+added at once if it raises no peak and leaves no more bytes live, because no other order is better.
+The search is exact if it needs at most `WORK` states.  Otherwise only the sets with the lowest
+peaks are extended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,13 +46,13 @@ from tcc.ir.program.table import Kind
 from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
 
-# The search has at most this many states for each stretch of a program.
+# The most states of the search for each stretch of a program.
 WORK = 1 << 14
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
-# A buffer: a bit for each instruction that uses it, and its bytes.
+# A buffer: the bits of the instructions that use it, and its bytes.
 _Buffer: TypeAlias = tuple[int, int]
-# A search state: the peak, the number of instructions that overtook earlier ones, the live bytes,
+# A search state: the peak, the number of earlier instructions that were overtaken, the live bytes,
 # the instructions that may come next, and the order so far.
 _State: TypeAlias = tuple[int, int, int, list[int], tuple[int, ...]]
 
@@ -62,10 +62,10 @@ def order_steps(
 ) -> Program:
     """Returns `program` with its instructions in an order of lower peak memory.
 
-    `results` has for each kernel the positions, in a launch's buffers, of those that it writes.
-    `dims` has the typical sizes of the inputs, under (port, axis).  The order is chosen for these
-    sizes.  At sizes of 1 and at sizes sixteen times as large, the program takes no more memory than
-    before.
+    `results[k]` has the indices, among a launch's buffers, of those that kernel k writes.  `dims`
+    maps (port, axis) of inputs to typical sizes, for which the order is chosen.  The program takes
+    no more memory than before at three sets of sizes: the typical sizes, sizes of 1, and sizes
+    sixteen times as large.
     """
     other_dims = dict.fromkeys(dims, 1), {at: 16 * size for at, size in dims.items()}
     sizes = [known_sizes(program, sizes_of_inputs) for sizes_of_inputs in (dims, *other_dims)]
@@ -82,14 +82,14 @@ def order_steps(
 
 
 def _moves(instr: Instr) -> bool:
-    """Returns True if an instruction may move, because its only effect is what it writes."""
+    """Returns True if an instruction may move, because writing its results is its only effect."""
     if isinstance(instr, CallOp):
         return bool(instr.outputs) and not instr.results and instr.op != "thin"
     return isinstance(instr, Let | Allocate | View | Launch | Copy)
 
 
 class _Stretches:
-    """Orders the stretches of a program: sequences of instructions that may move."""
+    """Orders the stretches of a program; a stretch is a sequence of instructions that may move."""
 
     def __init__(
         self, program: Program, results: Sequence[Sequence[int]], sizes: Mapping[BufferId, int]
@@ -99,7 +99,7 @@ class _Stretches:
         self._spans = {b: (lives[b], size) for b, size in sizes.items() if b in lives}
 
     def ordered(self, limit: int) -> Body:
-        """Returns the program's body with each stretch in the order of the lowest peak found.
+        """Returns the program's body with each stretch in the order with the lowest peak found.
 
         Peaks up to `limit` count as equal.
         """
@@ -125,11 +125,11 @@ class _Stretches:
     def _order(self, at: int, instrs: Body, limit: int) -> Sequence[int]:
         """Returns the order of the instructions of a stretch that begins at position `at`.
 
-        Prepares the search.  Each instruction gets a bit for each earlier instruction that it
-        needs, and its buffers.  Each buffer gets a bit for each instruction that uses it, and its
-        bytes.  Two more bits stand for the code around the stretch.  The first is an instruction
-        that is done from the start, and uses what is live there.  The second is one that is never
-        done, and uses what is live after the stretch.
+        Prepares the search.  Each instruction gets its buffers, and a bit for each earlier
+        instruction that it needs.  Each buffer gets its bytes, and a bit for each instruction that
+        uses it.  Two more bits stand for the code around the stretch.  The first is for an
+        instruction that is done before the stretch, and uses what is live there.  The second is for
+        an instruction that is never done, and uses what is live after the stretch.
         """
         count, needs = len(instrs), list[int]()
         users = {
@@ -137,7 +137,8 @@ class _Stretches:
             for b, (life, _) in self._spans.items()
         }
         named = [memory_of(instr, self._shared) & users.keys() for instr in instrs]
-        # For each memory and register: its last writer and the readers since.
+        # For each memory and register: the bit of its last writer, and the bits of its readers
+        # since.
         last: dict[int, tuple[int, int]] = {}
         for n, instr in enumerate(instrs):
             bit, needed = 1 << n, 0
@@ -160,9 +161,9 @@ class _Stretches:
     def _accesses(self, instr: Instr) -> tuple[set[int], set[int]]:
         """Returns (touches, writes): what an instruction reads or writes, and what it writes.
 
-        Memory is named by the lowest number of a buffer in it, and registers by negative numbers.
-        `Let`s and allocations keep their order, because an output is allocated when its shape is
-        known.
+        Memory is named by the lowest number of a buffer in it, and a register by a negative number.
+        All `Let`s and allocations write one more register, so that they keep their order: an output
+        is allocated when its shape is known.
         """
         launched = self._results[instr.kernel] if isinstance(instr, Launch) else ()
         written_buffers = [buffers_of(instr)[n] for n in launched]
@@ -180,10 +181,12 @@ class _Stretches:
 def _lowest_peak(
     needs: Sequence[int], buffers: Sequence[Sequence[_Buffer]], entering: int, limit: int
 ) -> Sequence[int]:
-    """Returns the order of the lowest peak found.
+    """Returns the order with the lowest peak that the search finds.
 
-    Peaks up to `limit` count as equal.  Among orders of equal peaks, that closest to the program's
-    order is chosen.  `entering` are the bytes that are live at the start.
+    Peaks up to `limit` count as equal.  Among orders of equal peaks, the closest to the program's
+    order wins.  `needs` has for each instruction the bits of the instructions before it that it
+    needs, and `buffers` the buffers that it uses.  `entering` are the bytes live before the first
+    instruction.
     """
     plain = range(len(needs))
     floor = max(limit, entering, *(sum(size for _, size in t) for t in buffers))
@@ -219,9 +222,10 @@ def _lowest_peak(
 
 
 def _step(buffers: Sequence[_Buffer], finished: int, live: int, bit: int) -> tuple[int, int]:
-    """Returns the bytes that are live during an instruction, and those live after it.
+    """Returns (peak, after): the bytes that are live during an instruction, and after it.
 
-    The instruction has the bit `bit`; `finished` are the instructions that are done before it.
+    `bit` is the instruction's bit, and `finished` has the bits of those that ran before.  `buffers`
+    are its buffers, and `live` the bytes live before it.
     """
     peak = live + sum(size for users, size in buffers if not users & finished)
     return peak, peak - sum(size for users, size in buffers if not users & ~(finished | bit))

@@ -1,13 +1,13 @@
 """Plans the arena: gives each `Arena` buffer an offset, by the buffers' lives in the program.
 
-Buffers whose lives overlap get disjoint ranges.  If all sizes are static, the `planner` argument
+Buffers whose lives overlap get disjoint ranges.  If all sizes are static, the argument `planner`
 chooses the offsets.  If inputs decide some sizes, each run plans all offsets from the lives.
 Operands and results of collectives lie in symmetric memory, where ranks read and write each other's
 blocks.  That memory has a plan of its own.
 
-A position is the place of an instruction in a walk of the program, bodies included.  A buffer that
-is used both inside and outside of a loop lives through the whole loop, because the next iteration
-may read it.
+A position is the index of an instruction in a walk of the program, bodies included.  A buffer that
+is used both inside and outside of a loop is live in the whole loop, because the next iteration may
+read it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,16 +49,16 @@ from tcc.passes.memory.merge_buffers import (
     most_live,
 )
 
-# The bytes of a cache line. No two buffers share a line.
+# The bytes of a cache line. Two buffers never share a line.
 ALIGN = 64
 
 
 @frozen
 class Lifetime:
-    """A buffer of `size` bytes that lives from position `first` to `last`, both included.
+    """A buffer of `size` bytes that is live from position `first` to `last`, both included.
 
-    Its offset is a multiple of `ALIGN`.  `over` is the index of a buffer whose life ends before and
-    whose offset this buffer gets, or -1.
+    Its offset is a multiple of `ALIGN`.  If `over` is not -1, the buffer gets the offset of the
+    buffer with that index, whose life ends before.
     """
 
     first: int
@@ -67,12 +67,13 @@ class Lifetime:
     over: int
 
 
-# Returns an offset for each buffer, such that live buffers never overlap, and the arena's size.
+# A function that returns an offset for each buffer, and the arena's size. Buffers that are live at
+# the same time must not overlap.
 ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], int]]
 
 
 def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) -> Program:
-    """Returns `program` with the offsets of all arena buffers and the size of its arena set.
+    """Returns `program` with the offsets of all arena buffers, and the size of its arena.
 
     If `shared`, ranks have symmetric memory, and operands and results of collectives lie there.
     """
@@ -89,10 +90,9 @@ def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) 
 def _exchanged(program: Program) -> set[BufferId]:
     """Returns the arena buffers in which ranks read and write each other's blocks.
 
-    Symmetric memory belongs to all ranks, or to the ranks of one group.  So there are none if the
-    program has collectives of several groups and no collective of all ranks.  There are also none
-    if constants make blocks unequal: then each rank has a program of its own, and their plans
-    differ.
+    Symmetric memory belongs to all ranks, or to the ranks of one group.  So the set is empty if the
+    program has collectives of several groups, but none of all ranks.  It is also empty if constants
+    make blocks unequal: then each rank has its own program, and their plans differ.
     """
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
@@ -104,7 +104,7 @@ def _exchanged(program: Program) -> set[BufferId]:
         kind, buffers = instr.kind, {instr.send, instr.receive}
         if kind.sends_blocks != kind.receives_blocks:
             buffers = {instr.send if kind.sends_blocks else instr.receive}
-        elif len(instr.counts) > 1:  # each rank has sizes of its own
+        elif len(instr.counts) > 1:  # blocks of one rank differ in size from those of another
             continue
         if all(isinstance(program.buffers[n].place, Arena) for n in buffers):
             exchanged |= buffers
@@ -119,7 +119,12 @@ def _planned(
     over: Mapping[BufferId, BufferId],
     planner: ArenaPlanner,
 ) -> Program:
-    """Returns `program` with offsets for the buffers of `sizes`, whose places become of `kind`."""
+    """Returns `program` with offsets for the buffers of `sizes`, which become places of type
+    `kind`.
+
+    `sizes` maps each buffer to the register of its bytes.  `lives` and `over` are those of
+    `arena_lives`.
+    """
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
@@ -127,7 +132,7 @@ def _planned(
     emitter = _Emitter(program, kind, sizes)
     if set(sizes.values()) <= set(constants):
         offsets, end = planner(
-            [  # an empty buffer counts as one byte, because it needs an address too
+            [  # an empty buffer counts as one byte, because it needs its own address
                 Lifetime(first, last, max(constants[size], 1), below)
                 for (first, last, below), size in zip(spans, sizes.values(), strict=True)
             ]
@@ -137,9 +142,9 @@ def _planned(
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Program:
-    """Returns `program` with each arena buffer that nothing uses turned into an alias.
+    """Returns `program` with an alias in place of each arena buffer that nothing uses.
 
-    These buffers belong to empty values, and the aliases are never set.
+    The buffer belongs to an empty value, and the alias is never set.
     """
     buffers = tuple(
         replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b
@@ -149,9 +154,9 @@ def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Prog
 
 
 def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
-    """Returns the most bytes of the arena that are live at one time.
+    """Returns the largest number of bytes of the arena that are live at one time.
 
-    `dims` has the sizes of the inputs, under (port, axis).
+    `dims` maps (port, axis) of inputs to sizes.
     """
     return most_live(arena_lives(program.body)[0], known_sizes(program, dims))
 
@@ -162,20 +167,21 @@ def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
 def arena_lives(
     body: Sequence[Instr],
 ) -> tuple[Mapping[BufferId, LiveRange], Mapping[BufferId, BufferId]]:
-    """Returns (lives, over): the life of each buffer, and a map from buffers to others over them.
+    """Returns (lives, over): the life of each buffer, and the map of `laid_over`.
 
-    The use of a view counts as a use of its base.  The map is that of `laid_over`: the second
-    buffer lives from the end of the first buffer's life.
+    The use of a view counts as a use of its base.  A new buffer in `over` is live from the end of
+    the old buffer's life.
     """
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
     _scan(body, 0, touches, loops)
-    # Views of views are set later, so lives spread backwards to the innermost base.
+    # A view of a view is defined after that view. So views are visited in reverse, and each passes
+    # its uses on to its base before that base, if it is a view, passes them on.
     for view in reversed([i for i in walk_instructions(body) if isinstance(i, View)]):
         touches[view.base] |= touches[view.buffer]
     for positions in touches.values():
         for start, end in loops:
-            # A buffer used inside and outside of a loop may be read in any later iteration.
+            # If a buffer is used inside and outside of a loop, any later iteration may read it.
             if len({start < p < end for p in positions}) > 1:
                 positions.update((start, end))
     lives = {
@@ -191,8 +197,11 @@ def _scan(
     touches: dict[BufferId, set[int]],
     loops: list[tuple[int, int]],
 ) -> int:
-    """Adds the positions at which each buffer is used to `touches`, and to `loops` those of each
-    loop's start and end; returns the position after `body`."""
+    """Adds the positions at which each buffer is used to `touches`, and (start, end) of each loop
+    to `loops`; returns the position after `body`.
+
+    `position` is that of the first instruction of `body`.
+    """
     for instr in body:
         start = position
         for buffer in buffers_of(instr):
@@ -212,10 +221,9 @@ def _scan(
 
 
 class _Emitter:
-    """Adds instructions that set registers of offsets to a program.
+    """Adds instructions to a program that set the registers of its buffers' offsets.
 
-    They stand after the entry, which computes all sizes of arena buffers: these depend on inputs
-    alone.
+    They come after the entry, which computes the sizes of all arena buffers from the inputs.
     """
 
     def __init__(
@@ -233,7 +241,11 @@ class _Emitter:
         return self._program_with(lets, registers[:-1], registers[-1])
 
     def planned(self, lives: Sequence[int]) -> Program:
-        """Returns the program with offsets that each run plans; `lives` is that of `PlanArena`."""
+        """Returns the program with offsets that each run plans.
+
+        `lives` has (first position, last position, index of the buffer below or -1) for each
+        buffer, as one list.
+        """
         at_entry = {register for i in self._entry for register in defined_registers(i)}
         for number, size in self._sizes.items():
             if size not in at_entry:
@@ -262,10 +274,10 @@ class _Emitter:
 
 
 def _entry(body: Sequence[Instr]) -> tuple[Body, Body]:
-    """Divides a body into its entry and the remaining instructions.
+    """Divides a body into its entry and all other instructions.
 
-    The entry has all `Let`s and `Check`s that depend on inputs alone.  Registers that loops and
-    branches set have different values at different times, so their `Let`s are not in the entry.
+    The entry has the `Let`s and `Check`s that depend on inputs alone.  A register that loops or
+    branches set has different values at different times, so its `Let`s are not in the entry.
     """
     ready: set[Register] = set()
     nested = (i for instr in body for inner in bodies_of(instr) for i in walk_instructions(inner))

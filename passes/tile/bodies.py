@@ -1,4 +1,4 @@
-"""Computes the scalars of a stage as blocks, each once.
+"""Computes the scalars of a stage as blocks, each scalar once.
 
 The lowerings for CPU cores and for GPUs share this code.
 """
@@ -13,7 +13,7 @@ from tcc.ir.tile import Block, Blocks
 
 
 class ScalarBlocks(ABC):
-    """Computes blocks that hold scalars; `known` has the blocks that are computed already."""
+    """Computes blocks of scalars; `known` maps each scalar to the block that holds it already."""
 
     def __init__(self) -> None:
         self.known: dict[Scalar, Block] = {}
@@ -24,14 +24,16 @@ class ScalarBlocks(ABC):
 
     @abstractmethod
     def computed(self, raw: Scalar, args: Blocks) -> Block:
-        """Returns the block of `raw`, a scalar without reads, for argument blocks `args`."""
+        """Returns the block of `raw`, a scalar without reads, whose arguments are the blocks
+        `args`."""
 
     def shares(self, node: Scalar) -> bool:
-        """Returns True if a node that is needed several times is worth a block of its own."""
+        """Returns True if a scalar that occurs several times should get a block of its own."""
         return isinstance(node, Apply | Cast)
 
     def separate_parts(self, root: Scalar) -> Sequence[Scalar]:
-        """Returns the parts of `root` that are worth blocks of their own, computed before it."""
+        """Returns the parts of `root` that should get blocks of their own before `root` is
+        computed."""
         return ()
 
     def share(self, bodies: Sequence[Scalar]) -> None:
@@ -42,7 +44,8 @@ class ScalarBlocks(ABC):
                 self.block(node)
 
     def block(self, root: Scalar) -> Block:
-        """Returns a block that holds `root`, with extent along the axes it varies with."""
+        """Returns a block that holds `root`, of size 1 along axes that `root` does not vary
+        with."""
         for node in walk(root):
             if isinstance(node, Read) and node not in self.known:
                 self.known[node] = self.read(node)
@@ -65,10 +68,10 @@ class ScalarBlocks(ABC):
 
 
 def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:
-    """Returns the scalars that two or more roots use, operands before their users.
+    """Returns the scalars that two or more roots contain, operands before their users.
 
-    Roots are the `bodies`, and the data-dependent indices of their reads.  A scalar that is used
-    only inside a shared scalar is not returned.
+    The roots are `bodies` and the data-dependent indices of reads.  A scalar that occurs only
+    inside another returned scalar is left out.
     """
     owners: dict[Scalar, set[Scalar]] = {body: {body} for body in bodies}
     shared = []

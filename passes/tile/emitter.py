@@ -1,4 +1,4 @@
-"""Builds the statements of a kernel, and names what they define."""
+"""Builds the statements of a kernel, and names the blocks and variables that they define."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from tcc.ir.types import DType
 
 
 class StatementEmitter:
-    """Adds statements to the open body, which at first is the kernel's."""
+    """Adds statements to the open body: the kernel's, or that of a loop or branch."""
 
     def __init__(self) -> None:
         self.stmts: Stmts = []
@@ -25,7 +25,7 @@ class StatementEmitter:
         return tuple(self.fresh(b.dtype, b.shape) for b in blocks)
 
     def counter(self, size: Index) -> Index:
-        """Returns a new loop variable."""
+        """Returns a new loop variable, whose values are below `size`."""
         self._count += 1
         return iterator(f"k{self._count - 1}", size)
 
@@ -65,8 +65,8 @@ class StatementEmitter:
     ) -> Blocks:
         """Adds a loop that carries blocks, and returns the blocks after the last iteration.
 
-        `inits` are the blocks before the first iteration.  `trip` adds the statements of one
-        iteration, and returns the next blocks for the carried ones.
+        `inits` are the blocks before the first iteration. `trip` gets the blocks before an
+        iteration, adds its statements, and returns the blocks after it.
         """
         (var,) = free_vars(counter)
         carried = self.like(inits)

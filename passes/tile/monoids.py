@@ -1,4 +1,4 @@
-"""Writes the identity and the combination of a stage's monoid, and the factors that rescale the
+"""Scalars for a stage's monoid: its identity, its combination, and the factors that rescale
 accumulators of a streaming loop."""
 
 from tcc.ir.expr import MONOIDS
@@ -10,13 +10,13 @@ from tcc.passes.tile.emitter import StatementEmitter
 
 
 def identities(stage: GroupStage) -> Scalars:
-    """Returns the identity of the monoid, one scalar for each component."""
+    """Returns the identity of a stage's monoid, a scalar for each component."""
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
 
 
 def identity_blocks(emitter: StatementEmitter, stage: GroupStage, shape: tuple[int, ...]) -> Blocks:
-    """Returns blocks of `shape` that hold the identity."""
+    """Returns blocks of `shape` that hold the identity, one for each component."""
     scalars = identities(stage)
     blocks = tuple(emitter.fresh(s.dtype, shape) for s in scalars)
     emitter.add(*(Compute(b, s, ()) for b, s in zip(blocks, scalars, strict=True)))
@@ -24,7 +24,7 @@ def identity_blocks(emitter: StatementEmitter, stage: GroupStage, shape: tuple[i
 
 
 def combinations(stage: GroupStage) -> Scalars:
-    """Returns the combination of two values by the monoid, one scalar for each component.
+    """Returns the combination of two values by a stage's monoid, a scalar for each component.
 
     The scalars' arguments are the components of the first value, then those of the second.
     """
@@ -33,7 +33,7 @@ def combinations(stage: GroupStage) -> Scalars:
 
 
 def change(rescale: Rescale, dtype: DType) -> Scalar:
-    """Returns the factor that rescales an accumulator when the maximum that it depends on changes.
+    """Returns the factor by which an accumulator is rescaled when a maximum changes.
 
     Argument 0 of the scalar is the maximum before, and argument 1 the maximum after.  The factor is
     1 if the two are equal, even if they are infinite.

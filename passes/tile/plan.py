@@ -1,7 +1,7 @@
-"""Plans the kernel of every step: storage of operands, packed weights, schedule and tile kernel.
+"""Chooses the kernel of every step: storage of operands, packed weights, schedule and tile kernel.
 
     matmul(x, w) with w constant [768, 3072]
-      ->  w stored as [48, 768, 64] (panels), x and y in place, blocks 6 x 64, k by 4
+      ->  w stored as [48, 768, 64] (panels), x and y unchanged, blocks 6 x 64, k by 4
 
 Requires layouts.  Establishes one tile kernel for each distinct structure.  Equal layers share it,
 because expressions are interned, and kernels contain no names, addresses or weights.
@@ -45,7 +45,7 @@ _SMALL = 64
 class Bound:
     """A tile kernel with its schedule and group; all launches of equal structure share it.
 
-    `resized`: the group at the other sets of sizes that its price depends on.
+    `resized`: the group at the further sets of sizes on which its price depends.
     `tabulated`: the group at the sets of sizes in a manifest's table of times.
     """
 
@@ -66,24 +66,23 @@ class PlannedKernel:
     loc: str
 
 
-# The key under which planners cache a kernel: its expression, and the storage of operands and
-# results.
+# The key of a kernel: its expression, the storage of its operands, and that of its results.
 KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 
 
 class KernelChooser(KernelModel):
-    """Plans kernels for one target and caches them by structure.
+    """Chooses kernels for one target, and caches them by structure.
 
-    `priced` counts the schedules whose prices were compared.  `prices_layouts` is True if the
-    layouts of values are chosen by prices.
+    `priced` counts the schedules whose prices were compared.  `prices_layouts` is True if prices
+    choose the layouts of values.
     """
 
     priced: int = 0
 
     def __init__(self, ledger: Ledger = SILENT) -> None:
         self.ledger = ledger
-        self.keys: dict[Bound, KernelKey] = {}  # of the planned kernels
+        self.keys: dict[Bound, KernelKey] = {}  # the key of each chosen kernel
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
@@ -94,14 +93,15 @@ class KernelChooser(KernelModel):
 
     @abstractmethod
     def bind(self, key: KernelKey) -> Planned:
-        """Returns the storage of operands, with constants packed for the target, and the kernel.
+        """Returns (operands, kernel) for `key`: the storage of operands with constants packed, and
+        the kernel.
 
         Raises TccError for an expression that cannot be a kernel of the target.
         """
 
     @abstractmethod
     def estimate(self, key: KernelKey) -> Seconds:
-        """Returns the seconds of the kernel that `bind` would return, or of a similar one."""
+        """Returns the seconds of the kernel that `bind` would return, or of a similar kernel."""
 
     def least_units(self, bound: Bound) -> Index | None:
         """Returns how many tiles of a kernel are enough work for a thread of their own.
@@ -111,18 +111,21 @@ class KernelChooser(KernelModel):
         return None
 
     def explained(self, bound: Bound, constants: int) -> Iterable[str]:
-        """Returns lines that say what limits a kernel, and which rule set each schedule field.
+        """Returns lines that say what limits a kernel, and which rule set each field of its
+        schedule.
 
-        The kernel's program has `constants` bytes of constants.  Returns no lines if the planner
-        does not know.
+        The kernel's program has `constants` bytes of constants.  There are no lines if the target
+        has no prices and no rules.
         """
         return ()
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
     ) -> PlannedKernel:
-        """Returns the planned kernel of a step; values without a layout (of outer graphs) are
-        row-major."""
+        """Returns the kernel of a step, with the layouts of its operands and results.
+
+        A value without a layout belongs to an outer graph, and is row-major.
+        """
         key = kernel_key(kernel, layouts, constants)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
         with self.ledger.at(kernel.loc):
@@ -140,16 +143,16 @@ class KernelChooser(KernelModel):
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         """Returns the kernel of `key`, or an equal kernel whose constants have other layouts.
 
-        It has the layouts that other programs of the model use for these constants, so that all
-        programs share them.  `digests` has the digest of each constant, and None for other
-        operands.
+        If other programs of the model use these constants in other layouts, the kernel may take
+        those layouts, so that all programs share the constants.  `digests` has the digest of each
+        constant, and None for other operands.
         """
         return self._known[key]
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
     ) -> Seconds:
-        """Returns the price of a step with its operands and results in these layouts."""
+        """Returns the price of a step with its operands and results in `layouts`."""
         return self.price_of(kernel_key(kernel, layouts, constants))
 
     def price_of(self, key: KernelKey) -> Seconds:
@@ -159,13 +162,13 @@ class KernelChooser(KernelModel):
         return self._seconds[key]
 
     def times_of(self, key: KernelKey) -> Times:
-        """Returns the prices of a kernel at each set of sizes."""
+        """Returns the price of a kernel at each set of sizes."""
         if key not in self._times:
             self._times[key] = self.estimates(key)
         return self._times[key]
 
     def estimates(self, key: KernelKey) -> Times:
-        """Returns estimates as `estimate` does, at each set of sizes."""
+        """Returns the estimated price of a kernel at each set of sizes (see `estimate`)."""
         return (self.price_of(key),)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
@@ -187,7 +190,10 @@ class KernelChooser(KernelModel):
 def kernel_key(
     kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
 ) -> KernelKey:
-    """Returns the key under which planners cache the kernel of a step."""
+    """Returns the key of a step's kernel, with the layouts of its operands and results.
+
+    A value without a layout is row-major.  `constants` has the operands that are constants.
+    """
 
     def storage(value: Value, constant: bool) -> Storage:
         type_ = value.type
@@ -203,7 +209,8 @@ def kernel_key(
 
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
-    """Returns True if `node` is the only read of a constant, and reads whole elements of it."""
+    """Returns True if the layout of a constant is free: `node` is its only read, and selects whole
+    parts of it."""
     if not storage.constant or not _selects_whole(node, access):
         return False
     readers = [a for s in group.stages for a in s.accesses.values() if a.buffer == access.buffer]
@@ -212,9 +219,9 @@ def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> 
 
 
 def _selects_whole(node: Read, access: Access) -> bool:
-    """Returns True if data select whole parts of a constant, such as a matrix by its number.
+    """Returns True if data select whole parts of a constant, for example a matrix by its number.
 
-    Each data-dependent index is then the whole index of an axis, and no other index has a guard.
+    Then each data-dependent index is the whole index of an axis, and no other index has a guard.
     """
     data_vars = {v for v, _ in node.indirect}
     if any(not data_vars.issuperset(free_vars(guard.index)) for guard in access.guards):
@@ -228,7 +235,7 @@ def _selects_whole(node: Read, access: Access) -> bool:
 
 @frozen
 class Words:
-    """The axis along which `count` neighbours lie side by side, in one 32-bit word."""
+    """The axis along which each `count` neighbours share a 32-bit word."""
 
     axis: int
     count: int
@@ -237,8 +244,11 @@ class Words:
 def permuted_constant(
     storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
 ) -> Layout | None:
-    """Returns a layout with axes in the order of `loops`, except that the axis along `vector` is
-    last; None if several axes run along `vector`."""
+    """Returns a layout with the axes in the order of `loops`, but with the axis along `vector`
+    last.
+
+    None if several axes run along `vector`.
+    """
     return packed_layout(storage, node, vector, loops, 1, None)
 
 
@@ -250,10 +260,11 @@ def packed_layout(
     block: int,
     words: Words | None,
 ) -> Layout | None:
-    """Returns a layout with axes in the order of `loops`, and the vector loop's axis in panels.
+    """Returns a layout with the axes in the order of `loops`, and the axis of `vector` in panels.
 
-    A panel has `block` columns, which are innermost in storage.  With `words`, its neighbours lie
-    side by side inside the panel.  None if several axes run along the vector loop.
+    A panel has `block` columns, which are innermost in storage.  With `words`, neighbours along
+    the axis `words.axis` are stored next to each other inside the panel.  None if several axes run
+    along `vector`.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -289,9 +300,9 @@ def packed_layout(
 
 
 def _panel(block: int, offset: Index, size: Index) -> int | None:
-    """Returns the number of columns of a panel; None if there are no panels.
+    """Returns the number of columns of a panel; None if the axis is not cut into panels.
 
-    It is `block`, or less if other loops step along the same axis.
+    It is `block`, or a smaller number that divides the steps of other loops along the same axis.
     """
     if block <= 1 or as_int(size) == block:
         return None

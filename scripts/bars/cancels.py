@@ -25,9 +25,9 @@ Case = tuple[ModelProto, dict[str, Any]]
 def cancels(folder: Path) -> Iterator[Figure]:
     """Yields how many milliseconds a run takes to end once its end is requested.
 
-    There is a figure for each case and each way to end a run in `WAYS`. The case runs eight times,
-    and its end is requested at each moment in `MOMENTS` once. The figure is the second longest
-    time.
+    There is a figure for each case (a model) and each way to end a run in WAYS. The case runs eight
+    times; the request comes at each of the MOMENTS (seconds after the start) once. The figure is
+    the second longest time.
     """
     del folder
     for name, case in CASES.items():

@@ -24,10 +24,10 @@ _HOLDS, _DOES_NOT = "all hold", "some do not hold"
 
 
 def devices(folder: Path) -> Iterator[Figure]:
-    """Yields figures for all operations and for every fault, with stand-in libraries.
+    """Yields a figure for each stand-in library (NCCL, ...) and a figure for a real GPU.
 
-    These libraries check each call. Then come the figures of each operation on a real GPU with one
-    rank.
+    A stand-in library checks each call that it gets: in all collectives, and, for NCCL, also in
+    every scenario of a failing library. On the GPU, one rank runs each operation.
     """
     library = build_comm_library(find_toolchain(), folder)
     matrix, faults = (build_program(folder, name, library) for name in ("matrix", "device_faults"))
@@ -36,7 +36,7 @@ def devices(folder: Path) -> Iterator[Figure]:
     for name in DEVICE_LIBRARIES:
         variables = build_nccl(folder, name)
         commands = [(matrix, str(n), "short", "shared", name) for n in RANKS]
-        if name == "nccl":  # faults do not depend on which library it is
+        if name == "nccl":  # one library is enough: the code that handles faults is common
             commands += [(faults, scenario) for scenario in scenarios]
         good = all([_holds(*command, **variables) for command in commands])
         what = f"{name.upper()}'s calls, {RANKS[0]} to {RANKS[-1]} ranks"

@@ -20,10 +20,10 @@ DEBIAN = Path("/usr")
 
 @lru_cache
 def prefixes() -> tuple[Path, ...]:
-    """Returns the folders of $TCC_TEST_MPI, or else all that are known.
+    """Returns the folders in which to look for MPI: those that $TCC_TEST_MPI lists, if it is set.
 
-    These are environments with MPICH 5 and with Open MPI 5, which are created if missing, and
-    Debian's folder.
+    Otherwise, the folders are virtual environments with MPICH 5 and with Open MPI 5, which are
+    created if they are missing, and /usr.
     """
     if setting := os.environ.get("TCC_TEST_MPI"):
         return tuple(map(Path, setting.split(os.pathsep)))
@@ -37,7 +37,10 @@ def installed() -> list[Launcher]:
 
 
 def _environment(name: str, wheel: str) -> Path | None:
-    """Returns the environment in `build` that has a wheel, or None if it cannot be installed."""
+    """Returns the environment in `build` that has `wheel`; installs the wheel if it is missing.
+
+    Returns None if it cannot be installed.
+    """
     path = ROOT / "build" / "engines" / name
     if not launchers((path,)):
         say(f"installing {wheel}")

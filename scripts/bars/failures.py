@@ -24,15 +24,16 @@ from tcc.backends.artifact.comm_library import comm_sources
 from tests.runtime.interposer import INTERPOSER
 
 ERRORS = range(5)
-# (threads, TCC_WEIGHTS, stride). Each stride-th call fails once; the search for shared weights
-# makes many calls.
+# Tuples (threads, TCC_WEIGHTS, stride). In each trial one system call fails; calls number 1,
+# 1 + stride, 1 + 2 stride, ... are tried. The stride of "share" is large because the search for
+# shared weights makes many calls.
 LOADS = ((1, "map", 1), (2, "copy", 1), (2, "share", 16))
 
 
 def failures(folder: Path) -> Iterator[Figure]:
-    """Yields the outcomes of runs in which system calls fail, for each error of each call.
+    """Yields the outcomes of loads and of collectives in which system calls fail.
 
-    A call fails alone, or together with all later calls.
+    Each call fails with each error of ERRORS: alone, and together with all later calls.
     """
     runner = build_failures(folder, compile_kernels(folder))
     for threads, choice, stride in LOADS:

@@ -43,7 +43,8 @@ MORE = [ROOT / f"../shared/models/{name}.onnx" for name in ("yolox_nano", "magik
 WEIGHTS = 64 * MIB
 TURNS = 9
 PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
-# the last commit before the planner, the pool and shared weights
+# The growth of the runtime counts from here: the last commit without planner, pool and shared
+# weights.
 BASE_COMMIT = "6f283df"
 
 # A process that has loaded the module prints how much its proportional share of memory grew.
@@ -66,8 +67,10 @@ sys.stdin.readline()
 
 
 def arenas(folder: Path) -> Iterator[Figure]:
-    """Yields the arenas of all models of the manifest and of two more, as scripts/arenas
-    measures them."""
+    """Yields figures of the arenas that scripts/arenas measures.
+
+    Its models are all models of the manifest and the files MORE.
+    """
     del folder
     more = [str(path) for path in MORE if path.is_file()]
     command = (sys.executable, str(ROOT / "scripts" / "arenas"), *manifest(), *more)
@@ -97,8 +100,10 @@ def growing(folder: Path) -> Iterator[Figure]:
 
 
 def minimalloc(folder: Path) -> Iterator[Figure]:
-    """Yields how many of MiniMalloc's instances fit with `python -m tcc.runtime.arena`, and the
-    times."""
+    """Yields for how many of MiniMalloc's 11 problems tcc's planner fits all buffers into 1 MiB.
+
+    Then yields the sum of the planner's times and the longest time.
+    """
     del folder
     files = sorted(INSTANCES.glob("minimalloc_*.1048576.csv"))
     if len(files) != 11:
@@ -120,8 +125,7 @@ def minimalloc(folder: Path) -> Iterator[Figure]:
 
 
 def weights(folder: Path) -> Iterator[Figure]:
-    """Yields the memory that two processes with one artifact take together, over the bytes of its
-    weights."""
+    """Yields the memory of two processes that load one artifact, divided by its weights' bytes."""
     width = int((WEIGHTS / 4) ** 0.5)
     array = np.random.default_rng(0).standard_normal((width, width), np.float32)
     ports = [
@@ -140,7 +144,8 @@ def weights(folder: Path) -> Iterator[Figure]:
         for _ in range(2)
     ]
     share_bytes = 0
-    for process in processes:  # all are ready before the first one is measured
+    # Wait for both processes before either is measured: a page that both map counts half in each.
+    for process in processes:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -155,8 +160,10 @@ def weights(folder: Path) -> Iterator[Figure]:
 
 
 def mallocs(folder: Path) -> Iterator[Figure]:
-    """Yields how many allocating calls runs make after warm-up; their results have
-    data-dependent sizes."""
+    """Yields how many allocating calls the runs of a model make after warm-up.
+
+    The sizes of the model's results depend on data.
+    """
     number = helper.make_tensor_value_info("n", TensorProto.INT64, [])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"])
     constants = [
@@ -185,10 +192,10 @@ def _has(library: str) -> bool:
 
 
 def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Returns the least p50 and p99.9 in ns over rounds, by (mix of sizes, allocator).
+    """Returns (p50, p99.9) in ns for each (mix of sizes, allocator), each the least of all rounds.
 
-    Rounds alternate between the allocators, because other work on the machine can only add to a
-    time.
+    The least time counts, because other work on the machine can only add to a time. Each round
+    measures every allocator.
     """
     least_times: dict[tuple[str, str], tuple[float, float]] = {}
     for turn in range(TURNS):
@@ -207,9 +214,10 @@ def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], t
 
 
 def pool(folder: Path) -> Iterator[Figure]:
-    """Yields a pool's peaks on traces, and its times for taking and giving back memory.
+    """Yields the worst peak of a pool on traces, divided by the peak of live bytes.
 
-    The times stand beside those of the C library's malloc and of other allocators.
+    Then yields the times to take and give back memory, and their ratios to the times of the C
+    library's malloc and of other allocators.
     """
     sources = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
@@ -237,7 +245,7 @@ def pool(folder: Path) -> Iterator[Figure]:
 def _code_bytes(
     folder: Path, sources: list[Path], include: Path, flags_of: Callable[[Path], Sequence[str]]
 ) -> int:
-    """Returns the bytes of the runtime that a process loads, compiled as in an artifact."""
+    """Returns the bytes of code and data of `sources`, compiled with the flags of an artifact."""
     folder.mkdir()
     includes = ("-w", f"-I{include / 'include'}", f"-I{include / 'src'}")
     for path in sources:

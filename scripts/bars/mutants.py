@@ -22,10 +22,10 @@ _PROGRAMS = 10_000
 
 
 def mutants(folder: Path) -> Iterator[Figure]:
-    """Yields how many of ten thousand programs end with a signal.
+    """Yields how many of ten thousand programs with randomly changed words end with a signal.
 
-    Each runs in a process of its own, with protected pages behind its arrays. Some programs run to
-    their end, which shows that not all are refused.
+    Each program runs in its own process, with protected pages behind its arrays. The figure also
+    says how many programs ran to their end: if it were none, the loader would refuse all.
     """
     runner = build_runner(folder)
     per_model, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0

@@ -24,9 +24,10 @@ SECONDS = 3600
 
 
 def lifetimes(folder: Path) -> Iterator[Figure]:
-    """Yields the figures of all orders of close, collect and use of the runtime's objects.
+    """Yields how many orders of operations on the runtime's objects end badly.
 
-    They are measured once more under sanitizers.
+    The operations are to close an object, to collect it (garbage collection) and to use it. All
+    orders are tried, then once more under sanitizers.
     """
     link_models(folder, compile_kernels(folder))
     library = build_comm_library(find_toolchain(), folder)
@@ -53,8 +54,8 @@ def _orders_figure(what: str, folder: Path, library: Path, variables: dict[str, 
 def turns(folder: Path) -> Iterator[Figure]:
     """Yields the time that a call needs to check that no other thread is in the comm.
 
-    Libraries with and without the check are measured in turn, with 10^7 calls each time. The figure
-    is computed from the least times.
+    The figure is the least time of a call with this library minus the least time with the library
+    of BASE_COMMIT, which has no check. Both are measured in turns, with 10^7 calls each time.
     """
     what = f"a call on a comm of one rank, over {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")
@@ -74,9 +75,9 @@ def turns(folder: Path) -> Iterator[Figure]:
 
 
 def _older_library(base: Path) -> Path:
-    """Returns the communication library built from the runtime's sources in `base`.
+    """Builds the communication library from the runtime's sources in the folder `base`.
 
-    The library lies beside them.
+    Returns its path, which is in the parent folder of `base`.
     """
     sources = [base / "src" / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")]
     sources += sorted((base / "src" / "comm").glob("*.c"))

@@ -41,16 +41,17 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # no order of launches may need less than this share of the compiler's arena
-MAX_SETS = 4 << 20  # how many sets of launches are remembered at most
+SHARE = 0.97  # no order of steps may need less than this share of the compiler's arena
+MAX_SETS = 4 << 20  # the search remembers at most this many sets of finished steps
 
 
 @dataclass
 class OrderCase:
     """A program before results are placed over operands, and the size of its arena in bytes.
 
-    `results` has for each kernel the positions of the buffers that it writes. `pairs` has for each
-    kernel the pairs (operand, result that may overwrite it).
+    `results` has, for each kernel, the positions in its buffer list of the buffers that it writes.
+    `pairs` has, for each kernel, pairs (position of an operand, position of a result that may
+    overwrite it).
     """
 
     program: Program
@@ -61,11 +62,11 @@ class OrderCase:
 
 @dataclass
 class OrderStep:
-    """An instruction, as the search sees it.
+    """An instruction with what the search needs.
 
-    `touched` and `writes` are the numbers of buffers that it uses and writes. `pairs` are pairs
-    (operand, result that may overwrite it). `inside` is how many bytes the bodies of the
-    instruction need. No step moves past a `fixed` step.
+    `touched` has the ids of the buffers that it reads or writes, `writes` the ids of those that it
+    writes. `pairs` are pairs (operand, result that may overwrite it) of ids. `inside` is how many
+    bytes the bodies of the instruction need. No step moves past a `fixed` step.
     """
 
     touched: set[int]
@@ -76,7 +77,7 @@ class OrderStep:
 
 
 def lowered(path: Path) -> OrderCase:
-    """Returns the program of a model; its arena is 0 if inputs decide sizes."""
+    """Returns the program of a model; `arena` is 0 if its size depends on inputs."""
     cases: list[OrderCase] = []
     update, plan = pipeline.update_in_place, pipeline.plan_arena
 
@@ -103,7 +104,10 @@ def lowered(path: Path) -> OrderCase:
 
 
 def steps_of(case: OrderCase, sizes: dict[int, int]) -> list[OrderStep]:
-    """Returns the instructions that take time or on which others may depend."""
+    """Returns a step for each instruction of the body, except Let, Allocate and View.
+
+    `sizes` has the bytes of buffers in the arena by id.
+    """
     program = case.program
     shared = shared_memory(program)
     body = [i for i in program.body if not isinstance(i, Let | Allocate | View)]
@@ -146,7 +150,7 @@ def steps_of(case: OrderCase, sizes: dict[int, int]) -> list[OrderStep]:
 
 
 class Search:
-    """Searches the orders of steps; a state is the set of finished steps, as bits."""
+    """Searches the orders of steps; a state is the set of finished steps, one bit per step."""
 
     def __init__(self, case: OrderCase) -> None:
         registers = constant_registers(case.program)
@@ -166,7 +170,10 @@ class Search:
         return a.fixed or b.fixed or bool(a.writes & b.touched or b.writes & a.touched)
 
     def step(self, finished: int, live: int, n: int) -> tuple[int, int]:
-        """Returns (bytes live during step `n`, bytes live after it)."""
+        """Returns (bytes live during step `n`, bytes live after it).
+
+        `finished` is the set of finished steps, and `live` the bytes that are live after them.
+        """
         step, pending = self.steps[n], ~(finished | 1 << n)
         new = [b for b in step.touched if not self.users[b] & finished]
         gone = [b for b in step.touched if not self.users[b] & pending]
@@ -200,9 +207,9 @@ class Search:
             )
             candidates = ((n, *self.step(finished, live, n)) for n in ready)
             choices = [(live_after, n) for n, high, live_after in candidates if high < limit]
-            free = [
-                choice for choice in choices if choice[0] <= live
-            ]  # it needs no more memory, so every other order may follow it
+            # If a step does not increase the live bytes, an order with it next is as good as any
+            # other. So the search tries no other step here.
+            free = [choice for choice in choices if choice[0] <= live]
             stack += [
                 (finished | 1 << n, live_after)
                 for live_after, n in sorted(free[:1] or choices, reverse=True)
@@ -211,9 +218,10 @@ class Search:
 
 
 def orders(folder: Path, seconds: float) -> Iterator[Figure]:
-    """Yields how many models of the manifest have an order below SHARE of the compiler's arena.
+    """Yields how many models of the manifest have an order of steps that needs less memory.
 
-    The search may take `seconds` for each model.
+    The memory must be below SHARE of the compiler's arena. The search may take `seconds` for each
+    model.
     """
     del folder
     models: dict[str, list[str]] = {"found": [], "none": [], "open": []}

@@ -36,9 +36,10 @@ finally:
 
 @dataclass(frozen=True, slots=True)
 class CostBar:
-    """The most that a plan of the contest's problem `name` may cost after `seconds`.
+    """The most that a plan may cost that the planner finds within `seconds`.
 
-    `best` is the cost of the best plan that was published.
+    `name` is the letter of a problem of the contest on intra-operator parallelism (ASPLOS 2025).
+    `best` is the cost of the best published plan.
     """
 
     name: str
@@ -61,7 +62,10 @@ BARS = (
 
 @dataclass(frozen=True, slots=True)
 class SolverOutcome:
-    """A run of the planner: the figures of its plan, its wall and processor seconds, its memory."""
+    """The result of a run of the planner: its plan's cost, bound and validity, time and memory.
+
+    `wall` is in seconds of wall-clock time, `processor` in seconds of CPU time.
+    """
 
     cost: int
     bound: int
@@ -116,10 +120,10 @@ def _figure(bar: CostBar, outcome: SolverOutcome) -> Figure:
 
 
 def solver(folder: Path) -> Iterator[Figure]:
-    """Yields the cost of the planner's plan for each problem of the contest, and its limit.
+    """Yields the cost of the planner's plan for each problem of BARS, with its limit.
 
-    Rows with cost, time and memory are added to `folder/rows.txt` after each problem. The table of
-    all rows replaces the file `TABLE` at the end.
+    After each problem, `folder/rows.txt` has the rows so far, with cost, time and memory. At the
+    end, the table of all rows replaces the file TABLE.
     """
     rows = []
     for bar in BARS:

@@ -31,9 +31,9 @@ MIB = 1 << 20
 
 
 def processes(folder: Path) -> Iterator[Figure]:
-    """Yields the time of two processes with two threads each, over the time with one thread each.
+    """Yields how much slower two processes on two CPUs are with two threads each than with one.
 
-    The figure is the median over measurements of both cases in turn.
+    The figure is the median of TURNS ratios; each is of two measurements, one after another.
     """
     program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 
@@ -79,7 +79,10 @@ def _peers(times: CollectiveTimes) -> Iterator[Figure]:
 
 
 def _more_ranks(perf: Path) -> Iterator[Figure]:
-    """Yields the time of four ranks on two CPUs, over the time of two ranks, at 1 MiB."""
+    """Yields figures of all_reduce of 1 MiB with more ranks than CPUs (two).
+
+    The first is the time of four ranks over the time of two, the second the longest time of four.
+    """
 
     def row(ranks: int) -> dict[str, float]:
         flags = ("-b", "1M", "-e", "1M", "-n", "500", "-c", "0", "-a", "0", "-g", str(ranks))
@@ -94,7 +97,11 @@ def _more_ranks(perf: Path) -> Iterator[Figure]:
 
 
 def all_reduce(folder: Path) -> Iterator[Figure]:
-    """Yields the times between two pinned ranks, beside a copy and beside the installed peers."""
+    """Yields the times of all_reduce between two pinned ranks.
+
+    Then yields their ratios to the time of a copy of as many bytes, and to the times of the
+    installed peers (Gloo, MPI), and the figures with more ranks than CPUs.
+    """
     library = build_comm_library(find_toolchain(), folder)
     perf = build_program(folder, str(ROOT / "runtime/bench/perf"), library)
     say("all_reduce: five rounds of all sizes")
@@ -105,9 +112,10 @@ def all_reduce(folder: Path) -> Iterator[Figure]:
 
 
 def collectives(folder: Path) -> Iterator[Figure]:
-    """Yields the results of scripts/comm_check.
+    """Yields a figure for each check of scripts/comm_check, and one for all of them.
 
-    They are the matrix over each library, random deaths, and pairs of hosts.
+    The checks are all collectives over each library, ranks that end at random moments, and ranks on
+    two hosts.
     """
     del folder
     command = [sys.executable, str(ROOT / "scripts" / "comm_check"), "--rounds", "0"]

@@ -21,10 +21,10 @@ _PRINTED = re.compile(r"(\d+) ranks ended; .* after ([\d.]+) ms, at most ([\d.]+
 
 
 def survivors(folder: Path) -> Iterator[Figure]:
-    """Yields the longest time over two hundred trials of eight ranks, of which one to four end.
+    """Yields the longest time that surviving ranks need to continue, over two hundred trials.
 
-    The time runs from the trial's last end until all survivors have a correct sum from a comm of
-    the survivors.
+    In a trial, one to four of eight ranks end. The time runs from the last end until all surviving
+    ranks have a correct sum from a comm without the ended ranks.
     """
     library = build_comm_library(find_toolchain(), folder)
     program = build_program(folder, "survivors", library)

@@ -22,16 +22,20 @@ def brief(error: BaseException) -> str:
 def answer(
     cases: Mapping[str, Any], case_names: Iterable[str], check: Callable[[Any], tuple[str, str]]
 ) -> None:
-    """Answers "?" with the names of all cases, and a name with the outcome of its check."""
+    """Answers each line of stdin with a line of JSON on stdout.
+
+    A line "?" gets ["listed", names of all cases]. The name of a case gets what `check(case)`
+    returns: [outcome, reason].
+    """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the output of libraries must not mix with the answers
+    os.dup2(2, 1)  # what libraries print goes to stderr, so that stdout has answers only
     warnings.simplefilter("ignore")
     names = list(case_names)
     for line in sys.stdin:
         name = line.strip()
         try:
             outcome = ["listed", names] if name == "?" else list(check(cases[name]))
-        # a defect of the compiler: it is reported, and the next name follows
+        # Any exception is a defect of the compiler, so the outcome is "crash".
         except Exception as error:
             outcome = ["crash", brief(error)]
         answers.write(json.dumps(outcome) + "\n")

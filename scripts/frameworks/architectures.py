@@ -18,7 +18,11 @@ VOCABULARY, LENGTH = 96, 12
 
 @dataclass(frozen=True, slots=True)
 class ModelCase:
-    """An architecture; `fields` are fields of its configuration, and `arguments` go to forward."""
+    """An architecture of transformers: the class `model` with a configuration of class `config`.
+
+    `fields` are fields of the configuration. `inputs` draws the tensors of a call, and `arguments`
+    are further arguments of `forward`.
+    """
 
     name: str
     model: str
@@ -44,7 +48,7 @@ def tokens() -> dict[str, torch.Tensor]:
 
 
 def pair() -> dict[str, torch.Tensor]:
-    """Returns inputs for an encoder and a decoder."""
+    """Returns token ids and a mask for an encoder, and token ids for a decoder."""
     return text() | {"decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
 
 

@@ -20,7 +20,7 @@ SAMPLES = 8
 RELATIVE, ABSOLUTE = (
     1.3e-6,
     1e-5,
-)  # torch's own tolerances for f32; the largest result, if above 1, scales ABSOLUTE
+)  # torch's own tolerances for f32; ABSOLUTE is multiplied by the largest result if that exceeds 1
 
 
 # The results of these operators are undefined, so only types and shapes are compared.
@@ -29,18 +29,19 @@ UNDEFINED = frozenset(
 )
 
 
-# The vectors in these results may have any sign or rotation. As in torch's tests, the samples'
-# `output_process_fn_grad` is applied to the results before they are compared.
+# Eigenvectors and singular vectors may have any sign or rotation. So, as in torch's tests, the
+# samples' `output_process_fn_grad` is applied to results before they are compared.
 FREE = frozenset(
     "linalg.eig linalg.eigh linalg.svd svd svd_lowrank pca_lowrank linalg.svdvals".split()
 )
 
 
 class Samples(torch.nn.Module):
-    """An operator on its samples; `forward` takes the tensors of all samples, one after another.
+    """A module that calls an operator once for each of its samples.
 
-    Results are the tensors and numbers that the calls return. A complex number becomes a pair of
-    real numbers.
+    `forward` takes the tensors of all samples in one list and returns the results of all calls in
+    one list. A complex tensor becomes a real one with a last axis (real, imaginary part). `free`
+    applies `output_process_fn_grad` to results that have a free sign or rotation (see FREE).
     """
 
     def __init__(self, op: Callable[..., Any], samples: Iterable[Any], free: bool = False) -> None:
@@ -73,14 +74,14 @@ def _real(value: Any) -> Any:
 
 
 def model_of(op: Any) -> Samples:
-    """Returns a module that runs the operator on its first samples."""
+    """Returns a module that runs the operator on the first SAMPLES of torch's own samples."""
     torch.manual_seed(0)
     samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
     return Samples(op.op, samples, op.name in FREE)
 
 
 def operators() -> dict[str, Any]:
-    """Returns the operators that accept f32, by name and variant."""
+    """Maps "NAME" or "NAME.VARIANT" to each of torch's operators that accept f32."""
     supported = (op for op in op_db if torch.float32 in op.dtypes)
     return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in supported}
 
@@ -88,8 +89,8 @@ def operators() -> dict[str, Any]:
 def check(op: Any) -> tuple[str, str]:
     """Returns (outcome, reason).
 
-    The outcome is `pass`, `drawn` (random numbers with torch's shapes and types), `refused`,
-    `mismatch` or `crash`.
+    The outcome is `pass`, `refused`, `mismatch`, `crash`, or `drawn`: the operator draws random
+    numbers, so only shapes and types are compared with torch's.
     """
     model = model_of(op)
     inputs = model.tensors()
@@ -111,7 +112,7 @@ def check(op: Any) -> tuple[str, str]:
                 module.run({name: t.clone() for name, t in named_inputs.items()}, seed=seed)
                 for seed in range(2)
             )
-        except UserError as error:  # an assertion of the program failed
+        except UserError as error:  # an assertion in torch's program failed at run time
             return "refused", brief(error)
     # Tensors that the operator updates, such as the moments of a batch norm in training, are
     # results too.

@@ -16,11 +16,12 @@ _BAD = ("mismatch", "crash", "signal", "hang")
 
 
 class Sweep:
-    """The cases of `scripts/frameworks/NAME_worker.py`; `case_kind` is what its cases are called.
+    """A sweep over all cases of the worker `scripts/frameworks/NAME_worker.py`.
 
-    `seconds` limits the time of a case, and `per_process` the number of cases of a process. `mode`
-    is passed to a worker that can check its cases in another way. A mode has outcomes and a table
-    of its own.
+    `case_kind` names the cases in the table ("operators", ...). `seconds` limits the time of a
+    case, and `per_process` the number of cases that a process checks. `mode` is an argument of the
+    worker that selects another way to check ("" for the usual way); each mode has its own file of
+    outcomes and its own table.
     """
 
     def __init__(
@@ -34,7 +35,11 @@ class Sweep:
         self._worker = WorkerProcess(worker, seconds, per_process, [mode] if mode else [])
 
     def main(self, page: str, reached: Callable[[int, int], bool], goal: str) -> int:
-        """Checks the cases that the command line names; returns the exit code."""
+        """Checks the cases that the command line selects; returns the exit code.
+
+        `page` is the script's docstring. `reached(passes, cases)` says if the sweep reaches its
+        goal, which `goal` names in the table.
+        """
         parser = argparse.ArgumentParser(description=page.splitlines()[0])
         parser.add_argument("--only", default="", help="parts of names, with commas")
         parser.add_argument("--again", default="", help="outcomes to check again, with commas")

@@ -30,9 +30,10 @@ Results: TypeAlias = Callable[[Any, Tensors, Mapping[str, Any]], list[Any]]
 
 
 def check(case: ModelCase, results: Results) -> tuple[str, str]:
-    """Returns (outcome, reason or error).
+    """Returns (outcome, reason or largest error) of a case.
 
-    The outcome is `pass`, `refused`, `mismatch`, `crash` or `no model`.
+    `results(model, inputs, arguments)` computes the outputs to check. The outcome is `pass`,
+    `refused`, `mismatch`, `crash`, or `no model` (transformers cannot build or run the model).
     """
     torch.manual_seed(0)
     try:
@@ -53,14 +54,20 @@ def check(case: ModelCase, results: Results) -> tuple[str, str]:
 
 
 def compiled_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
-    """Returns the results of the compiled model."""
+    """Compiles and runs the model with tcc; returns its outputs.
+
+    `inputs` are the tensors among the `arguments` of forward.
+    """
     with torch.no_grad():
         module = tcc.compile(model, inputs=arguments, jobs=1)
     return list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
 
 
 def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
-    """Returns the reference evaluator's results for the graph that tcc reads from an archive."""
+    """Saves the model as an archive of torch.export and reads it with tcc.
+
+    Returns the outputs that the reference evaluator computes for the graph.
+    """
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.pt2"
         torch.export.save(exported(model, arguments), path)
@@ -87,9 +94,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]:
-    """Returns (`pass` or `mismatch`, text).
+    """Returns (`pass` or `mismatch`, reason or largest error).
 
-    The text is the reason, or the largest error relative to an output's maximum.
+    An error is a share of the output's largest value.
     """
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"

@@ -17,10 +17,10 @@ Inputs = dict[str, torch.Tensor]
 
 
 def check(case: ModelCase) -> tuple[str, str]:
-    """Returns (outcome, reason or error).
+    """Returns (outcome, reason or largest error) of a case whose inputs have symbolic sizes.
 
     The outcome is `pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch`, `crash`, `no
-    model` or `no program`.
+    model` (transformers cannot build or run it) or `no program` (torch cannot export it).
     """
     torch.manual_seed(0)
     try:
@@ -52,7 +52,7 @@ def check(case: ModelCase) -> tuple[str, str]:
 
 
 class Positional(torch.nn.Module):
-    """A model whose inputs are positional; `fixed` holds its other arguments."""
+    """A model that takes the inputs `names` by position; `fixed` has its remaining arguments."""
 
     def __init__(self, model: Any, names: tuple[str, ...], fixed: Mapping[str, Any]) -> None:
         super().__init__()
@@ -68,9 +68,9 @@ def _several(x: torch.Tensor) -> torch.Tensor:
 
 
 def _open_axes(x: torch.Tensor) -> dict[int, Any]:
-    """Returns the axes that get symbolic sizes.
+    """Returns the axes of `x` with symbolic sizes, as `torch.export` takes them.
 
-    These are rows and lengths of token arrays, and the batch of all other inputs.
+    In a token array [batch, length], these are both axes; in any other input, the first axis.
     """
     return dict.fromkeys(range(2 if x.ndim == 2 else 1), Dim.AUTO)
 
@@ -78,7 +78,11 @@ def _open_axes(x: torch.Tensor) -> dict[int, Any]:
 def _compared(
     model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, arguments: dict[str, Any]
 ) -> tuple[str, str]:
-    """Returns the outcome at the sizes of the export, and at other sizes that the model accepts."""
+    """Returns (outcome, reason) over four pairs of sizes (batch, length), some unlike the export's.
+
+    Sizes at which torch's model fails are left out. `ports` maps the module's inputs to names of
+    `inputs`.
+    """
     sizes = {ports[p.name]: p.shape for p in module.inputs}
     axes = sum(size is None for shape in sizes.values() for size in shape)
     if not axes:
@@ -92,7 +96,7 @@ def _compared(
             with torch.no_grad():
                 expected = tensors(model(**(arguments | resized)))
         except Exception:
-            continue  # the model does not accept these sizes
+            continue  # torch's model does not accept these sizes
         try:
             results = list(
                 module.run({p.name: resized[ports[p.name]] for p in module.inputs}).values()
@@ -110,7 +114,11 @@ def _compared(
 
 
 def _resized(x: torch.Tensor, sizes: Any, batch: int, length: int | None) -> torch.Tensor:
-    """Returns `x` with `batch` rows of `length` along its symbolic axes."""
+    """Returns `x` with its symbolic axes resized: axis 0 to `batch`, axis 1 to `length`.
+
+    Elements repeat if an axis grows. `sizes` has None for a symbolic axis, and a `length` of None
+    leaves axis 1 as it is.
+    """
     for axis, size in enumerate((batch, length)[: x.ndim]):
         if size is not None and sizes[axis] is None:
             x = x.index_select(axis, torch.arange(size) % x.shape[axis])

@@ -17,10 +17,10 @@ from tests.processes import tethered
 
 
 class WorkerProcess:
-    """Runs `script` in a process and asks it questions.
+    """Runs `script` in a process and asks it questions, which it answers with lines of JSON.
 
-    A process that dies, or that takes more than `seconds` for an answer, is replaced. `arguments`
-    go to the script's command line.
+    A new process starts after one that died, that took more than `seconds` for an answer, or that
+    had `most_questions` questions. `arguments` go to the script's command line.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class WorkerProcess:
         self._script = script
         self._arguments = arguments
         self._seconds = seconds
-        self._most_questions = most_questions  # this limits the memory of a process
+        self._most_questions = most_questions  # limits memory, which a process keeps until it ends
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
     def ask(self, question: str) -> list[Any]:
-        """Returns the answer, or ["hang" or "signal", reason]."""
+        """Returns the answer, or ["hang", reason] or ["signal", reason] if there is none."""
         if self._process is None or self._count >= self._most_questions:
             self.close()
             self._process = self._start()

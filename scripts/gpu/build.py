@@ -32,7 +32,8 @@ from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
-# Matmuls in tf32 round their operands to eleven significant bits.
+# The tolerance of tf32 is larger than that of f32, because tf32 rounds the operands of matmuls to
+# eleven significant bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
 _RUNTIME = "tcc/runtime"
 _DTYPES = {
@@ -45,8 +46,11 @@ Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A model to check, with its seeded weights, the options of its compile, and facts for the
-    index."""
+    """A model to check.
+
+    `draws` has its weights that seeds determine, `options` are those of its compile, and `facts`
+    are the fields of its row in the index (name, kind, tolerance, inputs, ...).
+    """
 
     model: onnx.ModelProto
     draws: Mapping[str, ArrayDraw]
@@ -66,8 +70,10 @@ def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Pa
 
 
 def kernel_item(kernel: MeasuredKernel) -> Item:
-    """Returns the item of a kernel; its inputs are random floats, or integers below their
-    bounds."""
+    """Returns the item of a kernel.
+
+    An input is drawn as random floats or, if `kernel.indices` names it, as integers in [0, bound).
+    """
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
@@ -92,7 +98,10 @@ def kernel_item(kernel: MeasuredKernel) -> Item:
 
 
 def twin_item(item: Item) -> Item:
-    """Returns the item compiled without kernels in Gluon, to measure what they gain."""
+    """Returns a copy of the item that is compiled with Triton only, without kernels in Gluon.
+
+    The difference of their times is what Gluon gains.
+    """
     facts = {**item.facts, "name": f"{item.facts['name']}_triton", "twin_of": item.facts["name"]}
     return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
 
@@ -103,8 +112,8 @@ def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
 
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
-    """Yields a model of models/ with new weights, once for each precision."""
-    # only models need torch
+    """Yields the model `name` of models/ with seeded weights, once for each precision."""
+    # imported here, because only models need torch
     builder = importlib.import_module("models.build")
     model = onnx.load(builder.build(name, builder.DEFAULT_OUT))
     draws = reseed(model)
@@ -127,9 +136,9 @@ def _input(spec: InputSpec) -> dict[str, Any]:
 
 
 def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[dict[str, Any]]:
-    """Compiles an item into `folder`; returns its rows of the index.
+    """Compiles an item into `folder`; returns its row of the index in a list.
 
-    A twin with the same code as the original has no row. Raises TccError.
+    Returns [] for a twin whose artifact equals that of the original item. Raises TccError.
     """
     graph = folder / "graphs" / f"{item.facts['graph']}.json"
     if not graph.exists():
@@ -156,8 +165,11 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
 def make_folder(
     folder: Path, items: Iterator[Item], archs: Sequence[str], compile_item: Compile
 ) -> dict[str, Any]:
-    """Empties and fills `folder`; returns the index, which also lists refused items with the
-    reason."""
+    """Empties `folder`, compiles the items into it, and returns the index.
+
+    "refused" in the index maps each item that does not compile to the reason. `compile_item`
+    compiles a model with options to a file.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("graphs", "artifacts", "gpu", _RUNTIME):
         (folder / name).mkdir(parents=True)
@@ -176,7 +188,7 @@ def make_folder(
     return index
 
 
-# The model that gpu.collectives.check_model expects.
+# The model that `gpu.collectives.check_model` runs and checks.
 _SUMMING = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
 g (float[8,16] x) => (float[8,16] y) {
   s = com.microsoft.AllReduce(x) r = Relu(x) y = Add(r, s) }"""
@@ -207,18 +219,18 @@ def _copy_programs(folder: Path) -> None:
 
 
 def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
-    """Yields kernels and models; with `names`, those whose name begins with one of them.
+    """Yields all kernels and models; with `names`, only items whose name begins with one of these.
 
-    An item that may have kernels in Gluon is followed by its twin in Triton.
+    Each item that may have kernels in Gluon is followed by its twin in Triton.
     """
     yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
-    """Yields small kernels and a small model for the CPU, in precisions that it supports.
+    """Yields small kernels and a small model, in precisions that a CPU supports.
 
-    With `names`, it yields all items whose name begins with one of them, even large models.
+    With `names`, yields all items whose name begins with one of these, even large models.
     """
     models = MODELS if names else REHEARSED
     small = _small_items(names, SMALL, ["cpu"])
@@ -236,7 +248,7 @@ def _items(
         if is_wanted(kernel.name, names):
             yield from _with_twin(kernel_item(kernel), archs)
     for model in models:
-        # models with a batch are compiled in bf16 alone
+        # models with a batch ("bert_base.b16") are compiled in bf16 only
         for precision in ("bf16",) if ".b" in model else ("bf16", "f32"):
             if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
@@ -244,7 +256,7 @@ def _items(
 
 
 def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:
-    """Yields a kernel of each kind, at sizes that suit tools which watch every access."""
+    """Yields a kernel of each kind at `sizes`, which are small: sanitizers watch every access."""
     for kernel in kernels(sizes):
         if is_wanted(PREFIX + kernel.name, names):
             item = kernel_item(replace(kernel, name=PREFIX + kernel.name))

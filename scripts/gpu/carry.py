@@ -25,7 +25,7 @@ _MAGIC = b"TCCWGTS\0"
 def pack(artifact: Path, draws: Mapping[str, ArrayDraw], out: Path) -> int:
     """Writes `artifact` to `out` without the weights that can be redrawn from `draws`.
 
-    Returns how many bytes of the weight section, which also holds the kernels, are packed. An
+    The section of weights also holds the kernels. Returns how many of its bytes `out` contains. An
     artifact for a CPU may have no section. Raises ValueError for a section of an unknown format.
     """
     data = artifact.read_bytes()
@@ -50,15 +50,16 @@ def pack(artifact: Path, draws: Mapping[str, ArrayDraw], out: Path) -> int:
             ("trailer", data[-_TRAILER.size :]),
             ("recipe.json", json.dumps(facts)),
         ):
-            # a new ZipInfo has a fixed date; LZMA is not used, because some Pythons lack it
+            # A new ZipInfo has a fixed date, so equal artifacts give equal archives. LZMA is not
+            # used, because some Pythons lack it.
             file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
     return len(remainder.lines)
 
 
 def unpack(archive: Path, draws: Mapping[str, ArrayDraw], out: Path) -> None:
-    """Writes to `out` the artifact that `pack` packed.
+    """Writes to `out` the artifact that `pack` packed into `archive`.
 
-    Raises ValueError if its weights, or its file, differ from what was packed.
+    Raises ValueError if the weights or the complete file differ from the packed artifact.
     """
     with zipfile.ZipFile(archive) as file:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))

@@ -26,7 +26,7 @@ COUNT, RUNS = 1027, 4
 TYPES = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "i8": "i1", "u8": "u1", "i32": "i4",
          "i64": "i8"}  # fmt: skip
 SUM, AVG = 0, 4
-# Maps an operation to (value of tcc_comm_kind, True for a reduction).
+# Maps an operation to (value of tcc_comm_kind, True if the operation reduces).
 KINDS = {"all_reduce": (1, True), "reduce_scatter": (2, True), "all_gather": (3, False),
          "all_gather_v": (4, False), "all_to_all": (5, False), "all_to_all_v": (6, False),
          "broadcast": (7, False)}  # fmt: skip
@@ -34,19 +34,22 @@ _UNSUPPORTED = 3
 
 
 class GpuMemory(Protocol):
-    """The memory of a GPU and a stream on it; `device_type` is DLPack's number."""
+    """The memory of a GPU, and the handle of a stream on it; `device_type` is DLPack's number."""
 
     device_type: int
     stream: int
 
     def place(self, array: Array) -> int:
-        """Returns the address of a copy on the GPU, which lives as long as this object."""
+        """Copies `array` to the GPU; returns the address of the copy.
+
+        The copy exists as long as this object.
+        """
 
     def read(self, address: int, like: Array) -> Array:
         """Returns the content at an address, as an array with the shape and dtype of `like`."""
 
     def wait(self) -> int:
-        """Waits for the stream; returns the driver's error code, or 0."""
+        """Waits until the stream's work has ended; returns the driver's error code, or 0."""
 
 
 class _Call(ctypes.Structure):
@@ -61,7 +64,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """One call to check, named by its kind and element type."""
+    """A call to check: an operation of KINDS on elements of a type, with a reduction."""
 
     kind: str
     dtype: str
@@ -77,7 +80,7 @@ class Operation:
 
 
 def operations() -> Iterator[Operation]:
-    """Yields all operations that these libraries support for a comm of one rank."""
+    """Yields all operations that NCCL and RCCL support for a comm of one rank."""
     for kind, (_, reduces) in KINDS.items():
         for dtype in TYPES:
             for reduction in range(AVG + 1) if reduces else (SUM,):
@@ -87,7 +90,7 @@ def operations() -> Iterator[Operation]:
 
 def _values(dtype: str, seed: int) -> Array:
     values = np.random.default_rng(seed).integers(1, 100, COUNT)
-    if dtype == "bf16":  # bf16 is the upper half of an f32
+    if dtype == "bf16":  # NumPy lacks bf16, whose bits are the upper half of an f32's
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(TYPES[dtype])
 
@@ -103,10 +106,10 @@ def library() -> ctypes.CDLL:
 
 
 def check_operations(comm: comms.Comm, memory: GpuMemory) -> int:
-    """Returns how many operations were checked; all of them were correct.
+    """Checks all operations on the GPU; returns how many there are.
 
-    Raises LookupError if there is no library for the GPU, and AssertionError if an operation is
-    refused or wrong.
+    Raises LookupError if NCCL or RCCL is not installed for the GPU, and AssertionError if an
+    operation is refused or wrong.
     """
     c = library()
     device = c_void_p()
@@ -135,8 +138,9 @@ def check_operations(comm: comms.Comm, memory: GpuMemory) -> int:
 
 
 def check_model(path: Path, comm: comms.Comm, run_model: Callable[[Any, Array], Array]) -> None:
-    """Checks y = relu(x) + the sum of all ranks' x; runs are recorded from the second one on.
+    """Checks RUNS runs of the model y = relu(x) + all_reduce(x) on one rank.
 
+    There are several runs because tcc records a CUDA graph from the second run on.
     `run_model(module, x)` returns y. Raises AssertionError if a result is wrong.
     """
     module = runtime.load(path, comm=comm)
@@ -147,7 +151,7 @@ def check_model(path: Path, comm: comms.Comm, run_model: Callable[[Any, Array], 
 
 
 class TorchMemory:
-    """The memory of the GPU that torch uses."""
+    """Implements `GpuMemory` with torch's tensors."""
 
     def __init__(self) -> None:
         self.device_type = 10 if torch.version.hip else 2
@@ -171,9 +175,12 @@ class TorchMemory:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Returns the worker's answer to this step; raises an error if the step fails."""
+    """Runs all checks; returns {"said": a sentence, "error": 0.0}.
+
+    "error" is missing if there is no library for the GPU. Raises an error if a check fails.
+    """
     memory = TorchMemory()
-    # one address, so that the recorded run can be used again
+    # All runs get their input at this address, so that a recorded run can be used again.
     inputs = torch.empty(8, 16, device="cuda")
 
     def run(module: Any, x: Array) -> Array:

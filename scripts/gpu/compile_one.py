@@ -32,7 +32,12 @@ from tests.lib.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_fam
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:
-    """Returns the seconds and the facts; raises TccError if the model does not compile."""
+    """Compiles a model for `target` with `jobs` processes; returns figures of the compile.
+
+    They are the seconds of the process so far, the numbers of kernels and of distinct kernels, the
+    `facts`, and the code rules that kernels break ("broken") or obey in spite of an exemption
+    ("kept"). Raises TccError if the model does not compile.
+    """
     options = read_options({"target": target, "precision": precision, "jobs": jobs})
     with (
         tempfile.TemporaryDirectory(prefix="tcc-gpu-compile-") as folder,
@@ -60,7 +65,13 @@ def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, An
 
 
 def facts(kernels: Sequence[CheckedKernel], sources: Sequence[str]) -> dict[str, Any]:
-    """Returns facts about the distinct kernels."""
+    """Returns facts about the kernels' machine code, by name.
+
+    "spills" maps a kernel to its bytes of private memory. "contracts" counts kernels with matmuls.
+    "matrix" counts, by family of matrix instructions, the kernels that must use it and that do.
+    "registers", "shared" and "image_bytes" are the largest registers and bytes of shared memory,
+    and the bytes of all images.
+    """
     required = Counter(family for kernel in kernels for family in matrix_families(kernel))
     uses = Counter(family for kernel in kernels for family, _ in kernel.code.matrix)
     return {

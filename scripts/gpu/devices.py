@@ -17,10 +17,10 @@ class MeasuredDevice(Protocol):
     """A device to measure on.
 
     - `name`: torch's name of the device.
-    - `cache_bytes`: more than its caches hold, so that data of this size evicts everything.
+    - `cache_bytes`: more bytes than its caches hold, so that data of this size evicts all others.
     - `seconds`: time limit of a measurement.
-    - `peak`: rows and columns of the matrices that measure the peak rate.
-    - `large`: bytes of the copy that measures the peak bandwidth.
+    - `peak`: number of rows and columns of the matrices in the measurement of the peak rate.
+    - `large`: bytes that the measurement of the peak bandwidth copies.
     """
 
     name: str
@@ -33,27 +33,29 @@ class MeasuredDevice(Protocol):
         """Waits until all work that was started has ended."""
 
     def timed(self, start: Start, times: int) -> float:
-        """Returns the device's seconds for the work of `times` calls of `start`."""
+        """Calls `start` `times` times; returns the seconds that the device needs for their work."""
 
     def recorded(self, batch: Start) -> Start | None:
-        """Returns a function that starts the recorded work of `batch`, or None if it cannot be
-        recorded."""
+        """Records the work that `batch` starts (as a CUDA graph).
+
+        Returns a function that starts the recorded work, or None if it cannot be recorded.
+        """
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
         """Returns the options of torch.compile for `mode`."""
 
     def forget(self) -> None:
-        """Frees the memory of deleted arrays."""
+        """Gives the memory of deleted arrays back to the device."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns facts about the device."""
+        """Returns the names of the device, its driver and platform, and its bytes of memory."""
 
 
 class Gpu:
-    """The first GPU that torch sees, of either vendor."""
+    """The first GPU of torch, from NVIDIA or AMD."""
 
     name = "cuda"
-    cache_bytes = 512 << 20  # AMD's last cache level holds 256 MiB
+    cache_bytes = 512 << 20  # more than 256 MiB, the largest cache of the supported GPUs (AMD's)
     seconds = 0.3
     peak = 8192
     large = 1 << 30
@@ -76,7 +78,7 @@ class Gpu:
         try:
             with torch.cuda.graph(graph):
                 batch()
-        except RuntimeError as failure:  # a part of the work waits, or allocates memory
+        except RuntimeError as failure:  # raised if the work waits for the device or allocates
             print(f"not recorded: {failure}", flush=True)
             torch.cuda.synchronize()
             # This raises if the device's context is broken.
@@ -104,7 +106,7 @@ class Gpu:
 
 
 class Cpu:
-    """This CPU with the sizes of a rehearsal; its times mean nothing."""
+    """This CPU, for rehearsals: all sizes are small, and the times say nothing about GPUs."""
 
     name = "cpu"
     cache_bytes = 1 << 16
@@ -126,7 +128,7 @@ class Cpu:
         return batch
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
-        return {"backend": "eager"}  # all other backends need a C++ compiler
+        return {"backend": "eager"}  # all other backends of torch.compile need a C++ compiler
 
     def forget(self) -> None:
         gc.collect()
@@ -144,6 +146,6 @@ def _driver() -> str:
 
 
 def device_of(name: str) -> MeasuredDevice:
-    """Returns the device that an index names."""
+    """Returns the device "cuda" or "cpu"."""
     devices: dict[str, MeasuredDevice] = {"cuda": Gpu(), "cpu": Cpu()}
     return devices[name]

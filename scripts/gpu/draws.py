@@ -21,7 +21,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ArrayDraw:
-    """A float32 array to draw: `offset` plus uniform values from [-spread, spread)."""
+    """A float32 array to draw: elements are `offset` plus a uniform value in [-spread, spread)."""
 
     seed: int
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ def values(draw: ArrayDraw) -> Array:
     count = prod(draw.shape)
     words = np.random.Philox(key=draw.seed).random_raw((count + 1) // 2)
     halves = words.astype("<u8").view("<u4")[:count]
-    array = (halves >> np.uint32(8)).astype(np.float32)  # 24 bits, so that all steps are exact
+    array = (halves >> np.uint32(8)).astype(np.float32)  # 24 bits, which float32 holds exactly
     array *= np.float32(2.0**-23)
     array -= np.float32(1)
     array *= np.float32(draw.spread)
@@ -67,8 +67,10 @@ def bits_of(array: Array, dtype: str) -> Array:
 
 
 def array_of(tensor: Mapping[str, Any]) -> Array:
-    """Returns the array of a graph's tensor, which is a draw or compressed bytes (see
-    `graphs.py`)."""
+    """Returns the array of a tensor in the JSON that `graphs.graph_json` writes.
+
+    The tensor has either the fields of an `ArrayDraw` or compressed bytes.
+    """
     if "draw" in tensor:
         return cached_values(
             ArrayDraw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])})

@@ -15,8 +15,8 @@ from onnx import numpy_helper
 
 from gpu.draws import Array, ArrayDraw, seed_of, values
 
-# Number of elements. Smaller float initialisers are scalars and tables of the architecture, and
-# stay.
+# Float initialisers with fewer elements keep their values: they are scalars and tables of the
+# architecture, not weights.
 _SMALLEST = 32
 _BIAS = 0.05
 _EMBEDDING = 0.5
@@ -29,9 +29,9 @@ def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
     """Replaces the float initialisers of `model`, in place, by seeded arrays; returns their draws.
 
     Matrices and filters are scaled by their fan-in, so that signals neither vanish nor explode.
-    Batch norms get unit gain and variance, and random means and shifts: folded into a filter, they
-    leave its values unchanged. Initialisers with few distinct values or with infinities (masks)
-    stay.
+    Batch norms get unit gain and variance, so that folding them into a filter leaves the filter's
+    values unchanged; their means and shifts are random. Initialisers with few distinct values or
+    with infinities (masks) keep their values.
     """
     users = {
         name: (node, place)
@@ -58,7 +58,7 @@ def _few(array: Array) -> bool:
 
 
 def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Returns (offset, spread) of the initialiser that is operand `place` of `node`."""
+    """Returns (offset, spread) for the draw of an initialiser: operand number `place` of `node`."""
     match node.op_type, place:
         case "BatchNormalization", 1:
             return 1.0, 0.0

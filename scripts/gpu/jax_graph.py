@@ -18,10 +18,10 @@ Run = Callable[..., tuple[Array, ...]]
 
 
 def build(graph: Mapping[str, Any], dtype: str | None) -> tuple[Run, dict[str, Array]]:
-    """Returns (function, weights); the function maps weights and inputs to a tuple of outputs.
+    """Returns (function, weights by name); function(weights, *inputs) returns a tuple of outputs.
 
-    Float weights have the type `dtype`, and all weights are on JAX's default device. Raises
-    ValueError for an unknown operator.
+    Float weights have the type `dtype` (None: float32), and all weights are on JAX's default
+    device. Raises ValueError for an unknown operator.
     """
     missing = sorted({node["op"] for node in graph["nodes"]} - FUNCTIONS.keys())
     if missing:
@@ -54,7 +54,10 @@ def to_device(array: np.ndarray[Any, Any], dtype: str | None) -> Array:
 
 
 def _node(node: Mapping[str, Any], values: dict[str, Array], constants: Mapping[str, Any]) -> None:
-    """Computes the results of `node` and adds them to `values`."""
+    """Computes the results of `node` and adds them to `values`.
+
+    `values` has the operands by name, and `constants` those that must be known in advance.
+    """
     function, literal = FUNCTIONS[node["op"]]
     operands = [
         None if not name
@@ -187,12 +190,12 @@ def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _attention(q: Array, k: Array, v: Array, is_causal: int = 0) -> Array:
-    # JAX expects the heads after the rows
+    # ONNX's axes are [batch, heads, rows, size], JAX's [batch, rows, heads, size].
     transposed = (x.swapaxes(1, 2) for x in (q, k, v))
     return jax.nn.dot_product_attention(*transposed, is_causal=bool(is_causal)).swapaxes(1, 2)
 
 
-# As in torch_graph.py: maps an operator to (function, operands that must be constants).
+# Maps an operator to (function, positions of the operands that must be constants).
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

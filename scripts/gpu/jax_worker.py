@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# leaves memory of the device for torch
+# Otherwise JAX would take most of the device's memory, and torch needs memory too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -25,12 +25,12 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 
 
 def seconds_of(request: Mapping[str, Any], inputs: list[Any], limit: float) -> dict[str, Any]:
-    """Returns the median seconds of calls of the item's graph through jax.jit, and the compile
-    time.
+    """Times the graph of the request's item through jax.jit.
 
-    The calls take `limit` seconds in total. `inputs` are NumPy arrays; floats are converted to the
-    item's precision. Calls of a model are awaited one by one. Calls of a kernel are awaited in
-    tens, so that their launches overlap.
+    Returns {"jax_seconds": median of a call, "jax_after": seconds of the compile, "outputs": NumPy
+    arrays}. The calls take `limit` seconds in total. `inputs` are NumPy arrays; floats are
+    converted to the item's precision. Each call of a model is awaited. Calls of a kernel are
+    awaited in groups of ten, so that their launches overlap.
     """
     item = request["item"]
     path = Path(request["folder"]) / "graphs" / f"{item['graph']}.json"

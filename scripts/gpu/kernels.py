@@ -17,8 +17,9 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 class Sizes:
     """The sizes of the kernels.
 
-    `megabytes` are for kernels that memory bandwidth limits: a size that fits into caches, one that
-    does not, and one that takes long.
+    `megabytes` are sizes of operands for kernels that memory bandwidth limits: one that fits into
+    caches, one that does not, and one whose run takes long. At the size `both_types_at`, these
+    kernels are measured in bf16 as well as f32.
     """
 
     megabytes: tuple[int, ...] = (8, 128, 512)
@@ -35,13 +36,13 @@ class Sizes:
     head: int = 128
 
 
-# Sizes for a rehearsal. Where possible, kernels have the same names as at full size.
+# Sizes for a rehearsal on a CPU. Where possible, kernels have the same names as at full size.
 SMALL = Sizes(
     (1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32
 )
 
 
-# Sizes for a quick pass on a device: the smallest sizes with full blocks, even in Gluon.
+# Sizes for a quick check on a GPU: the smallest that fill the tiles of all kernels, even in Gluon.
 CHECKED = Sizes(
     (1,), 1, 512, 2048, (512,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
 )
@@ -49,10 +50,11 @@ CHECKED = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel:
-    """A kernel's model, the least work and traffic of its run, and the options of its compile.
+    """A model of one kernel, and the options of its compile.
 
-    `group` says what its speed is compared with: copies ("memory"), cuBLAS or rocBLAS ("matrix"),
-    or nothing ("other"). `indices` maps integer inputs to their exclusive upper bounds.
+    `bytes` and `flops` are the least traffic and arithmetic of a run. `group` says what its speed
+    is compared with: a copy ("memory"), cuBLAS or rocBLAS ("matrix"), or nothing ("other").
+    `indices` maps integer inputs to their exclusive upper bounds.
     """
 
     name: str
@@ -170,7 +172,8 @@ def _attention(sizes: Sizes) -> Iterator[MeasuredKernel]:
         model = _model("bf16", f"{x} q, {x} k, {x} v", f"{x} y", body)
         flops = 4 * heads * length * length * width // (2 if causal else 1)
         name = "attention_causal_bf16" if causal else "attention_bf16"
-        # The softmax is rounded before its matmul, as in every fused attention of 16-bit floats.
+        # In this precision the softmax is rounded before its matmul, as in every fused attention
+        # of 16-bit floats.
         options = {"precision": "bf16"}
         traffic = 8 * heads * length * width
         yield MeasuredKernel(name, "other", "bf16", model, traffic, flops, options)

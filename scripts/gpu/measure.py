@@ -22,12 +22,12 @@ TYPES = {
 _MOST_SETS = 64
 _BATCHES = 7
 
-Run = Callable[[int], Any]  # starts the work on input set i
+Run = Callable[[int], Any]  # run(i) starts a run on input set number i
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work to time: `call` on each of `sets` input sets in turn."""
+    """Work to time: call(0), ..., call(sets - 1) in turn, each on another set of inputs."""
 
     call: Run
     sets: int
@@ -37,7 +37,7 @@ class Work:
 class DeviceTiming:
     """The seconds of a run on the device.
 
-    `how` says how they were measured: with a recorded "graph", or with "events".
+    `how` is "graph" if the runs were recorded (as a CUDA graph), else "events".
     """
 
     seconds: float
@@ -45,8 +45,10 @@ class DeviceTiming:
 
 
 def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
-    """Returns the input that its row of the index describes; equal seeds give equal arrays on a
-    device."""
+    """Returns an input as `spec`, a row of the index, describes it.
+
+    Equal seeds give equal arrays on a device.
+    """
     generator = torch.Generator(device).manual_seed(seed_of(f"{spec['name']}/{seed}"))
     shape, dtype = tuple(spec["shape"]), TYPES[spec["dtype"]]
     match spec["draw"]:
@@ -74,8 +76,10 @@ def input_sets(specs: Sequence[Mapping[str, Any]], device: MeasuredDevice) -> li
 
 
 def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
-    """Returns the largest difference of an output, relative to its largest value; infinity for
-    NaN."""
+    """Returns the largest difference of an output, divided by the largest value of its reference.
+
+    Returns infinity for NaN, and for another number or shape of outputs.
+    """
     if len(results) != len(references):
         return float("inf")
     worst = 0.0
@@ -90,11 +94,11 @@ def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
 
 
 def compare(device: MeasuredDevice, works: Sequence[Work]) -> list[DeviceTiming]:
-    """Returns the median times of works that take turns, so that clocks and heat affect all
-    equally.
+    """Returns the median time of a run of each work.
 
-    If the runs can be recorded, a turn is one recorded graph of runs over all input sets. Otherwise
-    it is single runs in sequence; the time of a launch then counts if it exceeds the run.
+    The works take turns, so that clock rates and heat affect all equally. A turn is a sequence of
+    runs over all input sets. If possible, it is recorded as one graph; otherwise a launch that
+    takes longer than its run counts in the time.
     """
     prepared = [_prepare(device, work) for work in works]
     times: list[list[float]] = [[] for _ in works]
@@ -108,14 +112,18 @@ def compare(device: MeasuredDevice, works: Sequence[Work]) -> list[DeviceTiming]
 
 
 def _prepare(device: MeasuredDevice, work: Work) -> tuple[Start, int, str]:
-    """Runs a turn once; returns (its start function, its number of runs, how it is timed)."""
+    """Prepares a turn of `work` and runs it once.
+
+    Returns (function that starts a turn, number of runs in a turn, "graph" or "events").
+    """
     for i in range(3):
         work.call(i % work.sets)
     device.synchronize()
     once = device.timed(lambda: work.call(0), 3) / 3
     calls = max(1, min(200, int(device.seconds / _BATCHES / max(once, 1e-6))))
     calls = max(calls // work.sets, 1) * work.sets if calls > work.sets else calls
-    # Results live until the next run on their inputs, so that a cache cannot hold all of them.
+    # Keep each result until the next run on the same inputs. So the results of a turn have
+    # different addresses, and a cache cannot hold all of them.
     results: list[Any] = [None] * work.sets
 
     def batch() -> None:

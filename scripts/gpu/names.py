@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# In a batch of 16, matmuls are large enough for kernels in Gluon.
+# The models to measure. With a batch of 16, matmuls are large enough for kernels in Gluon.
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
-# The item that checks operations between ranks, and a model with a collective.
+# Name of the item that checks all collectives, and a model with a collective.
 COLLECTIVES = "collectives"
-# Maps tasks to the modes of torch.compile that they time; both modes record CUDA graphs.
+# Maps a task to the mode of torch.compile that it times; both modes record CUDA graphs.
 TORCH_MODES = {"compiled": "reduce-overhead", "autotuned": "max-autotune"}
 # Prefix of the names of kernels at small sizes.
 SMALL = "small_"
@@ -21,7 +21,10 @@ def split(only: str) -> list[str]:
 
 
 def is_wanted(name: str, names: Sequence[str]) -> bool:
-    """Returns True if an item's name begins with one of `names`, or if `names` is empty."""
+    """Returns True if an item's name begins with one of `names`, or if `names` is empty.
+
+    The prefix SMALL of the item's name may be left out.
+    """
     forms = (name, name.removeprefix(SMALL))
     return not names or any(form.startswith(tuple(names)) for form in forms)
 

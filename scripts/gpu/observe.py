@@ -18,7 +18,11 @@ from tests.lib.oracle.gpu.machine_code import machine_codes
 
 @dataclass(frozen=True)
 class Observation:
-    """A kernel for one architecture; `source` names the nodes of the model that it computes."""
+    """A compiled kernel for one architecture.
+
+    `source` names the nodes of the model that it computes, `alignments` has the alignments of its
+    buffers in bytes, and `dot` is the precision of its matmuls.
+    """
 
     source: str
     kernel: TileKernel
@@ -28,7 +32,7 @@ class Observation:
 
 
 def with_machine_code(kernels: Sequence[Observation]) -> list[CheckedKernel]:
-    """Returns the kernels with the facts of their machine code, which takes a moment to read."""
+    """Returns the kernels with facts from their disassembled machine code."""
     codes = machine_codes([k.compiled for k in kernels])
     return [
         CheckedKernel(k.kernel, k.compiled, code, k.alignments, k.dot)
@@ -38,7 +42,10 @@ def with_machine_code(kernels: Sequence[Observation]) -> list[CheckedKernel]:
 
 @contextmanager
 def observations() -> Iterator[list[Observation]]:
-    """Yields a list that collects all kernels that go into artifacts, for every architecture."""
+    """Yields a list to which compiles in this context add the kernels of their artifacts.
+
+    A kernel is added once for each architecture.
+    """
     kernels: list[Observation] = []
     generate, compile_blocks = gpu_code.GpuBackend.generate, gpu_code.compile_blocks
     sources: list[str] = []
@@ -68,9 +75,10 @@ def observations() -> Iterator[list[Observation]]:
 
 @dataclass(frozen=True)
 class Exemption:
-    """A rule that a kernel breaks for now, and the reason.
+    """A rule of `code_rules` that a kernel breaks for now, and the reason.
 
-    `source` is a part of the kernel's source; `precision` and `archs` are those of the compile.
+    `source` is a part of `Observation.source`. The exemption holds for compiles of `model` with
+    `precision`, for the architectures `archs`.
     """
 
     model: str
@@ -85,7 +93,11 @@ def judge(
     model: str, precision: str, kernels: Sequence[CheckedKernel], sources: Sequence[str],
     exemptions: Sequence[Exemption],
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """Returns (breaches without an exemption, exemptions whose kernels obey the rule)."""
+    """Returns (sentences about breaches of rules without an exemption, unnecessary exemptions).
+
+    An exemption is unnecessary if all its kernels obey the rule. `sources` has the source of each
+    kernel.
+    """
     archs = {c.made.arch for c in kernels}
     model_exemptions = [k for k in exemptions if (k.model, k.precision) == (model, precision)]
     waiting = [(k, a) for k in model_exemptions for a in k.archs if a in archs]

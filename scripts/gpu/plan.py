@@ -22,7 +22,8 @@ class StepSeconds:
     expected: float
 
 
-# Each process imports torch and starts the device. At first, files may come over a network.
+# The time until a new worker process is ready: it imports torch and starts the device. The first
+# process may have to read torch's files over a network.
 READY = StepSeconds(150.0, 5.0, 10.0)
 KINDS = {
     "device": StepSeconds(60.0, 10.0, 5.0),
@@ -40,7 +41,11 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuStep:
-    """A request to the worker; `item` is a row of the index, or empty for the device."""
+    """A request to the worker: a task of KINDS, on an item.
+
+    `item` is a row of the index, {} for the task "device", or {"name": ..., "of": names of kernels}
+    for a tool.
+    """
 
     task: str
     item: Mapping[str, Any]
@@ -50,16 +55,17 @@ class GpuStep:
         return str(self.item.get("name", "device"))
 
 
-# Prefixes of the names of the kernels that are profiled.
+# The profiler gets the first kernel whose name begins with each of these prefixes.
 _PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
 
 
 def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[GpuStep]:
     """Yields all steps, the most important first; if time is short, the last steps are left out.
 
-    Kernels of small sizes come before all others: first for their results, then under the
-    sanitizer's first check if it is among `tools`. Next comes one kernel in Gluon of each group
-    with its twin in Triton, to tell early if kernels in Gluon run.
+    `items` are rows of the index, and `tools` the tools that this machine has. Kernels of small
+    sizes come before all others: first for their results, then under the sanitizer's first check if
+    the sanitizer is among `tools`. Next comes one kernel in Gluon of each group with its twin in
+    Triton, to tell early if kernels in Gluon run.
     """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
@@ -89,8 +95,10 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
 
 
 def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:
-    """Returns the steps of the sanitizer's checks, each with the kernels that the check
-    supports."""
+    """Returns a step for each check of the sanitizer, on all kernels that the check supports.
+
+    `small` are the rows of the kernels at small sizes.
+    """
     doubled = with_twins(small)
     steps = []
     for check in CHECKS:
@@ -100,13 +108,13 @@ def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:
     return steps
 
 
-# These checks see neither the barriers between specialised warps nor the stores of tensor maps
-# (compute-sanitizer of CUDA 13.0). For kernels in Gluon they would report only false errors.
+# These checks of compute-sanitizer (CUDA 13.0) support neither barriers between specialised warps
+# nor stores through tensor maps. For kernels in Gluon they would report only false errors.
 _BLIND = ("racecheck", "initcheck")
 
 
 def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[GpuStep]:
-    """Yields a step that profiles one kernel, for each kind of kernel with a speed goal."""
+    """Yields a step for each prefix of _PROFILED; it profiles the first such kernel."""
     for kind in _PROFILED:
         names = [k["name"] for k in kernels if k["name"].startswith(kind) and "twin_of" not in k]
         if names:
@@ -114,12 +122,12 @@ def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[GpuStep]:
 
 
 def with_twins(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """Returns the names of items in Gluon, which have a twin in Triton."""
+    """Returns the names of the items with a twin in Triton: they may have kernels in Gluon."""
     return frozenset(item["twin_of"] for item in items if "twin_of" in item)
 
 
 def _scouts(kernels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the first kernel of each group that has a twin, with the twins."""
+    """Returns, for each group of kernels, the first kernel that has a twin, and its twin."""
     doubled = with_twins(kernels)
     first_of_group: dict[str, Mapping[str, Any]] = {}
     for item in kernels:
@@ -140,7 +148,7 @@ def _is_for_jax(item: Mapping[str, Any]) -> bool:
 
 
 def forecast(steps: Sequence[GpuStep], seconds: float) -> str:
-    """Returns as text the expected times of the steps, and the `seconds` that are available."""
+    """Returns a text with the expected time of each kind of step and the `seconds` available."""
     lines, expected, first = [], 0.0, 0
     while first < len(steps):
         task = steps[first].task

@@ -20,12 +20,12 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpu.draws import Array, ArrayDraw, bits_of, cached_values, values
 
-_LINE = 64  # the compiler aligns weights, and rows of large weights, to this many bytes
+_LINE = 64  # bytes; the compiler aligns weights, and the rows of large weights, to this
 _HEAD = 8
-_SMALLEST = 1024  # elements; the bytes of smaller arrays are kept unchanged
+_SMALLEST = 1024  # elements; smaller arrays are carried as bytes, not as seeds
 _TYPES = ("f32", "bf16", "f16")
 _WIDTHS = (128, 64, 32, 16)
-# An array that begins in more places than this is not random.
+# Only this many lines with an array's first bytes are tried: a random array has few of them.
 _MOST_PLACES = 16
 
 
@@ -33,9 +33,10 @@ _MOST_PLACES = 16
 class SectionPart:
     """Bytes of a section that hold an array.
 
-    The array is `source` with its axes in the order `axes`, stored as `dtype`. It lies in `rows`
-    rows of equal length, which begin `stride` bytes apart; the first begins at `offset`. With
-    `panel` (an axis and a width), that axis was first split into (panel, position in the panel).
+    The array is the draw named `source`, transposed to the order `axes` and converted to `dtype`.
+    Its bytes are cut into `rows` rows of equal length. Row r begins at byte `offset` + r * `stride`
+    of the section. `panel` is None or (axis, width): then this axis is first split into
+    (panel, position in the panel), and `axes` orders the axes after the split.
     """
 
     source: str
@@ -51,8 +52,9 @@ class SectionPart:
 class SectionRemainder:
     """The bytes of a section that no part explains.
 
-    The section is cut into lines of `_LINE` bytes. `mask` has a bit for each line: 1 if it has
-    unexplained bytes. `lines` has the contents of these lines.
+    The section is cut into lines of `_LINE` bytes. `mask` has a bit for each line: 1 if the line
+    has unexplained bytes. `lines` has the contents of the lines whose bit is 1. `size` is the
+    section's size in bytes.
     """
 
     size: int
@@ -104,7 +106,7 @@ def rebuild(
 
 
 class _Heads:
-    """Finds the lines of a section that begin with eight given bytes."""
+    """An index of a section: finds the lines that begin with given eight bytes."""
 
     def __init__(self, section: Array) -> None:
         lines = section[: section.size // _LINE * _LINE]
@@ -119,7 +121,10 @@ class _Heads:
 
 
 def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[SectionPart]:
-    """Yields the parts of `section` that hold the array, in any type and order of axes."""
+    """Yields the parts of `section` that hold the array.
+
+    Tries all types of _TYPES, all orders of axes and all panels. `name` becomes the parts' source.
+    """
     for dtype in _TYPES:
         bits = bits_of(array, dtype)
         count = _HEAD // bits.itemsize
@@ -139,8 +144,11 @@ def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterato
 def _part_at(
     place: int, shape: tuple[int, ...], flat: Array, section: Array, heads: _Heads
 ) -> tuple[int, int] | None:
-    """Returns (number of rows, their distance in bytes) if the array begins at `place`, else
-    None."""
+    """Returns (number of rows, their stride in bytes) if `section` holds the array at `place`.
+
+    `shape` is the array's shape and `flat` its bytes. Rows may have gaps between them. Returns None
+    if the array is not there.
+    """
     if np.array_equal(section[place : place + flat.size], flat):
         return 1, flat.size
     for axis in range(1, len(shape)):
@@ -159,9 +167,10 @@ def _part_at(
 
 @cache
 def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple[int, ...]], ...]:
-    """Returns pairs (panel, order of axes) that give different layouts in memory.
+    """Returns all pairs (panel, order of axes) that give different layouts in memory.
 
-    Orders without panels come first. Axes of size one, and the panel axis, come first in an order.
+    Pairs with the panel None come first. In an order, axes of size one and the axis that counts the
+    panels come first, because other positions of them give no other layout or are not used.
     """
     unit_axes = tuple(i for i, size in enumerate(shape) if size == 1)
     axes = [i for i, size in enumerate(shape) if size != 1]
@@ -170,7 +179,8 @@ def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple
     for axis in axes:
         for width in _WIDTHS:
             if shape[axis] % width == 0 and shape[axis] > width:
-                # The panel axis takes the place of the axis, and later axes move by one.
+                # The split replaces axis `axis` by `axis` (which counts panels) and `axis` + 1
+                # (positions in a panel); the numbers of later axes grow by one.
                 inner_axes = [i + (i >= axis) if i != axis else axis + 1 for i in axes]
                 front = (*(i + (i > axis) for i in unit_axes), axis)
                 orders += [((axis, width), (*front, *order)) for order in permutations(inner_axes)]

@@ -8,20 +8,22 @@ from typing import Any
 
 from gpu.names import TORCH_MODES
 
-# The speed goals. GOALS are shares: of the copy bandwidth ("memory"), and of the speed of the
-# vendor's matmul ("matrix"). The goal for attention is in FLOP per second.
+# The speed goals of kernels. Those of group "memory" must reach this share of the bandwidth of a
+# copy, and those of group "matrix" this share of the speed of the vendor's matmul. ATTENTION is the
+# name of a kernel and its goal in FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
-# The steps that check tcc, and the steps that only time peers.
+# The tasks that check or time tcc, and the tasks that only time peers or profile.
 OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
-    """Returns tcc's wrong and missing results, one sentence each.
+    """Returns a sentence for each wrong or missing result of tcc.
 
-    An error that torch also has in the same precision is no failure of tcc.
+    A result is wrong if its error exceeds both the tolerance and torch's error in the same
+    precision.
     """
     sentences = [f"{name}: not compiled: {why}" for name, why in results["refused"].items()]
     sentences += _failed(results, OURS)
@@ -35,7 +37,7 @@ def failures(results: Mapping[str, Any]) -> list[str]:
 
 
 def absent(results: Mapping[str, Any]) -> list[str]:
-    """Returns the peers' missing times, one sentence each."""
+    """Returns a sentence for each time of a peer that is missing, with the reason."""
     late = [s for s in results["skipped"] if s.split()[0] in OTHERS]
     return _failed(results, OTHERS) + [f"{step}: no time was left" for step in late]
 
@@ -51,7 +53,7 @@ def _failed(results: Mapping[str, Any], tasks: tuple[str, ...]) -> list[str]:
 
 
 def missed(results: Mapping[str, Any]) -> list[str]:
-    """Returns the speed goals that were measured and missed, one sentence each."""
+    """Returns a sentence for each speed goal that was measured and missed."""
     sentences = []
     for name, item in results["items"].items():
         goal = GOALS.get(item["facts"]["group"])
@@ -78,9 +80,10 @@ def _best_of_torch(item: Mapping[str, Any]) -> float | None:
 
 
 def _judged(name: str, facts: Mapping[str, Any]) -> bool:
-    """Returns True if a goal applies to the kernel.
+    """Returns True if GOALS apply to the kernel `name`.
 
-    Among matmuls, it applies to the bf16 kernels with many rows.
+    They do not apply to twins. Among the matmuls, they apply only to those in bf16 with many rows
+    ("gemm_bf16...").
     """
     if "twin_of" in facts:
         return False
@@ -88,7 +91,7 @@ def _judged(name: str, facts: Mapping[str, Any]) -> bool:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns the results as a table for people."""
+    """Returns the report as text: device, kernels, models, failures and missed goals."""
     lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
     sections = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:

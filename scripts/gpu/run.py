@@ -27,11 +27,11 @@ from gpu.report import failures, table
 from gpu.tools import WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-# The first import of torch takes long if files come over a network.
+# A probe imports torch. That takes long the first time if torch's files come over a network.
 _PROBE_SECONDS = 150.0
-# Seconds within which a driver releases the device of a killed process.
+# A driver may need this many seconds to release the device of a killed process.
 _END_SECONDS = 30.0
-# After this many items with new kernels have hung or crashed, all other such items come last.
+# After this many items with kernels in Gluon have hung or crashed, the remaining ones come last.
 _FEW = 2
 
 
@@ -39,9 +39,9 @@ class Steps(Protocol):
     """The interface of a worker that carries out steps."""
 
     def ready(self, seconds: float) -> str:
-        """Starts a process unless one runs; returns the reason of a failure, or "".
+        """Starts the worker's process if none is running, within `seconds`.
 
-        It may take `seconds`.
+        Returns the reason of a failure, or "".
         """
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -54,11 +54,11 @@ class Steps(Protocol):
 def carry_out(
     folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
 ) -> dict[str, Any]:
-    """Takes all steps that the budget allows; returns the results, which are in `out` after
-    every step.
+    """Takes all steps that the budget allows; returns the results.
 
-    If items that have a twin repeatedly break their process, the remaining ones come last, because
-    each of them costs its full time.
+    The results so far are written to `out` after every step. If several items that have a twin
+    (kernels in Gluon) break their process, the remaining such items come last, because each may
+    cost the full time limit of a step.
     """
     results: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
@@ -89,8 +89,10 @@ def _take(
     step: GpuStep, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
     budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Returns the answer to a step and adds it to `results`; returns None if no time is left for
-    it."""
+    """Takes a step: returns its answer, and adds the answer to `results`.
+
+    Returns None, and adds the step to the skipped ones, if too little time is left.
+    """
     kind, has_tool = KINDS[step.task], step.task in WATCHED
     starting = None if has_tool else budget.grant(READY.limit, READY.minimum)
     failed = steps.ready(starting) if starting is not None else ""
@@ -112,7 +114,7 @@ def _take(
 
 
 def _write(results: Mapping[str, Any], out: Path) -> None:
-    """Writes the results and their table; a file is complete at every moment."""
+    """Writes the results (`out`) and their table; a reader finds a complete file at any time."""
     for path, text in (
         (out, json.dumps(results, indent=1) + "\n"),
         (out.with_suffix(".txt"), table(results)),
@@ -123,7 +125,7 @@ def _write(results: Mapping[str, Any], out: Path) -> None:
 
 
 def is_rehearsal(index: Mapping[str, Any]) -> bool:
-    """Returns True if the folder's artifacts are for this CPU; no figure then holds for a GPU."""
+    """Returns True if the folder's artifacts are for a CPU, so that no figure holds for a GPU."""
     return bool(index["device"] == "cpu")
 
 
@@ -147,8 +149,10 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 class Worker:
-    """The process of a folder's worker; it is restarted after a step that failed or took too
-    long."""
+    """Runs `gpu.worker` in the folder `folder`, in a process of its own; its errors go to `log`.
+
+    A new process starts after a step that failed or took too long.
+    """
 
     def __init__(self, folder: Path, log: Path) -> None:
         self._folder, self._log = folder, log
@@ -159,7 +163,8 @@ class Worker:
             answer = self._answer(request, seconds)
         except (OSError, ValueError) as error:  # the process ended, or its answer is incomplete
             answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
-        # The device's context may be broken. After a failed recording, the worker tests it itself.
+        # After a failure, the device's context may be broken, so the process ends. (A failed
+        # recording is no failure here: the worker itself then tests the context.)
         if "failed" in answer:
             self.close()
         return answer
@@ -184,7 +189,10 @@ class Worker:
         return self._line(process, seconds)
 
     def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        """Returns the next answer of the process; the first answer says that it is ready."""
+        """Returns the next answer of the process, or {"failed": ...} after `seconds`.
+
+        The first answer of a process says that it is ready.
+        """
         assert process.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
@@ -214,7 +222,10 @@ class Worker:
         return {"failed": f"the process {end} (see {self._log.name})", "broken": True}
 
     def close(self) -> None:
-        """Ends the process and its children, unless a driver holds the process back."""
+        """Kills the process and its children.
+
+        Waits for their end, but not forever, because a driver may hold a killed process back.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -225,7 +236,7 @@ class Worker:
 
 
 def why_no_gpu() -> str | None:
-    """Returns in one sentence why nothing can be measured here, or None if there is a GPU."""
+    """Returns a sentence that says why this machine cannot measure, or None if torch has a GPU."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS
@@ -265,7 +276,10 @@ def main() -> int:
 
 
 def why_not(index: Mapping[str, Any], out: Path) -> str | None:
-    """Returns in one sentence why nothing can be measured, or None if something can."""
+    """Returns a sentence that says why the steps cannot run, or None if they can.
+
+    A rehearsal must not write its results to scripts/results.
+    """
     if not is_rehearsal(index):
         return why_no_gpu()
     in_results = out.parent.name == "results" and out.parent.parent.name == "scripts"

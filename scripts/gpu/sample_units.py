@@ -23,7 +23,7 @@ from environment import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "lib" / "interpreter"), str(ROOT)]
 
-import interpret  # this must come before anything else imports Triton
+import interpret  # comes first: it sets TRITON_INTERPRET before anything imports Triton
 import numpy as np
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
@@ -39,17 +39,22 @@ from tcc.variants import optimise, variant_backends
 
 from tests.lib.oracle.tile.evaluate import evaluate_kernel
 
-# Bounds of the distance. They allow for sums in another order, and for one rounding more or less.
+# The largest distance of right results, without and with values in 16-bit types. They allow for
+# another order of sums, and for one rounding more or less.
 _EXACT, _ROUNDED = 1e-4, 3e-2
 _UNWRITTEN, _TYPICAL = 77, 64
-_POOL = 1 << 20  # distinct numbers in a long buffer
+_POOL = 1 << 20  # a longer buffer repeats this many random numbers
 
 
 def kernels(
     model: Path, target: str, precision: str, schedules: str
 ) -> dict[str, tuple[str, TileKernel]]:
-    """Returns the distinct kernels of a compile by their text, each with the nodes that it
-    computes."""
+    """Returns the distinct kernels of a compile: maps the Triton text to (nodes, kernel).
+
+    The nodes are those that the kernel computes. With `schedules` "chosen", kernels have the
+    schedules that a compile chooses, for which it compiles kernels for the target. With "first",
+    they have its first choice, which may not fit the target.
+    """
     options = read_options({"target": target, "precision": precision})
     graph = load_model(model, {})
     sources_and_kernels: dict[str, tuple[str, TileKernel]] = {}
@@ -80,8 +85,11 @@ def typical(var: Var) -> int:
 
 
 def data(buffer: TileBuffer, sizes: dict[str, int], rng: np.random.Generator) -> np.ndarray:
-    """Returns the contents of a buffer: random for operands (small integers), a mark for
-    results."""
+    """Returns the contents of a buffer before a run.
+
+    Operands get random numbers (integers from 0 to 8), results the mark _UNWRITTEN. `sizes` has the
+    values of symbolic dims.
+    """
     shape = [int(evaluate(n, sizes)) for n in buffer.sizes]
     dtype, count = buffer.dtype, prod(shape)
     if buffer.scope is MemorySpace.OUTPUT:
@@ -97,15 +105,15 @@ def data(buffer: TileBuffer, sizes: dict[str, int], rng: np.random.Generator) ->
 
 
 def sampled_tiles(count: int, limit: int, rng: np.random.Generator) -> list[int]:
-    """Returns the first tile, the last tile, and random tiles, `limit` at most."""
+    """Returns the indices of at most `limit` of `count` tiles: the first, the last, random ones."""
     inner_tiles = rng.integers(0, count, max(limit - 2, 0)).tolist()
     return sorted({0, count - 1, *inner_tiles})
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
-    """Returns the largest difference divided by the largest value.
+    """Returns the largest difference divided by the largest value that `want` has.
 
-    It is infinite if only one of two values is a number, or if values of exact types differ.
+    Returns infinity if NaNs or infinities differ, or if values of integer or Boolean types differ.
     """
     if want.dtype.kind != "f":
         return 0.0 if np.array_equal(got, want) else float("inf")
@@ -121,7 +129,11 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
 def check(
     text: str, function: Any, kernel: TileKernel, tile_limit: int, seed: int
 ) -> dict[str, Any]:
-    """Runs tiles of a kernel and returns the distance of its results."""
+    """Runs some tiles of a kernel in the interpreter and in the evaluator of tile programs.
+
+    `function` is the kernel in the interpreter, `text` its Triton text. Returns the number of tiles
+    run ("units"), that of all tiles ("of"), the "distance" of both results, and "ok".
+    """
     rng = np.random.default_rng(seed)
     sizes = {var.name: typical(var) for var in kernel.sizes}
     count = prod(int(evaluate(extent(v), sizes)) for v in kernel.axes)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Steps that run in a process of their own, under a tool.
+# The tasks that run under a tool, in a process of their own.
 WATCHED = ("sanitize", "profile")
 CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZER, PROFILER = "compute-sanitizer", "ncu"
@@ -20,12 +20,12 @@ _CUDA = "/usr/local/cuda"
 _FOLDERS = (f"{_CUDA}/bin", f"{_CUDA}/compute-sanitizer", "/opt/nvidia/nsight-compute")
 # Matches the names of tcc's kernels, but not of torch's.
 _SYMBOL = "tcc_kernel"
-_FOUND = 86  # exit code of a check that found something
+_FOUND = 86  # exit code of the sanitizer if a check reports an error
 _END_SECONDS = 20.0
 
 
 def present_tools() -> tuple[str, ...]:
-    """Returns the tools that this machine has."""
+    """Returns the names of the tools (SANITIZER, PROFILER) that are installed here."""
     return tuple(name for name in (SANITIZER, PROFILER) if _place(name))
 
 
@@ -34,15 +34,16 @@ def _place(name: str) -> str | None:
 
 
 def commands(task: str, check: str) -> list[list[str]]:
-    """Returns command lines of the tool, without the process to watch; the best comes first.
+    """Returns command lines of the tool for `task`, to which the caller adds the kernels' process.
 
-    Later command lines are for versions of the tool that lack an option.
+    `check` is a check of the sanitizer. The first line is the best; later lines are for versions of
+    the tool that lack an option of it.
     """
     if task == "profile":
         only = ["--kernel-name", f"regex:{_SYMBOL}", "--launch-count", "1"]
         return [[PROFILER, *only, "--set", "full"], [PROFILER, *only]]
     plain = [SANITIZER, "--tool", check, "--error-exitcode", str(_FOUND)]
-    if check == "initcheck":  # it must see the stores of all kernels
+    if check == "initcheck":  # must watch the stores of all kernels, those of torch included
         return [plain]
     return [[*plain, "--kernel-regex", f"kns={_SYMBOL}"], plain]
 
@@ -52,7 +53,8 @@ def watch(
 ) -> dict[str, Any]:
     """Runs the kernels `names` of the folder under a tool, whose output goes to `out`.
 
-    Returns an answer like a worker's: {"result": ...} or {"failed": reason}.
+    `task` is "sanitize" or "profile", `check` a check of the sanitizer. Returns {"result": ...} or
+    {"failed": reason}, as a worker does.
     """
     process = [sys.executable, "-m", "gpu.small", str(folder), *names]
     for command in commands(task, check):
@@ -61,7 +63,7 @@ def watch(
         out.write_text(text)
         if code is None:
             return {"failed": f"took more than {seconds:.0f} s (see {out.name})"}
-        if f"{names[0]}: " in text:  # the process ran, so the tool knows the options
+        if f"{names[0]}: " in text:  # the kernels ran, so this version of the tool has the options
             break
     last = next((line for line in reversed(text.splitlines()) if "SUMMARY" in line), "")
     summary = last.strip("= ") or f"exit code {code}"
@@ -83,7 +85,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
             os.killpg(process.pid, signal.SIGKILL)
         try:
             text, _ = process.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:  # a driver holds the process back, so it is left alone
+        except subprocess.TimeoutExpired:  # a driver keeps the killed process: do not wait longer
             text = ""
         return None, text
     return process.returncode, text

@@ -19,7 +19,7 @@ from gpu.draws import ArrayDraw, array_of
 
 
 def draws_of(graph: Mapping[str, Any]) -> dict[str, ArrayDraw]:
-    """Returns the draws of a graph's seeded tensors, by name."""
+    """Returns, by name, the draws of those tensors of a graph that are drawn from seeds."""
     draws = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
     return {n: ArrayDraw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in draws.items()}
 
@@ -49,8 +49,10 @@ class _Builder:
         return fx.GraphModule(self._root, self._fx).eval()
 
     def _node(self, node: Mapping[str, Any]) -> None:
-        """Adds the operations and the results of `node`; raises ValueError for an unknown
-        operator."""
+        """Adds the torch operations of an ONNX node to the graph, and its results to the values.
+
+        Raises ValueError for an unknown operator.
+        """
         op, attributes = node["op"], dict(node["at"])
         if op not in FUNCTIONS:
             raise ValueError(f"the torch reference does not support the operator {op}")
@@ -83,7 +85,7 @@ class _Builder:
 
 
 def tensor_of(tensor: Mapping[str, Any]) -> Tensor:
-    """Returns a tensor of a graph, on the CPU."""
+    """Returns a tensor of the graph's JSON as a torch tensor on the CPU."""
     return torch.from_numpy(array_of(tensor))
 
 
@@ -278,7 +280,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: int = 0) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal))
 
 
-# Maps an operator to (function, operands that must be constants).
+# Maps an operator to (function, positions of the operands that must be constants).
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

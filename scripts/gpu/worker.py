@@ -39,7 +39,10 @@ def _graph(folder: str, name: str) -> Any:
 
 
 def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns facts about this machine, its copy bandwidth, and its peak rate of bf16 matmuls."""
+    """Returns the names of the device and of torch, the copy bandwidth, and the rate of matmuls.
+
+    The matmuls are of large matrices in bf16.
+    """
     size = device.peak
     a, b = (torch.randn(size, size, device=device.name).bfloat16() for _ in range(2))
     matmul, copy = compare(device, [Work(lambda i: torch.mm(a, b), 1), _copy(device, device.large)])
@@ -53,7 +56,7 @@ def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
 
 def _copy(device: MeasuredDevice, traffic: int) -> Work:
-    """Returns the work of a copy that moves `traffic` bytes, half of them reads."""
+    """Returns the work of a copy that reads and writes `traffic` bytes in total."""
     spec = {"name": "copy", "shape": [traffic // 8], "dtype": "f32", "draw": "normal"}
     sets = [tensors[0] for tensors in input_sets([spec], device)]
     targets = [torch.empty_like(x) for x in sets]
@@ -61,16 +64,21 @@ def _copy(device: MeasuredDevice, traffic: int) -> Work:
 
 
 def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns a kernel's error against torch, its time, and its share of the speed that limits
-    it."""
-    os.environ["TCC_GRAPHS"] = "0"  # this module records the runs itself
+    """Returns a kernel's error against torch, and the times and rates of both.
+
+    "share" is its speed as a share of the speed of a copy (group "memory") or of torch's matmul
+    (group "matrix").
+    """
+    # tcc shall not record CUDA graphs here: `compare` records the runs of all works itself.
+    os.environ["TCC_GRAPHS"] = "0"
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
     sets = input_sets(item["inputs"], device)
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
     works = [
         Work(lambda i: module(*sets[i]), len(sets)),
-        # tcc writes its results, so torch too must write the results that it returns as views.
+        # torch may return a view without copying elements. tcc always writes its results, so torch
+        # must do so too.
         Work(lambda i: [x.contiguous() for x in reference(*sets[i])], len(sets)),
     ]
     if item["group"] == "memory":
@@ -81,7 +89,7 @@ def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
 
 def small(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the error of a kernel at small sizes; it runs twice."""
+    """Returns the larger error of two runs of a kernel at small sizes."""
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
     inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
@@ -109,8 +117,10 @@ def _rates(
 
 
 class _tf32:
-    """Allows or forbids torch to round matmuls of float32 to eleven bits, while the context is
-    open."""
+    """A context in which torch may, or may not, use tf32 for matmuls of float32.
+
+    tf32 rounds the operands to eleven significant bits.
+    """
 
     def __init__(self, allowed: bool) -> None:
         self._allowed = allowed
@@ -139,14 +149,17 @@ def _reference(request: Request, device: MeasuredDevice) -> Any:
 
 
 def _module(request: Request, device: MeasuredDevice) -> Any:
-    """Returns the loaded artifact of an item; its weights are drawn from their seeds."""
+    """Returns the loaded artifact of an item after a first run.
+
+    The artifact was carried without the weights that seeds determine; they are drawn here.
+    """
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
         draws = draws_of(_graph(request["folder"], item["graph"]))
         unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
         module = runtime.load(path)
-        # The file must exist until the first run ends; the weights are on the device then.
+        # The first run copies the weights to the device. The file must exist until then.
         inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
         module(*inputs)
         device.synchronize()
@@ -158,7 +171,10 @@ def _tuple(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns a model's error against torch in float32, its latency, and torch's eager latency."""
+    """Returns the error of tcc and of torch in the item's precision against torch in float32.
+
+    Also returns the latencies of both, without torch.compile.
+    """
     os.environ.pop("TCC_GRAPHS", None)
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
@@ -183,18 +199,20 @@ def _in_precision(
 
 
 def compiled(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the latency of torch.compile in the mode that records CUDA graphs and tunes
-    little."""
+    """Returns the latency of torch.compile in the mode "reduce-overhead"."""
     return _compiled(request, device, "compiled")
 
 
 def autotuned(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the latency of torch.compile in its fastest mode, which takes long to compile."""
+    """Returns the latency of torch.compile in the mode "max-autotune", which compiles for long."""
     return _compiled(request, device, "autotuned")
 
 
 def _compiled(request: Request, device: MeasuredDevice, name: str) -> dict[str, Any]:
-    """Returns the latency of torch.compile in a mode, and the seconds of its first call."""
+    """Returns the latency of torch.compile, and the seconds of its first call.
+
+    `name` is a key of TORCH_MODES.
+    """
     inputs = [draw(spec, device.name, 1) for spec in request["item"]["inputs"]]
     torch_model, operands = _in_precision(_reference(request, device), inputs, request["item"])
     torch._dynamo.reset()
@@ -213,7 +231,7 @@ def _compiled(request: Request, device: MeasuredDevice, name: str) -> dict[str, 
 
 def jax(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the latency of the item's graph in JAX, and JAX's error against torch."""
-    # only this step needs jax
+    # imported here, because only this step needs JAX
     seconds_of = importlib.import_module("gpu.jax_worker").seconds_of
     item = request["item"]
     reference = _reference(request, device)
@@ -244,7 +262,7 @@ def answer(request: Request) -> dict[str, Any]:
         device = device_of(request["device"])
         result = TASKS[request["task"]](request, device)
         device.forget()
-    # The error of a step is its result, and the next steps follow.
+    # A step that fails must not end the process, which other steps will use.
     except Exception as failure:
         traceback.print_exc()
         return {"failed": f"{type(failure).__name__}: {failure}"[:2000]}
@@ -252,7 +270,8 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Libraries print to standard output, so answers get a file of their own.
+    # Libraries print to standard output. So answers are written to a copy of its file descriptor,
+    # and the descriptor itself then leads to standard error.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         if torch.cuda.is_available():

@@ -20,15 +20,15 @@ from hosts.link import ADDRESSES
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
 SECONDS = 300  # limit of one run, in seconds
-PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
-# The matrix moves more packets than this; ranks that share memory across the hosts would move
-# fewer.
+PEER_DEAD = "9"  # the status TCC_PEER_DEAD of tcc.h, as `apart` prints it
+# The program `matrix` sends more packets than this between two hosts. If it sends fewer, the ranks
+# shared memory across the hosts, and the link was not tested.
 LEAST_PACKETS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a check: its name, True if it holds, and a line of evidence."""
+    """The result of the check `what`: True if it is `good`, and a line of evidence."""
 
     what: str
     good: bool
@@ -38,11 +38,12 @@ class Outcome:
 def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "") -> tuple[str, str]:
     """Runs ranks on two hosts, then the shell command `after` on the first host.
 
-    Returns (output, error output). Ranks start from a shell, which hides their deaths from the
-    launcher. They ignore SIGUSR1, by which Hydra reports a death.
+    Returns (output, error output). Each rank runs in a shell that always exits with 0, so the
+    launcher does not notice a death. The shell ignores SIGUSR1, with which MPICH's launcher Hydra
+    tells ranks of a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")
-    agent = "$LINK_AGENT"  # the shell expands it
+    agent = "$LINK_AGENT"  # link.py sets this variable, and its shell expands it
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
     try:
@@ -70,10 +71,11 @@ def _matrix(launcher: Launcher | ByHand, program: Path, ranks: int) -> Outcome:
 
 
 def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -> Outcome:
-    """Checks that all other ranks get an error in time; the program `apart` decides that.
+    """Checks that all remaining ranks get an error in time after a failure `how` (of FAILURES).
 
-    Open MPI also says what kind of error it is. MPICH is told to use libfabric: over UCX, its
-    library crashes in a rank that sends to a rank that has ended (MPICH 5.0.2).
+    `program` is `apart`: it causes the failure, and reports the ranks that get an error in time.
+    Over Open MPI, the error of a killed rank must be PEER_DEAD. MPICH uses libfabric here: over
+    UCX, a rank that sends to an ended rank crashes in MPICH 5.0.2.
     """
     started = f"{program} {how} {launcher.backends} $TMPDIR/report"
     command = f"MPIR_CVAR_CH4_NETMOD=ofi {started}"
@@ -91,9 +93,9 @@ def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -
 def outcomes(
     launcher: Launcher | ByHand, programs: Mapping[str, Path], ranks: int
 ) -> Iterator[Outcome]:
-    """Yields the outcome of the matrix, and then of each kind of failure.
+    """Yields the outcome of all collectives, and then of each kind of failure.
 
-    `programs` has the programs `matrix` and `apart`.
+    `programs` maps "matrix" (checks all collectives) and "apart" (causes failures) to programs.
     """
     yield _matrix(launcher, programs["matrix"], ranks)
     for how in FAILURES:

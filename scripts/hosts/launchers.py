@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Pairs (launcher, library of its programs) in a prefix; Debian's have names of their own.
+# Pairs (launcher, MPI library of its programs), as paths in a prefix. In Debian's packages, both
+# have other names.
 _PAIRS = (
     ("bin/mpiexec", "lib/libmpi_abi.so.1"),
     ("bin/mpiexec", "lib/libmpi.so.40"),
@@ -19,7 +20,7 @@ _PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The program mpiexec, and the library with which it starts programs."""
+    """The program mpiexec, and the MPI library of the programs that it starts."""
 
     mpiexec: Path
     library: Path
@@ -36,18 +37,20 @@ class Launcher:
 
     @property
     def reaches_hosts(self) -> bool:
-        """Returns True if `on_hosts` knows the launcher's options; Debian's Open MPI 4 has
-        others."""
+        """Returns True if `on_hosts` supports the launcher.
+
+        It does not support Debian's Open MPI 4, whose options differ.
+        """
         return not self.is_open_mpi or self.mpiexec.name == "mpiexec"
 
     @property
     def compiler(self) -> Path:
-        """Returns the path of the C compiler for its programs."""
+        """Returns the path of mpicc, the C compiler for programs that this launcher starts."""
         return self.mpiexec.with_name(self.mpiexec.name.replace("mpiexec", "mpicc"))
 
     @property
     def name(self) -> str:
-        """Returns a name made of the names of the folder and the library."""
+        """Returns "FOLDER/LIBRARY": the names of the prefix and of the MPI library."""
         return f"{self.mpiexec.parents[1].name}/{self.library.name}"
 
     def command(self, ranks: int) -> tuple[str, ...]:
@@ -61,8 +64,8 @@ class Launcher:
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
         """Returns the command that starts ranks on the hosts in turn.
 
-        `agent` is a program with the arguments of ssh, which starts them. If one rank dies, the
-        other ranks stay alive.
+        `agent` is a program with the arguments of ssh (host, command), which runs a command on a
+        host. If a rank dies, the other ranks stay alive.
         """
         command, *arguments = self.command(ranks)
         if self.is_open_mpi:
@@ -75,8 +78,10 @@ class Launcher:
 
 @dataclass(frozen=True)
 class ByHand:
-    """Ranks of a plugin that are started one by one; nothing tells them which ranks share a
-    host."""
+    """Ranks that use a plugin and are started one by one, without a launcher.
+
+    No environment variable tells them which ranks share a host.
+    """
 
     name: str
     plugin: Path
@@ -90,8 +95,10 @@ class ByHand:
         return {"TCC_COMM_PLUGIN": str(self.plugin), **self.more}
 
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
-        """Returns a command like a launcher's; the ranks' command follows as arguments `sh -c
-        COMMAND`."""
+        """Returns the command that starts ranks on the hosts in turn, through `agent`.
+
+        The caller appends the arguments `sh -c COMMAND`, where each rank runs COMMAND.
+        """
         rank_commands = (
             f"TCC_RANK={rank} {agent} {hosts[rank % len(hosts)]} 'eval \"$RUN\"' &"
             for rank in range(ranks)
@@ -102,7 +109,7 @@ class ByHand:
 
 
 def launchers(prefixes: Sequence[Path]) -> list[Launcher]:
-    """Returns a launcher and its library for each binary interface that one of the prefixes has."""
+    """Returns a `Launcher` for each pair of _PAIRS whose files exist in one of the prefixes."""
     result = []
     for prefix in prefixes:
         for mpiexec, library in ((prefix / a, prefix / b) for a, b in _PAIRS):

@@ -39,13 +39,13 @@ from types import FrameType
 
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
 DEVICE = "tun0"
-# mounts, host name, System V IPC, network
+# The flags of unshare(2) for namespaces of mounts, the host name, System V IPC and the network.
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PR_SET_PDEATHSIG = 1
 MTU = 1500
 NOT_ALLOWED = 3
-FILES = Path("/mnt")  # a place in the mount namespace that a tmpfs covers
+FILES = Path("/mnt")  # a tmpfs is mounted here, in the program's own mount namespace
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 AGENT = """#!/bin/sh
@@ -80,13 +80,17 @@ def _call(*command: str) -> None:
 
 
 def make_host(which: int) -> tuple[int, int]:
-    """Moves this process to a new host; returns (its TUN device, a process that stays there)."""
+    """Moves this process to a new host: new namespaces with an address and a TUN device.
+
+    `which` is 0 or 1. Returns (file descriptor of the TUN device, id of a process that stays on the
+    host).
+    """
     if LIBC.unshare(NAMESPACES):
         raise OSError(ctypes.get_errno(), "unshare")
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     socket.sethostname(NAMES[which])
-    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # /sys lists the devices of the namespace
+    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # mounted anew, to list this host's devices
     address, peer_address = ADDRESSES[which], ADDRESSES[1 - which]
     _call("ip", "link", "set", "lo", "up")
     _call("ip", "address", "add", address, "peer", peer_address, "dev", DEVICE)
@@ -99,7 +103,7 @@ def make_host(which: int) -> tuple[int, int]:
 
 
 def name_hosts() -> None:
-    """Makes both names of hosts known to all processes."""
+    """Mounts an /etc/hosts that has the names and addresses of both hosts."""
     _call("mount", "-t", "tmpfs", "tmpfs", str(FILES))
     hosts = FILES / "hosts"
     lines = (f"{address} {name}\n" for address, name in zip(ADDRESSES, NAMES, strict=True))
@@ -108,7 +112,10 @@ def name_hosts() -> None:
 
 
 def write_agent(processes: Sequence[int]) -> Path:
-    """Writes the program that starts commands on hosts, and returns its path."""
+    """Writes the program that runs commands on hosts, and returns its path.
+
+    Its arguments are a host and a command. `processes` has the id of a process on each host.
+    """
     table = zip(NAMES, ADDRESSES, processes, strict=True)
     cases = "\n".join(f"{name}|{address}) process={process};;" for name, address, process in table)
     agent = FILES / "agent"
@@ -128,7 +135,7 @@ class Link:
     """
 
     def __init__(self, devices: Sequence[int], delay: float, loss: float, seed: int) -> None:
-        """`delay` is in seconds."""
+        """`delay` is in seconds, and `loss` is the probability that a packet is lost."""
         self.devices, self.delay, self.loss = devices, delay, loss
         self.draws = [random.Random(f"{seed}/{direction}") for direction in range(2)]
         self.under_way: list[deque[tuple[float, bytes]]] = [deque(), deque()]
@@ -166,7 +173,10 @@ class Link:
 
 
 def carry(link: Link, outage: float, command: Sequence[str]) -> int:
-    """Runs a command and carries packets until it ends; returns its exit code."""
+    """Runs a command and carries packets until it ends; returns its exit code.
+
+    After the signal SIGUSR1, all packets are lost for `outage` seconds.
+    """
 
     def cut(_signal: int, _frame: FrameType | None) -> None:
         link.cut_until = time.monotonic() + outage
@@ -176,7 +186,9 @@ def carry(link: Link, outage: float, command: Sequence[str]) -> int:
     ended = process.pid, 0
     while True:
         link.turn()
-        while True:  # the first process of a namespace becomes the parent of every orphan
+        # This process is the first of its namespace, so it becomes the parent of every orphan and
+        # must wait for all of them.
+        while True:
             try:
                 ended = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:

@@ -19,13 +19,16 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
-_BF16_RTOL = 2.0**-6  # ONNX's runner allows two steps of bfloat16
+_BF16_RTOL = 2.0**-6  # ONNX's runner allows errors of two units in the last place of bfloat16
 
 
 @dataclass(frozen=True)
 class SuiteCase:
-    """A case of the suite; a node case contains its model, any other case names a folder or a
-    file."""
+    """A case of ONNX's test suite.
+
+    `source` is ONNX's test case, which contains the model, for the kind "node"; the file of the
+    model for "real"; and the folder of the case for all other kinds.
+    """
 
     name: str
     kind: str
@@ -51,7 +54,7 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
     cases = []
     for kind in kinds:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # NumPy warns while ONNX computes expected outputs
+            warnings.simplefilter("ignore")  # ONNX computes expected outputs, and NumPy warns
             listed = load_model_tests(kind=kind)
         cases += [
             SuiteCase(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
@@ -61,9 +64,9 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
 
 
 def node_cases(modules: Sequence[str]) -> tuple[SuiteCase, ...]:
-    """Returns the node cases that these modules of ONNX's suite define.
+    """Imports `modules` of ONNX's suite; returns all node cases that are defined then.
 
-    Cases that earlier imports defined are among them.
+    Cases of modules that were imported before are among them.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -79,8 +82,7 @@ def node_modules() -> tuple[str, ...]:
 
 
 def _unique(name: str, kind: str) -> str:
-    """Returns a name that is unique over all kinds; cases of several kinds may have the same
-    name."""
+    """Returns a name that no case of another kind has: `name` for "node", else `kind`/`name`."""
     return name if kind == "node" else f"{kind}/{name}"
 
 
@@ -118,8 +120,10 @@ def _read(place: Path, name: str, types: Sequence[TypeProto]) -> Iterator[Any]:
 
 
 def _light(path: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """Returns a large network with constant weights and its data set; ONNX's runner makes the
-    inputs."""
+    """Returns a large network with constant weights, and its only data set.
+
+    Inputs are the dummy data of ONNX's runner; expected outputs are files beside the model.
+    """
     model = onnx.load(path)
     fixed = {t.name for t in model.graph.initializer}
     fed_inputs = [v for v in model.graph.input if v.name not in fixed]
@@ -133,7 +137,7 @@ def mismatch(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol:
     """Returns the first difference between a run's outputs and the expected ones, "" if there is
     none.
 
-    The rules of comparison are ONNX's.
+    Values are compared as ONNX's runner does it.
     """
     if len(results) != len(expected):
         return f"{len(results)} outputs, {len(expected)} expected"
@@ -160,7 +164,8 @@ def _difference(results: Any, expected: Any, rtol: float, atol: float) -> str:
         return "" if np.array_equal(results, expected) else "strings differ"
     if results.dtype != expected.dtype:
         return f"element type {results.dtype}, {expected.dtype} expected"
-    if expected.dtype.kind not in "biufc":  # types of ml_dtypes, which NumPy cannot compare
+    # Types of ml_dtypes (bfloat16, float8, ...) are compared in f32, for NumPy cannot compare them.
+    if expected.dtype.kind not in "biufc":
         rtol = max(rtol, _BF16_RTOL) if expected.dtype.name == "bfloat16" else rtol
         results, expected = results.astype(np.float32), expected.astype(np.float32)
     try:
@@ -184,7 +189,11 @@ _RANDOM = re.compile(
 
 
 def category(case: SuiteCase, model: onnx.ModelProto) -> str:
-    """Returns the group of a case in the summary, which is its rarest requirement."""
+    """Returns the row of the summary that counts the case.
+
+    For a node case, the row names the rarest feature that the case needs ("sequence, optional",
+    "bf16", ...); for any other case, its kind.
+    """
     if case.kind != "node":
         return case.kind
     domains = {node_.domain for node_ in model.graph.node}

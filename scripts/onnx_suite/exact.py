@@ -18,9 +18,9 @@ def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) ->
     """Returns the outputs of ONNX's reference evaluator, computed in f64 instead of narrower
     floats.
 
-    They have the element types of `like`. Returns None if inputs or outputs are not all tensors, or
-    if the evaluator fails. Narrow constants keep their values, because their rounding is part of
-    the model.
+    The outputs are then converted to the element types of `like`. Returns None if inputs or outputs
+    are not all tensors, or if the evaluator fails. Constants in narrow types keep their rounded
+    values, because this rounding is part of the model.
     """
     if not all(isinstance(item, np.ndarray) for item in (*inputs, *like)):
         return None
@@ -33,7 +33,7 @@ def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) ->
     }
     try:
         results = ReferenceEvaluator(wide).run(None, feeds)
-    except Exception:  # the evaluator fails on f64 in many ways
+    except Exception:  # for f64, the evaluator raises exceptions of many types
         return None
     return [
         np.asarray(result).astype(like_array.dtype)

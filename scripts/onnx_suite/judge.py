@@ -41,7 +41,10 @@ _RANDOM = frozenset(("Bernoulli", "Dropout", "Multinomial"))
 
 @dataclass(frozen=True, slots=True)
 class SuiteRow:
-    """The outcome of a case in one mode; `why` is the reason, in one line."""
+    """The outcome of a case in a mode.
+
+    `category` is its row in the summary, and `why` the reason of the outcome, in one line.
+    """
 
     name: str
     category: str
@@ -51,11 +54,14 @@ class SuiteRow:
 
 
 def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
-    """Returns the row of a case, whatever exception is raised."""
+    """Compiles, runs and compares a case in the mode `mode` of MODES; returns its row.
+
+    `level` is the number after -O. Any exception becomes an outcome of the row.
+    """
     started = time.perf_counter()
     model, data = case.load()
     try:
-        # Without a fixed seed, outputs of few random numbers sometimes agree by chance.
+        # A fixed seed: otherwise a few random numbers may agree with the stored ones by chance.
         with (
             np.errstate(all="ignore"),
             patch.object(cpu_compile, "WorkerPool", PoolHere),
@@ -65,7 +71,7 @@ def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
     except UserError as error:
         outcome, why = "refused", _line(error)
     except Exception as error:
-        # If a tool fails on tcc's output, that counts as tcc's failure.
+        # A ToolError counts as tcc's failure too: the tool failed on tcc's output.
         kind = "ToolError" if isinstance(error, ToolError) else type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""

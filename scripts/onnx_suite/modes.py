@@ -14,11 +14,12 @@ Prepared: TypeAlias = tuple[onnx.ModelProto, list[Any]]
 
 
 def static(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model unchanged: all sizes are known, and all contents are given at run time."""
+    """Returns the model and its inputs unchanged: all sizes are fixed, only contents vary."""
     return model, list(inputs)
 
 
-# Inputs whose sizes an operator reads as constants, with their axes; None stands for all axes.
+# Maps an operator to its inputs (by position) and their axes whose sizes must be constant. None
+# stands for all axes.
 _ALL = None
 _KERNEL: Mapping[int, tuple[int, ...] | None] = MappingProxyType({1: _ALL, 2: _ALL})
 _CELL: Mapping[int, tuple[int, ...] | None] = MappingProxyType(
@@ -39,11 +40,11 @@ _CONSTANT: Mapping[str, Mapping[int, tuple[int, ...] | None]] = MappingProxyType
 
 
 def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model with symbolic sizes: every size of an input that is above one.
+    """Returns the model with symbolic sizes of inputs, and the inputs unchanged.
 
-    Equal sizes get the same name, as exporters do it. Sizes of zero and one belong to the structure
-    and stay. Two more kinds stay: the length of a vector of integers, which is the rank of another
-    value, and the axes that `_CONSTANT` lists.
+    Each size above one becomes symbolic; equal sizes get the same name, as exporters do it. These
+    sizes stay fixed: zero and one, the length of a vector of integers (often the rank of another
+    value), and the axes that _CONSTANT lists.
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -65,7 +66,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 
 
 def _fixed_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
-    """Returns for each input the axes whose sizes stay fixed."""
+    """Maps each input of a node to its axes whose sizes stay fixed (_ALL: all axes)."""
     fixed_axes: dict[str, set[int | None]] = defaultdict(set)
     for node in graph.node:
         for number, axes in _CONSTANT.get(node.op_type, {}).items():
@@ -75,8 +76,10 @@ def _fixed_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
 
 
 def constant(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model with its tensor inputs as initialisers; sequences and optionals stay
-    inputs."""
+    """Returns the model with its tensor inputs as initialisers, and the remaining inputs.
+
+    Sequences and optionals stay inputs.
+    """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     fixed = {t.name for t in changed.graph.initializer}

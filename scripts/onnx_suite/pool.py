@@ -14,14 +14,15 @@ from tcc.children import end_with_parent, ending
 from onnx_suite.cases import SuiteCase, category
 from onnx_suite.judge import SuiteRow
 
-_CASES_PER_PROCESS = 150  # a process keeps loaded artifacts until it ends
-_FORK = get_context("fork")  # the cases are made once, in this process
+_CASES_PER_PROCESS = 150  # limits the memory for loaded artifacts, which a process never frees
+_FORK = get_context("fork")  # forked processes have the cases, which only this process makes
 
 
 class _Worker:
-    """A process that judges cases by number.
+    """A process that judges cases, which it gets as indices.
 
-    `deadline` belongs to its current case, and `count` counts its cases.
+    `number` is the index of its current case, `started` and `deadline` are times of this case
+    (`time.monotonic`), and `count` is how many cases it got.
     """
 
     def __init__(self, judge_number: Callable[[int], SuiteRow]) -> None:
@@ -61,9 +62,10 @@ def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], SuiteRow]) -> 
 def rows(
     cases: Sequence[SuiteCase], judge_case: Callable[[SuiteCase], SuiteRow], jobs: int, limit: float
 ) -> Iterator[SuiteRow]:
-    """Yields the row of each case when it is done, in `jobs` processes.
+    """Judges cases in `jobs` processes; yields the row of each case as soon as there is one.
 
-    A case may take `limit` seconds. A process that dies or takes longer costs its own case only.
+    A case may take `limit` seconds. If a process dies or takes longer, its case gets the outcome
+    "crash" or "hang", and a new process gets the next case.
     """
     pending = deque(range(len(cases)))
     workers: list[_Worker] = []
@@ -93,7 +95,10 @@ def rows(
 
 
 def _row(worker: _Worker, cases: Sequence[SuiteCase], ready: bool) -> SuiteRow | None:
-    """Returns the row of the worker's case, or None while the worker is busy."""
+    """Returns the row of the worker's case, or None if it is still busy and has time left.
+
+    `ready` is True if the worker's pipe has data or is closed.
+    """
     if ready:
         try:
             row: SuiteRow = worker.pipe.recv()

@@ -22,7 +22,7 @@ _SOURCES = ("compiler", "passes", "backends", "runtime")
 def code_key(root: Path, *further_folders: str) -> str:
     """Returns a hash of the sources of tcc and of `further_folders`.
 
-    Results with another hash do not count.
+    Stored results count only if they were made with the same hash.
     """
     hasher = hashlib.sha256()
     for folder in (*_SOURCES, *further_folders):
@@ -34,7 +34,7 @@ def code_key(root: Path, *further_folders: str) -> str:
 
 
 def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a results file by name, or {} if the file belongs to other code."""
+    """Returns the rows of a results file by name, or {} if it was written with another `key`."""
     if not path.is_file():
         return {}
     head, *lines = path.read_text().splitlines()
@@ -44,7 +44,7 @@ def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
 
 
 def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the file, which is complete at any time."""
+    """Writes `key` and the rows to a file; a reader finds a complete file at any time."""
     lines = [json.dumps({"code": key}), *(json.dumps(rows[name]) for name in sorted(rows))]
     write_whole(path, "\n".join(lines) + "\n")
 
@@ -71,10 +71,10 @@ class Expected:
 
 
 def read_expected(path: Path, mode: str, level: int) -> Expected:
-    """Returns the list for a mode and level.
+    """Returns the expected outcomes for a mode and a level of -O, from a TOML file.
 
-    A group without `modes` or `levels` holds in all of them. Raises ValueError if a case is listed
-    twice.
+    The file has groups of cases for each outcome. A group without `modes` or `levels` holds for all
+    modes or levels. Raises ValueError if a case is listed twice.
     """
     outcomes: dict[str, str] = {}
     for outcome, groups in tomllib.loads(path.read_text()).items():
@@ -103,5 +103,5 @@ def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:
 
 
 def as_row(row: Any) -> dict[str, Any]:
-    """Returns a row in the form in which it is stored."""
+    """Returns the fields of a row as they are stored in JSON."""
     return {**asdict(row), "seconds": round(row.seconds, 3)}

@@ -13,11 +13,14 @@ import numpy as np
 from iree.compiler import compile_file
 from tcc.cli.peers.worker import Array, read_arrays, serve
 
-OPSET = 17  # the version that the importer supports best; it refuses older models
+OPSET = 17  # IREE's importer supports this version best and refuses models of older versions.
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """Returns a function that runs the model once on the arrays of `feed`."""
+    """Compiles the ONNX file `model` with IREE; returns a function that runs it once.
+
+    The function takes its inputs from the file `feed` and returns the outputs by number ("0", ...).
+    """
     imported = feed.with_name("model.mlir")
     importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(model)]
     subprocess.run([*importer, "-o", str(imported), f"--opset-version={OPSET}"], check=True)

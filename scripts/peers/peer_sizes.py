@@ -25,7 +25,11 @@ Model = Callable[[Arrays], Arrays]
 
 
 def prepare(models: Path, feed: Path, threads: int, kind: str) -> Sequence[Run]:
-    """Returns a function for each size, which runs that size's model once."""
+    """Returns a function for each size, which runs the model of this size once.
+
+    `models` is a JSON list with a file for each size. `feed` has the inputs as arrays "n NAME",
+    where n is the index of the size. `kind` is "ort" or "tcc".
+    """
     files: list[str] = json.loads(models.read_text())
     feeds: list[dict[str, Array]] = [{} for _ in files]
     for text, array in read_arrays(feed).items():
@@ -44,7 +48,10 @@ def _artifact(file: str, threads: int) -> Model:
 
 
 def _session(file: str, threads: int) -> Model:
-    """Returns an ONNX Runtime session with the settings of `tcc.cli.peers.ort`, as a model."""
+    """Returns a function that runs a model in ONNX Runtime.
+
+    The session has the settings of `tcc.cli.peers.ort`.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -55,7 +62,7 @@ def _session(file: str, threads: int) -> Model:
 
 
 def timed(run_model: Run, seconds: float) -> float:
-    """Returns the median time of runs that together take `seconds`."""
+    """Runs a model for `seconds`; returns the median time of a run, without the first one."""
     end, times = time.perf_counter() + seconds, []
     while not times or time.perf_counter() < end:
         started = time.perf_counter()
@@ -65,10 +72,10 @@ def timed(run_model: Run, seconds: float) -> float:
 
 
 def main() -> None:
-    """Answers requests on stdin until it ends."""
+    """Answers the requests on stdin until its end: "time MICROSECONDS" and "outputs FILE"."""
     models, feed, threads, kind = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout belongs to the protocol, whatever the runtime prints
+    os.dup2(2, 1)  # what runtimes print goes to stderr, so that stdout has answers only
     try:
         runs = prepare(Path(models), Path(feed), int(threads), kind)
         for line in chain([""], sys.stdin):

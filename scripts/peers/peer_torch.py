@@ -19,7 +19,11 @@ from models.manifest import model_spec
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """Returns a function that runs the model once on the arrays of `feed`."""
+    """Compiles a model with torch.compile; returns a function that runs it once.
+
+    The stem of `model` is the name of a model of the manifest. The function takes its inputs from
+    the file `feed` and returns the outputs by name.
+    """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(feed.parent / "inductor")
     torch.set_num_threads(threads)
     spec = model_spec(model.stem)

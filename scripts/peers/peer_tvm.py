@@ -16,7 +16,10 @@ from tvm.relax.frontend.onnx import from_onnx
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """Returns a function that runs the model once on the arrays of `feed`."""
+    """Compiles the ONNX file `model` with TVM; returns a function that runs it once.
+
+    The function takes its inputs from the file `feed` and returns the outputs by number ("0", ...).
+    """
     os.environ["TVM_NUM_THREADS"] = str(threads)
     module = from_onnx(onnx.load(model), keep_params_in_input=False)
     target = tvm.target.Target({"kind": "llvm", "mcpu": detect().cpu, "num-cores": threads})

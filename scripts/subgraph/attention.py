@@ -13,7 +13,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def causal(batch: int, length: int) -> DrawnGraph:
-    """Returns GPT-2's attention: 12 heads of size 64."""
+    """Returns GPT-2's attention: 12 heads of size 64, with a causal mask."""
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 12, 64)
     return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_causal_mask(w, length)))
@@ -30,7 +30,7 @@ def sliding_window(batch: int, length: int) -> DrawnGraph:
 def alibi(batch: int, length: int) -> DrawnGraph:
     """Returns BLOOM's attention: 16 heads of size 64, causal.
 
-    Each head adds a bias: its slope times the distance.
+    Each head adds a bias to its scores: a slope of the head times the distance of the positions.
     """
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 16, 64)
@@ -79,9 +79,10 @@ def qk_norm_qwen3(batch: int, length: int) -> DrawnGraph:
 def _qk_norm(
     batch: int, length: int, heads: int, kv_heads: int, size: int, window: int | None
 ) -> DrawnGraph:
-    """Returns attention with a causal mask.
+    """Returns attention with a causal mask, whose queries and keys first pass RMSNorm over a head
+    and then rotary embedding.
 
-    Queries and keys first pass RMSNorm over a head, then rotary embedding.
+    `window` limits the positions that a row attends to (None: all positions before it).
     """
     w = GraphWriter()
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
@@ -160,7 +161,7 @@ def scores(batch: int, length: int) -> DrawnGraph:
 
 
 def scores_stored(batch: int, length: int) -> DrawnGraph:
-    """Returns q @ k of two inputs; k is already transposed."""
+    """Returns q @ k of two inputs, with 12 heads; k has the shape [batch, 12, 64, length]."""
     w = GraphWriter()
     q, k = w.input("q", batch, 12, length, 64), w.input("k", batch, 12, 64, length)
     return w.graph(w.op("MatMul", q, k))
@@ -169,7 +170,8 @@ def scores_stored(batch: int, length: int) -> DrawnGraph:
 def longformer(batch: int, length: int) -> DrawnGraph:
     """Returns FreeTensor's Longformer: 8 heads of size 64, with a window of 32 on both sides.
 
-    2 heads have dilation 4. Keys and values of the window are gathered, as in PyTorch.
+    In 2 of the heads, the positions of a window are 4 apart. Keys and values of the window are
+    gathered, as in PyTorch.
     """
     w = GraphWriter()
     parts = [
@@ -186,7 +188,7 @@ def _band(w: GraphWriter, q: str, k: str, v: str, *, length: int, step: int) -> 
     places = np.arange(length)[:, None] + step * np.arange(-32, 33)[None]
     inside = w.constant((places >= 0) & (places < length), "bool")
     rows = w.constant(places.clip(0, length - 1), "int64")
-    # shape [b, h, length, 65, 64]
+    # Both have the shape [batch, heads, length, 65 (positions of a window), 64 (size of a head)].
     window_k, window_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))
     q = w.op("Unsqueeze", q, w.ints(3))
     scores = w.op("MatMul", q, w.op("Transpose", window_k, perm=[0, 1, 2, 4, 3]))
@@ -204,7 +206,10 @@ def rms_norm(w: GraphWriter, x: str, gain: str) -> str:
 
 
 def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
-    """Adds x cos + (-x2, x1) sin, where x1 and x2 are the halves of x's last axis, of `size`."""
+    """Adds rotary embedding: x cos + (-x2, x1) sin, with the halves x1, x2 of x's last axis.
+
+    `size` is the size of that axis.
+    """
     half, last = w.ints(size // 2), w.ints(-1)
     first = w.op("Slice", x, w.ints(0), half, last)
     second = w.op("Slice", x, half, w.ints(size), last)
@@ -215,10 +220,10 @@ def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
 def _heads(
     w: GraphWriter, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
 ) -> list[str]:
-    """Adds inputs q, k, v and their transposes of shape [batch, heads, length, size]; returns
-    these.
+    """Adds inputs q, k, v of shape [batch, length, heads, size], and their transposes.
 
-    k and v have `kv_heads` heads.
+    Returns the transposes, of shape [batch, heads, length, size]. k and v have `kv_heads` heads
+    (None: `heads`).
     """
     counts = {"q": heads, "k": kv_heads or heads, "v": kv_heads or heads}
     inputs = [w.input(name, batch, length, count, size) for name, count in counts.items()]
@@ -243,9 +248,9 @@ def _normalised(w: GraphWriter, x: str) -> str:
 
 
 def _causal_mask(w: GraphWriter, length: int, window: int | None = None) -> str:
-    """Adds a mask bool[length, length], which is true for the columns that a row sees.
+    """Adds a mask bool[length, length]; mask[row, column] is true for columns up to `row`.
 
-    A row sees its own column and those before it; with `window`, only the last `window` of them.
+    With `window`, it is true only for the last `window` of these columns.
     """
     row, column = (w.constant(np.arange(length).reshape(s), "int64") for s in ((-1, 1), (1, -1)))
     mask = w.op("LessOrEqual", column, row)
@@ -266,8 +271,11 @@ def _attend(
     bias: str | None = None,
     mask: str | None = None,
 ) -> str:
-    """Adds attention with the scores scale * q @ k^T; cap, bias and mask are applied in this
-    order."""
+    """Adds softmax(scores) @ v with scores = scale * q @ k^T.
+
+    In this order, the scores are capped by cap * tanh(scores / cap), `bias` is added, and scores
+    are replaced by the lowest float where `mask` is false. None leaves a step out.
+    """
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Mul", scores, w.constant(scale))
     if cap is not None:

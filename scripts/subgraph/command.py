@@ -36,7 +36,7 @@ TABLE = ROOT / "scripts" / "results" / "subgraphs.txt"
 
 def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
-    # so that temporary folders are removed
+    # SIGTERM raises an exception, so that temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parse(page)
     try:
@@ -112,9 +112,9 @@ def _report(
     conditions: Conditions,
     options: argparse.Namespace,
 ) -> int:
-    """Prints the table of the selected cases, writes the table of all cases, returns the exit code.
+    """Prints the table of the selected cases and writes the table of all cases to a file.
 
-    The table of all cases goes to scripts/results once every case has a result.
+    The file is in scripts/results if every case has a result. Returns the exit code.
     """
     results = {case.name: r for case in selected if (r := store.get(case)) is not None}
     text = table(results, len(selected), conditions)

@@ -18,9 +18,9 @@ class _Chain:
         self._layers = 0
 
     def conv(self, outer: int, kernel: int, stride: int = 1, group: int = 1) -> None:
-        """Adds a convolution whose padding is half its window.
+        """Adds a convolution with `outer` output channels and padding `kernel` // 2.
 
-        Its weights preserve the standard deviation of `x`.
+        Its random weights are scaled so that the result has about the standard deviation of `x`.
         """
         inner = self.channels // group
         draw = ValueDraw("normal", (2 / (inner * kernel**2)) ** 0.5)
@@ -52,7 +52,10 @@ class _Chain:
         self.relu()
 
     def squeeze(self, inner: int) -> None:
-        """Adds a squeeze-and-excitation block with SiLU inside."""
+        """Adds a squeeze-and-excitation block with SiLU between its layers.
+
+        Its first layer has `inner` channels.
+        """
         w, before, channels = self.w, self.x, self.channels
         self.x = w.op("GlobalAveragePool", before)
         self.conv(inner, 1)
@@ -75,7 +78,7 @@ def conv_norm_relu(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def residual(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns ResNet's basic block."""
+    """Returns ResNet's basic block: two 3x3 convolutions and a residual connection."""
     c = _Chain(batch, channels, size)
     before = c.x
     c.conv_norm_relu(channels, 3)
@@ -87,7 +90,7 @@ def residual(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def bottleneck(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns ResNet 50's block."""
+    """Returns ResNet 50's block: convolutions 1x1, 3x3, 1x1 and a residual connection."""
     c = _Chain(batch, channels, size)
     before = c.x
     c.conv_norm_relu(channels // 4, 1)
@@ -100,7 +103,7 @@ def bottleneck(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> DrawnGraph:
-    """Returns MobileNet's block, which doubles the number of channels."""
+    """Returns MobileNet's block: a depthwise and a 1x1 convolution, to twice the channels."""
     c = _Chain(batch, channels, size)
     c.conv_norm_relu(channels, 3, stride, channels)
     c.conv_norm_relu(2 * channels, 1)

@@ -50,9 +50,10 @@ def mlp_swiglu(batch: int, length: int) -> DrawnGraph:
 
 
 def mlp_recommending(rows: int, top: int) -> DrawnGraph:
-    """Returns one of the two MLPs of DLRM that oneDNN uses.
+    """Returns an MLP of the recommendation model DLRM, with the widths of oneDNN's benchmarks.
 
-    The widths are 13-512-256-128 or, with `top` 1, 479-1024-1024-512-256-1 with a final sigmoid.
+    The widths are 13-512-256-128 if `top` is 0. If `top` is 1, they are 479-1024-1024-512-256-1,
+    and a sigmoid comes last.
     """
     w = GraphWriter()
     widths = (479, 1024, 1024, 512, 256, 1) if top else (13, 512, 256, 128)
@@ -64,9 +65,11 @@ def mlp_recommending(rows: int, top: int) -> DrawnGraph:
 
 
 def routing(batch: int, length: int, experts: int, chosen: int) -> DrawnGraph:
-    """Returns the router of a mixture of experts: a softmax, then its `chosen` largest elements.
+    """Returns the router of a mixture of experts: a softmax over `experts`, then the `chosen`
+    largest elements.
 
-    These are scaled so that they sum to 1. The sums are exact, so rounding decides no choice.
+    The largest elements are scaled so that they sum to 1. The matmul's sums are exact in f32, so
+    that rounding cannot change the choice of experts.
     """
     w = GraphWriter()
     x = w.input("x", batch * length, 1024, draw=ValueDraw("steps", 2.0**-3))
@@ -78,7 +81,10 @@ def routing(batch: int, length: int, experts: int, chosen: int) -> DrawnGraph:
 
 
 def quantised(batch: int, length: int, inner: int, outer: int) -> DrawnGraph:
-    """Returns dynamic quantisation as ONNX Runtime's tools write it: u8 times i8, scales, bias."""
+    """Returns a linear layer with dynamic quantisation, as ONNX Runtime's tools write it.
+
+    The input is quantised to u8, multiplied by an i8 weight, scaled, and added to a bias.
+    """
     w = GraphWriter()
     x = w.input("x", batch * length, inner)
     codes, scale, zero = w.several("DynamicQuantizeLinear", 3, x)
@@ -94,7 +100,7 @@ def decoder_step(batch: int, past: int) -> DrawnGraph:
     """Returns a layer of a Llama for one new token per row of the batch.
 
     The layer has width 1,024, 16 query heads and 4 key heads of size 64, and an MLP of width 2,816.
-    It has norms, projections, rotary embedding, a growing cache, and SwiGLU.
+    The cache of keys and values has `past` rows; the results have one row more.
     """
     w = GraphWriter()
     x = w.input("x", batch, 1, 1024)

@@ -18,10 +18,10 @@ from subgraph.writer import DrawnGraph, live_bytes
 
 Sizes = Mapping[str, int]
 
-# The most live bytes of a graph whose nodes run one by one; larger graphs are not timed.
+# A graph is not timed if it needs more bytes than this when its nodes run one by one.
 MOST_BYTES = 8 * 10**9
-# How many matmuls the sweep over M, K, N from 1 to 70 has. A larger sweep begins with the smaller
-# one.
+# The number of matmuls in the sweep, drawn from all M, K, N from 1 to 70. The matmuls of a smaller
+# sweep are the first ones of a larger sweep.
 SWEEP = 64
 _LARGEST = 70
 _SEED = 20
@@ -29,7 +29,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Family:
-    """Graphs that one function builds; `sizes` are its keyword arguments."""
+    """Graphs that the function `build` returns; `sizes` has its arguments for each graph."""
 
     name: str
     build: Callable[..., DrawnGraph]
@@ -38,7 +38,7 @@ class Family:
 
 @dataclass(frozen=True)
 class SubgraphCase:
-    """A graph of the list."""
+    """A graph to time: the graph `build(**sizes)` of a family."""
 
     family: str
     build: Callable[..., DrawnGraph]
@@ -50,7 +50,7 @@ class SubgraphCase:
 
     @property
     def file(self) -> str:
-        """Returns the name in a form that is valid for a file."""
+        """Returns the name as a valid file name, without suffix."""
         return "".join(c if c.isalnum() else "_" for c in self.name.replace(", ", "-"))
 
     @cached_property
@@ -59,8 +59,7 @@ class SubgraphCase:
 
     @cached_property
     def bytes(self) -> int:
-        """Returns the bytes of the values that are live at once if nodes run one by one
-        (`live_bytes`)."""
+        """Returns the most bytes that are live at once if the nodes run one by one."""
         return live_bytes(self.graph)
 
     @property
@@ -69,15 +68,18 @@ class SubgraphCase:
 
 
 def grid(**axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
-    """Returns all combinations of the axes' values; the last axis varies fastest."""
+    """Returns all combinations of the arguments' values; the last argument varies fastest.
+
+    Example: grid(batch=(1, 8), width=64) is ({batch: 1, width: 64}, {batch: 8, width: 64}).
+    """
     choices = [value if isinstance(value, tuple) else (value,) for value in axes.values()]
     return tuple(dict(zip(axes, combination, strict=True)) for combination in product(*choices))
 
 
 def rows(**other_axes: int) -> tuple[Sizes, ...]:
-    """Returns the sizes with batch 1 and 8, each at the lengths 17, 512, 1500 and 4096.
+    """Returns sizes for each batch of 1 and 8 and each length of 17, 512, 1500 and 4096.
 
-    `other_axes` are added to each.
+    `other_axes` are added to each of them.
     """
     return grid(batch=(1, 8), length=(17, 512, 1500, 4096), **other_axes)
 
@@ -100,7 +102,7 @@ _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHUFFLED = ((28, 24), (28, 58), (14, 116), (7, 232))
 
 FAMILIES: tuple[Family, ...] = (
-    # attention
+    # families of attention
     Family("normalised keys (Swin v2)", attention.normalised_keys,
            (*rows(), *grid(batch=(64,), length=(64,)), *grid(batch=(16,), length=(256,)))),
     Family("QK-norm, rotary (Gemma 3)", attention.qk_norm_gemma3, rows()),
@@ -117,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
            (*rows(), *grid(batch=1, length=10_000))),
     Family("q k^T", attention.scores, rows()),
     Family("q k, k transposed before", attention.scores_stored, rows()),
-    # norms
+    # families of norms and softmaxes
     Family("LayerNorm", norms.layer_norm, (*rows(), *grid(batch=1, length=197))),
     Family("LayerNorm of a sum", norms.layer_norm_residual, rows()),
     Family("LayerNorm backward", norms.layer_norm_backward, rows()),
@@ -130,7 +132,7 @@ FAMILIES: tuple[Family, ...] = (
            images((64, 56), (256, 14), (13, 29))),
     Family("softmax", norms.softmax, grid(rows=(1, 16, 128), width=_VOCABULARIES)),
     Family("log-softmax", norms.log_softmax, grid(rows=(1, 16, 128), width=_VOCABULARIES)),
-    # matmuls and their surroundings
+    # families of matmuls with the nodes around them
     Family("MLP, GELU (BERT)", dense.mlp_gelu, rows()),
     Family("MLP, SwiGLU (Llama)", dense.mlp_swiglu, rows()),
     Family("MLP (DLRM)", dense.mlp_recommending, grid(rows=(1, 17, 128, 512), top=(0, 1))),
@@ -145,7 +147,7 @@ FAMILIES: tuple[Family, ...] = (
                (768, 768), (768, 3072), (3072, 768), (1024, 1024), (4096, 4096), (768, 50_257),
                (1000, 1001), (67, 4099)))),
     Family("few rows", dense.matmul_bias_relu, grid(m=_FEW, k=(768, 1021), n=(768, 2053))),
-    # convolutions
+    # families of convolutions
     Family("conv-norm-relu", convolutions.conv_norm_relu,
            images((64, 56), (256, 14), (512, 7), (19, 37))),
     Family("residual block (ResNet 18)", convolutions.residual,
@@ -158,7 +160,7 @@ FAMILIES: tuple[Family, ...] = (
            images((24, 56), (64, 14), (160, 7), (17, 23))),
     Family("inverted residual, squeezed (EfficientNet)", convolutions.inverted_residual_squeezed,
            images((40, 28), (112, 14), (192, 7), (17, 23))),
-    # gathers
+    # families with gathers
     Family("mesh convolution (SubdivNet)", irregular.subdivnet, grid(faces=(500, 1024, 16_384))),
     Family("graph attention (GAT)", irregular.gat,
            ({"nodes": 300, "edges": 1500}, {"nodes": 2708, "edges": 10_556},
@@ -176,7 +178,7 @@ FAMILIES: tuple[Family, ...] = (
            grid(bags=(1, 16, 2048), rows=(10, 100), width=128, table=100_000)),
     Family("embedding bags (DLRM)", irregular.bags_of_tables,
            grid(bags=(1, 16, 512), rows=(1, 10), table=10_000)),
-    # operations of PowerFusion's list that no family above has
+    # operations that PowerFusion was evaluated on and that no family above has
     Family("softmax of scores", norms.softmax_heads,
            ({"heads": 12, "length": 197}, {"heads": 12, "length": 512})),
     Family("GELU", pointwise.gelu,
@@ -189,13 +191,16 @@ FAMILIES: tuple[Family, ...] = (
            tuple({"size": size, "channels": channels} for size, channels in _SHUFFLED[1:])),
     Family("row means", pointwise.row_means, ({"rows": 128, "width": 512},)),
     Family("transpose, relu", pointwise.transpose_relu, ({"a": 32, "b": 31, "c": 33, "d": 32},)),
-    # sizes that leave a tail after full vectors
+    # Most of these sizes leave a remainder after full vectors.
     Family("tanh", pointwise.tanh, grid(count=(17, 1000, 65_536, 1_048_576, 16_777_259))),
 )  # fmt: skip
 
 
 def sweep(count: int = SWEEP) -> Iterator[SubgraphCase]:
-    """Yields `count` of the 343,000 matmuls of M, K, N from 1 to 70; four kinds take turns."""
+    """Yields `count` of the 343,000 matmuls with M, K, N from 1 to 70, in a random order.
+
+    The order is the same for every `count`. Four kinds of graphs take turns.
+    """
     kinds = (
         ("sweep of matmuls", dense.matmul),
         ("sweep of matmuls, bias, relu", dense.matmul_bias_relu),
@@ -216,9 +221,9 @@ def _shuffled() -> list[int]:
 
 
 def cases(swept: int = SWEEP) -> list[SubgraphCase]:
-    """Returns the complete list in its order, even graphs that do not fit into memory.
+    """Returns all graphs in the order of the list: those of FAMILIES, then `swept` of the sweep.
 
-    The sweep comes last.
+    Graphs that do not fit into memory are among them.
     """
     family_cases = [SubgraphCase(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
     return [*family_cases, *sweep(swept)]

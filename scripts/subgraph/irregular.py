@@ -14,14 +14,14 @@ _LOWEST = float(np.finfo(np.float32).min)
 def subdivnet(faces: int) -> DrawnGraph:
     """Returns SubdivNet's convolution of a mesh, from 13 to 64 features.
 
-    A face has its own features and three sums over its three neighbours. The sums are those of the
-    neighbours' features, of the differences between neighbours, and of the differences between the
-    face and a neighbour.
+    The result is the sum of four matmuls. Their operands are the face's own features and three sums
+    over its three neighbours: the neighbours' features, the absolute differences between
+    neighbours, and the absolute differences between the face and each neighbour.
     """
     w = GraphWriter()
     x = w.input("x", faces, 13)
     neighbours = w.input("near", faces, 3, dtype="int64", draw=ValueDraw("below", faces))
-    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # shape [faces, 3, 13]
+    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # of shape [faces, 3, 13]
     rotated = w.op("Gather", neighbour_features, w.ints(1, 2, 0), axis=1)
     between_neighbours = w.op("Abs", w.op("Sub", neighbour_features, rotated))
     from_face = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), neighbour_features))
@@ -42,8 +42,9 @@ def subdivnet(faces: int) -> DrawnGraph:
 def gat(nodes: int, edges: int) -> DrawnGraph:
     """Returns graph attention with 32 features.
 
-    A softmax runs over the edges that end in a node, which are contiguous. It weights the sum of
-    the source nodes' features. ONNX has no sparse rows, so maxima and sums are scattered.
+    For each node, a softmax over the edges that end in it weights the sum of the features of the
+    edges' source nodes. Edges are sorted by the node in which they end. ONNX has no reductions over
+    sparse rows, so scatters compute the maxima and sums.
     """
     w = GraphWriter()
     x = w.input("x", nodes, 32)
@@ -69,18 +70,19 @@ def gat(nodes: int, edges: int) -> DrawnGraph:
 
 
 def softras(faces: int, size: int) -> DrawnGraph:
-    """Returns SoftRas: for each of size x size pixels, the probability of belonging to each
-    triangle.
+    """Returns SoftRas: the probability that a pixel belongs to a triangle, for size x size pixels
+    and `faces` triangles.
 
-    The probability is the sigmoid of the signed square of the pixel's distance from the triangle.
+    The probability is the sigmoid of a multiple of the pixel's squared distance from the
+    triangle's edges, which counts as negative outside the triangle.
     """
     w = GraphWriter()
     corners = w.input("corners", faces, 3, 2, draw=ValueDraw("uniform", -1, 1))
     line = (np.arange(size) + 0.5) / size * 2 - 1
-    # shape [size, size, 2]
+    # The coordinates of all pixels, of shape [size, size, 2].
     pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))
     ends = w.several("Split", 3, corners, axis=1, num_outputs=3)
-    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # shape [faces, 1, 1, 2]
+    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # each of shape [faces, 1, 1, 2]
     pairs = [_edge(w, pixels, points[n], points[(n + 1) % 3]) for n in range(3)]
     nearest = w.op("Min", *(distance for distance, _ in pairs))
     low, high = (w.op(kind, *(side for _, side in pairs)) for kind in ("Min", "Max"))
@@ -91,9 +93,10 @@ def softras(faces: int, size: int) -> DrawnGraph:
 
 
 def _edge(w: GraphWriter, pixels: str, a: str, b: str) -> tuple[str, str]:
-    """Adds the square of each pixel's distance from an edge, and the pixel's side of the edge.
+    """Adds each pixel's squared distance from the edge between the points `a` and `b`.
 
-    Both results have the shape [faces, size, size].
+    Returns (squared distance, a number whose sign says on which side of the edge the pixel is).
+    Both have the shape [faces, size, size].
     """
     along, off = w.op("Sub", b, a), w.op("Sub", pixels, a)
     square = _dot(w, along, along)
@@ -152,7 +155,7 @@ def bag(bags: int, rows: int, width: int, table: int, mean: int) -> DrawnGraph:
 
 
 def bag_weighted(bags: int, rows: int, width: int, table: int) -> DrawnGraph:
-    """Returns weighted sums of rows; the weights are an input of the run."""
+    """Returns for each bag a weighted sum of `rows` rows of a table; an input has the weights."""
     w = GraphWriter()
     indices = _indices(w, "which", table, bags, rows)
     entries = w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices)
@@ -161,7 +164,10 @@ def bag_weighted(bags: int, rows: int, width: int, table: int) -> DrawnGraph:
 
 
 def bags_of_tables(bags: int, rows: int, table: int) -> DrawnGraph:
-    """Returns DLRM's 26 tables with rows of width 64; the sums of their rows are concatenated."""
+    """Returns DLRM's embedding: for each bag, the sum of `rows` rows of each of 26 tables.
+
+    Rows have width 64, and the sums are concatenated.
+    """
     w = GraphWriter()
     parts = []
     for number in range(26):

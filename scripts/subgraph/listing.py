@@ -13,10 +13,10 @@ _HEAD = ("graph", "nodes", "inputs MB", "weights MB", "unfused MB", "digest")
 
 
 def text(selected: Sequence[SubgraphCase] | None = None) -> str:
-    """Returns a table of the graphs that are timed, then one of those that do not fit into memory.
+    """Returns a table of the graphs that are timed, then a table of those that do not fit.
 
-    `unfused MB` is the size of the values that are live at once if nodes run one by one. `digest`
-    changes with any part of the graph and with the draws of its arrays.
+    The column "unfused MB" has the most bytes that are live at once if nodes run one by one. The
+    column "digest" has a hash of the graph and of the draws of its arrays.
     """
     all_cases = cases() if selected is None else selected
     fitting, larger = [c for c in all_cases if c.fits], [c for c in all_cases if not c.fits]

@@ -30,11 +30,11 @@ from tcc.errors import ToolError
 from tcc.options import TOLERANCES
 
 _KERNELS = 5
-_RUNS = 20  # runs for the times of kernels
+_RUNS = 20  # the number of runs in which `tcc inspect` times kernels
 
 
 class _Unfit(Exception):
-    """Ends the measurement of a graph; carries an outcome that has no times."""
+    """Ends the measurement of a graph; `result` has the outcome and no times."""
 
     def __init__(self, outcome: str, why: str, command: str = "") -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ class _Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The conditions under which graphs are measured; a step may take `cap` seconds."""
+    """How graphs are measured; each step of a measurement may take `cap` seconds."""
 
     plan: PairSettings
     calm: Calm
@@ -58,10 +58,10 @@ def measure(
     keep: bool,
     earlier: SubgraphResult | None = None,
 ) -> SubgraphResult:
-    """Returns the result of a case, measured in `folder`.
+    """Compiles, checks and times the graph of a case in `folder`; returns the result.
 
     The folder is removed unless `keep` is set or the outcome is a fault. If `earlier` has times of
-    the same artifact, it is returned instead.
+    an artifact with the same bytes, nothing is timed, and `earlier` is returned.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ class _Steps:
         self._note = ""
 
     def all(self, earlier: SubgraphResult | None = None) -> SubgraphResult:
-        """Returns the result; raises _Unfit with the outcome if there can be no times."""
+        """Takes all steps and returns the result; raises _Unfit if a step fails."""
         self._check_memory()
         feed = self._write()
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
@@ -102,7 +102,7 @@ class _Steps:
         return replace(result, kernels=kernels, artifact=artifact)
 
     def _timed(self, feed: Arrays, reference: Arrays, plan: PairSettings) -> SubgraphResult:
-        """Returns a result timed in `plan`'s rounds, with the largest error over all runs."""
+        """Times tcc and ONNX Runtime as `plan` says; returns times, ratios and largest error."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
 
@@ -128,9 +128,9 @@ class _Steps:
     def _check_memory(self, extra_bytes: int = 0) -> None:
         """Raises _Unfit if memory is too small for both runtimes and `extra_bytes`.
 
-        Both runtimes hold the graph's values at once; in the worst case they hold as much as nodes
-        that run one by one. `extra_bytes` are the results to compare, and a runtime's results on
-        their way to this process.
+        Both runtimes are loaded at the same time. In the worst case, each holds as many bytes as if
+        nodes ran one by one. `extra_bytes` are for the results to compare, and for the copy in
+        which a runtime's results come to this process.
         """
         free, needed = available_memory(), 2 * self._case.bytes + extra_bytes
         if free < needed:
@@ -156,10 +156,10 @@ class _Steps:
             raise _Unfit("reference", str(error)) from None
 
     def _agree(self, results: Arrays, references: Arrays) -> float:
-        """Returns the largest error.
+        """Returns the largest error of `results`.
 
-        If it is above the tolerance of f32, `tcc verify` decides, because it bounds the reference's
-        own rounding error.
+        If it is above the tolerance of f32, `tcc verify` decides, because that also bounds the
+        rounding error of the reference. Raises _Unfit if `tcc verify` finds a mismatch.
         """
         comparisons = [
             compare(name, results[name], references[name], TOLERANCES["f32"]) for name in references
@@ -172,9 +172,9 @@ class _Steps:
         return max(item.error for item in comparisons)
 
     def _kernels(self) -> list[dict[str, object]]:
-        """Returns the slowest kernels with the facts of `tcc inspect`, or [] if that fails.
+        """Returns the slowest kernels with their figures from `tcc inspect`.
 
-        The times of the graph count even without them.
+        Returns [] if that command fails, because the times of the graph count even then.
         """
         threads = ("--threads", self._plan.threads, "--runs", _RUNS)
         try:

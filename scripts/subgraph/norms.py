@@ -39,8 +39,8 @@ def rms_residual(batch: int, length: int) -> DrawnGraph:
 def layer_norm_backward(batch: int, length: int) -> DrawnGraph:
     """Returns the gradients of x, gain and bias, given the gradient of the result (dy).
 
-    The statistics are computed again. With n = (x - mean) / deviation and g = dy gain: dx = (g -
-    mean(g) - n mean(g n)) / deviation.
+    The graph computes mean and deviation again. With n = (x - mean) / deviation and g = dy * gain,
+    dx = (g - mean(g) - n * mean(g * n)) / deviation.
     """
     w = GraphWriter()
     x, dy = w.input("x", batch, length, _LN), w.input("dy", batch, length, _LN)
@@ -63,7 +63,7 @@ def layer_norm_backward(batch: int, length: int) -> DrawnGraph:
 def rms_backward(batch: int, length: int) -> DrawnGraph:
     """Returns the gradients of x and gain of RMSNorm, given the gradient of the result (dy).
 
-    With r = 1 / root(mean(x^2)) and g = dy gain: dx = r g - x r^3 mean(g x).
+    With r = 1 / root(mean(x^2)) and g = dy * gain, dx = r * g - x * r^3 * mean(g * x).
     """
     w = GraphWriter()
     x, dy = w.input("x", batch, length, _RMS), w.input("dy", batch, length, _RMS)
@@ -87,9 +87,9 @@ def batch_norm_training(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def batch_norm_written_out(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns batch norm written as means over all axes but the channels.
+    """Returns batch norm in primitive operators: means over all axes but the channels.
 
-    The statistics are results too.
+    Mean and variance are results too.
     """
     w = GraphWriter()
     x = w.input("x", batch, channels, size, size)
@@ -117,7 +117,10 @@ def log_softmax(rows: int, width: int) -> DrawnGraph:
 
 
 def softmax_heads(heads: int, length: int) -> DrawnGraph:
-    """Returns the softmax of PowerFusion's list, at the sizes of BERT's and ViT's scores."""
+    """Returns a softmax over attention scores [1, heads, length, length].
+
+    The list has it at the sizes of ViT (197) and BERT (512).
+    """
     w = GraphWriter()
     return w.graph(w.op("Softmax", w.input("x", 1, heads, length, length), axis=-1))
 

@@ -36,7 +36,7 @@ def bias_add(size: int, channels: int) -> DrawnGraph:
 
 
 def channel_shuffle(size: int, channels: int) -> DrawnGraph:
-    """Returns ShuffleNet's shuffle: [pixels, channels, 2] with its last two axes swapped."""
+    """Returns ShuffleNet's shuffle: swaps the last two axes of [pixels, channels, 2]."""
     w = GraphWriter()
     return w.graph(w.op("Transpose", w.input("x", size * size, channels, 2), perm=[0, 2, 1]))
 

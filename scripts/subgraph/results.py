@@ -17,10 +17,11 @@ from whole import write_whole
 # The least acceptable speed of a graph, as a share of ONNX Runtime's speed.
 FLOOR = 0.97
 
-# A graph below the floor is timed again, with this many times the rounds; the second result counts.
+# A graph below FLOOR is timed again with LONGER times as many rounds; the second result counts.
 LONGER = 3
 
-# The outcomes of a graph, each with a text; FAULTS are the outcomes for which tcc is to blame.
+# The outcomes of a graph, each with its text in reports. FAULTS are the outcomes that are failures
+# of tcc.
 OUTCOMES: Mapping[str, str] = {
     "timed": "timed",
     "memory": "there was not enough memory free",
@@ -34,9 +35,10 @@ FAULTS = ("compile", "run", "differs")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of a result besides its graph; under other conditions, a new result is needed.
+    """The conditions under which a graph was measured; a result counts only under equal ones.
 
-    `sources` is a hash of the sources that compile and run, and `target` names the CPU.
+    `target` names the CPU, `sources` is a hash of tcc's sources, and `plan` says how graphs are
+    timed.
     """
 
     target: str
@@ -48,14 +50,15 @@ class Conditions:
 class SubgraphResult:
     """The result of a graph.
 
-    `why` says what prevents a measurement. For a timed graph whose error is above the tolerance, it
-    is the verdict of `tcc verify`. `tcc` and `ort` are seconds, the medians of all runs. `ratio` is
-    the median over all rounds of ONNX Runtime's time over tcc's in the same round. `best` is the
-    same ratio for the best rounds. Both are None if nothing was timed.
+    `outcome` is a key of OUTCOMES. `why` says what prevented a measurement, and `command` is the
+    command that failed. For a timed graph whose error is above the tolerance, `why` is the verdict
+    of `tcc verify`. `tcc` and `ort` are seconds, the medians of all runs. `ratio` is the median
+    over rounds of ONNX Runtime's time over tcc's. `best` is the same ratio for the best rounds.
+    Both are None if nothing was timed.
 
-    `error` is the largest difference over the largest expected value. `disturbed` counts turns that
-    found no calm moment. `kernels` are tcc's kernels, the slowest first, if the ratio is below the
-    floor. `artifact` is a hash of the file that was timed.
+    `error` is the largest difference over the largest expected value. `disturbed` counts the turns
+    during which other work disturbed the machine. `kernels` are tcc's kernels, the slowest first,
+    if the ratio is below FLOOR. `artifact` is a hash of the file that was timed.
     """
 
     outcome: str
@@ -77,7 +80,7 @@ class SubgraphResult:
 
 
 class ResultStore:
-    """Stores results in a folder, under the given conditions."""
+    """Stores results that are measured under `conditions` in a folder, with a file per graph."""
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
         self._folder = folder
@@ -85,17 +88,17 @@ class ResultStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, case: SubgraphCase) -> SubgraphResult | None:
-        """Returns the result of this graph under these conditions, or None.
+        """Returns the stored result of this graph if its conditions are equal, or else None.
 
-        A lack of memory is no result, because memory may be free the next time.
+        Returns None for the outcome "memory" too, because more memory may be free the next time.
         """
         result = self._load(case, self._conditions)
         return None if result is None or result.outcome == "memory" else result
 
     def earlier(self, case: SubgraphCase) -> SubgraphResult | None:
-        """Returns a result with times of this graph on this CPU, from any sources, or None.
+        """Returns the stored result of this graph with times, from any sources of tcc, or None.
 
-        The times count if the new sources give the same artifact.
+        All other conditions must be equal. The times count if tcc still compiles an equal artifact.
         """
         result = self._load(case, {k: v for k, v in self._conditions.items() if k != "sources"})
         return result if result is not None and result.ratio is not None else None
@@ -113,7 +116,7 @@ class ResultStore:
         )
 
     def put(self, case: SubgraphCase, result: SubgraphResult) -> None:
-        """Writes the result; if this is interrupted, the previous result stays."""
+        """Writes the result; if the process is stopped meanwhile, the previous result stays."""
         record = {
             "graph": case.name,
             "digest": case.graph.digest,
@@ -127,10 +130,10 @@ class ResultStore:
 
 
 def table(results: Mapping[str, SubgraphResult], cases: int, conditions: Conditions) -> str:
-    """Returns the report as text.
+    """Returns the report as text; `cases` is the number of graphs that should have a result.
 
-    Graphs below the floor come first, with their kernels; then failures; then all timed graphs, the
-    smallest ratio first.
+    Graphs whose ratio is below FLOOR come first, with their kernels; then failures; then all timed
+    graphs, the smallest ratio first.
     """
     ratios = sorted((r.ratio, name) for name, r in results.items() if r.ratio is not None)
     below = [name for ratio, name in ratios if ratio < FLOOR]

@@ -21,19 +21,19 @@ from onnx import TensorProto, helper, numpy_helper
 Array = NDArray[Any]
 OPSET = 20
 _IR = 10
-# A protocol buffer must be smaller than 2 GiB.
+# The most bytes of weights: an ONNX file is a protocol buffer, which must be smaller than 2 GiB.
 MOST_WEIGHTS = 2**31 - 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDraw:
-    """How values are drawn.
+    """How the values of an array are drawn; `kind` is one of these.
 
-    - normal: `a` is their standard deviation
-    - uniform: from `a` to `b`
-    - below: integers from 0 to below `a`
-    - rising: integers below `a` in ascending order
-    - skewed: integers below `a`; 84 % are in the lower half and 32 % in the lowest hundredth
+    - normal: floats with the mean 0 and the standard deviation `a`
+    - uniform: floats from `a` to `b`
+    - below: integers in [0, `a`)
+    - rising: integers in [0, `a`), sorted
+    - skewed: integers in [0, `a`); 84 % are in the lower half and 32 % in the lowest hundredth
     - steps: integers from -8 to 8, times `a`; their sums and products are exact in f32
     """
 
@@ -61,10 +61,10 @@ class DrawnTensor:
 
 @dataclass(frozen=True, slots=True)
 class DrawnGraph:
-    """Nodes in an order in which they can run.
+    """A graph of ONNX nodes, in an order in which they can run.
 
-    `constants` are literals of the graph (axes, positions, scalars); `weights` are the learnt
-    values of a network.
+    `inputs` and `weights` (learnt values) are drawn from seeds. `constants` has the arrays of fixed
+    values by name: axes, positions, scalars.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -91,9 +91,10 @@ class DrawnGraph:
 
 
 def _same_anywhere(constant: Array) -> bytes:
-    """Returns bytes of the constant that are equal on every CPU.
+    """Returns the bytes of a constant that a digest covers; they are equal on every CPU.
 
-    Tables of sines are rounded to five decimals, because their last bits depend on the CPU.
+    Large float constants (tables of sines) are rounded to five decimals first, because their last
+    bits depend on the CPU that computes them.
     """
     if constant.dtype.kind == "f" and constant.size > 1000:
         return bytes((constant.astype(np.float64).round(5) + 0.0).tobytes())
@@ -116,8 +117,11 @@ class GraphWriter:
         return name
 
     def weight(self, name: str, *shape: int, draw: ValueDraw | None = None) -> str:
-        """Adds a weight; by default its draw preserves the standard deviation of a matmul's
-        operand."""
+        """Adds a weight and returns its name.
+
+        Without `draw`, its values are scaled so that a matmul with it preserves the standard
+        deviation of the other operand.
+        """
         default = ValueDraw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
         self.weights.append(DrawnTensor(name, shape, "float32", draw or default))
         return name
@@ -128,7 +132,7 @@ class GraphWriter:
         return name
 
     def ints(self, *values: int) -> str:
-        """Adds a one-dimensional i64 constant, for axes or a shape."""
+        """Adds a one-dimensional i64 constant, such as axes or a shape; returns its name."""
         return self.constant(values, "int64")
 
     def op(self, kind: str, *operands: str, **attributes: Any) -> str:
@@ -143,7 +147,7 @@ class GraphWriter:
         return results
 
     def graph(self, *results: str) -> DrawnGraph:
-        """Returns the graph with these results."""
+        """Returns the graph of all nodes so far, with the outputs `results`."""
         return DrawnGraph(
             tuple(self.nodes),
             tuple(self.inputs),
@@ -154,7 +158,10 @@ class GraphWriter:
 
 
 def drawn(name: str, tensors: Sequence[DrawnTensor]) -> dict[str, Array]:
-    """Returns the arrays of a case's tensors; the names of the case and the tensor are the seed."""
+    """Draws the tensors of the case `name`; returns the arrays by name.
+
+    The seed of an array consists of the names of the case and of the tensor.
+    """
     return {item.name: _drawn(name, item) for item in tensors}
 
 
@@ -183,7 +190,7 @@ def _drawn(case: str, item: DrawnTensor) -> Array:
 
 
 def skeleton(graph: DrawnGraph) -> onnx.ModelProto:
-    """Returns the model with all its types, in which weights are inputs and so take no memory."""
+    """Returns the model with inferred types; weights are inputs in it, which need no arrays."""
     inputs = [
         helper.make_tensor_value_info(
             t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape

@@ -19,8 +19,8 @@ from zoo.registries import import_timm, import_transformers
 
 from models.inputs import random_image
 
-CAP = 1.2e9  # bytes of weights
-TOKENS, SECONDS, IMAGE = 128, 10, 224  # default values, if the library has none
+CAP = 1.2e9  # the most bytes of weights; larger architectures are reduced
+TOKENS, SECONDS, IMAGE = 128, 10, 224  # the sizes of inputs for which a library has no default
 _DEPTHS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
     "num_encoder_layers", "num_decoder_layers",
@@ -30,15 +30,16 @@ Inputs = dict[str, Tensor]
 
 
 class TooLarge(Exception):
-    """Raised if no halving brings the weights below the cap."""
+    """Raised if the weights exceed CAP even after all halvings of layers and vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltModel:
     """A model with its inputs.
 
-    `inputs` draws the arguments of `model` from a seed. `constants` are further arguments.
-    `reductions` is a text that names the halved fields.
+    `inputs(seed)` draws the tensor arguments of `model`, and `constants` has its remaining
+    arguments, both by name. `reductions` is a text about fields that were halved, such as
+    "layers / 4", or "".
     """
 
     model: nn.Module
@@ -50,7 +51,7 @@ class BuiltModel:
 def build(entry: Entry, seed: int = 0) -> BuiltModel:
     """Returns the architecture with the weights that its constructor draws from `seed`.
 
-    Raises TooLarge, and any error of its library.
+    Raises TooLarge, and any error of the architecture's library.
     """
     torch.manual_seed(seed)
     return _timm(entry) if entry.registry == "timm" else _transformers(entry)
@@ -95,8 +96,11 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def fitted(kind: Any, fields: Mapping[str, Any]) -> tuple[Any, str]:
-    """Returns (configuration whose weights are below the cap, text that names its halved
-    fields)."""
+    """Returns (configuration whose model has at most CAP bytes of weights, text about halvings).
+
+    `kind` is the model's class and `fields` the fields of its configuration. Numbers of layers are
+    halved until the weights fit, then the vocabulary. Raises TooLarge if they never fit.
+    """
     config = kind.config_class(**fields)
     cuts: list[str] = []
     while (size := _size(kind, config)) > CAP:
@@ -119,9 +123,10 @@ def _size(kind: Any, config: Any) -> int:
 
 
 def halves(config: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yields (field, value) for the fields of the configuration that are among `names`, halved.
+    """Yields (field, half of its value) for the fields of the configuration among `names`.
 
-    The least value is 1, or 4,096 for a vocabulary. Fields that cannot be halved are left out.
+    A field is left out if the half is below 1, or below 4,096 for a vocabulary. For an inner
+    configuration with such fields, the value is a dict of its changes.
     """
     values = config.to_dict()
     for name in names:
@@ -146,9 +151,9 @@ def _merged(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def _random_inputs(entry: Entry, model: nn.Module, config: Any, seed: int) -> Inputs:
-    """Returns inputs that fit the name of the main input.
+    """Returns random inputs: features of a sound, tokens, or an image.
 
-    They are tokens, an image, or sound that the feature extractor has processed.
+    The registry and the name of the model's main input decide which.
     """
     rng = np.random.default_rng(seed)
     parameters = inspect.signature(model.forward).parameters
@@ -172,7 +177,10 @@ def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """Returns the image size (height, width) of the model or its image processor, or else 224."""
+    """Returns (height, width) of the model's images.
+
+    The size is that of the configuration, or else of the image processor, or else IMAGE.
+    """
     from transformers.models.auto import image_processing_auto as auto
 
     size = getattr(config, "image_size", None)
@@ -186,7 +194,10 @@ def image_size(config: Any) -> tuple[int, int]:
 
 
 def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
-    """Returns ten seconds of tones and noise, or as much as the extractor's own length."""
+    """Returns the features of a random sound, from the model's feature extractor.
+
+    The sound has the length of the extractor's chunks, or SECONDS if it has no such length.
+    """
     import transformers
     from transformers.models.auto import feature_extraction_auto as auto
 
@@ -203,9 +214,9 @@ def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
 
 
 def wave(rng: np.random.Generator, length: int, rate: int) -> np.ndarray[Any, Any]:
-    """Returns `length` samples: eight tones that swell and fade, and noise.
+    """Returns `length` samples at `rate` per second: eight tones that swell and fade, and noise.
 
-    Almost all values lie in [-1, 1].
+    Almost all values are in [-1, 1].
     """
     times = np.arange(length) / rate
     sound = 0.05 * rng.standard_normal(length)

@@ -24,13 +24,14 @@ from zoo.outcomes import Outcome, Outcomes, in_process, named
 RESULTS = ROOT / "scripts" / "results"
 LIST = RESULTS / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
-LIMITS = {"export": 1800.0, "time": 3600.0}  # time limit for one architecture, in seconds
+LIMITS = {"export": 1800.0, "time": 3600.0}  # time limits of a step of an architecture, in seconds
 
 
 def main(page: str) -> int:
     """Runs the step that the command line names, with `page` as help; returns the exit code."""
     options = _parse(page)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes are ended too
+    # SIGTERM raises an exception, so that child processes are ended too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.step == "draw":
         return drawing()
     try:
@@ -86,7 +87,7 @@ def _parse(page: str) -> argparse.Namespace:
         "--check", action="store_true", help="exit code 1 unless all goals are met"
     )
     _add_precision(command)
-    command = steps.add_parser("one")  # a process for one architecture
+    command = steps.add_parser("one")  # internal: runs a step of one architecture, in a process
     command.add_argument("what", choices=sorted(LIMITS))
     command.add_argument("family")
     command.add_argument("plan", nargs="?", default="{}")
@@ -125,8 +126,10 @@ def _listed(argument: str) -> tuple[str, ...]:
 
 
 def drawing() -> int:
-    """Writes the list of architectures if there is none; otherwise compares the list with the
-    draw."""
+    """Draws the list of architectures and writes it to LIST if there is no such file.
+
+    Otherwise compares LIST with the draw; returns 1 if they differ.
+    """
     from zoo.registries import registries, versions
 
     listing = text(draw(registries(), versions()))
@@ -142,10 +145,11 @@ def drawing() -> int:
 
 
 def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Exports each member of the shard to ONNX; the next candidate replaces a member that fails.
+    """Exports each member of the shard to ONNX that has no outcome yet.
 
-    If a library is missing, raises the import's error, so that it does not count as an
-    architecture's failure.
+    A member is a candidate that is to be measured. If the export of a member fails, the next
+    candidate of its registry replaces it. If a library is missing, raises the import's error, which
+    must not count as the failure of an architecture.
     """
     _check_libraries()
     if options.again:
@@ -171,8 +175,10 @@ def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Name
 
 
 def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Times each member of the shard that has no times; exports it first if its files are
-    missing."""
+    """Times each member of the shard that has no times; returns 1 if any of them fails, else 0.
+
+    A member is exported first if its files are missing.
+    """
     names = ("threads", "rounds", "seconds", "patience", "cap")
     plan = json.dumps({name: getattr(options, name) for name in names})
     entries = entries_of(candidates, candidates.members(outcomes.failed_exports()), options)
@@ -200,7 +206,7 @@ def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespa
 def entries_of(
     candidates: Candidates, members: Sequence[Entry], options: argparse.Namespace
 ) -> list[Entry]:
-    """Returns the members of the shard; with --only, those of the named families."""
+    """Returns the `members` in the shard of --shard; with --only, those of the named families."""
     entries = shard(members, candidates, *options.shard)
     return [entry for entry in entries if not options.only or entry.family in options.only]
 
@@ -208,7 +214,10 @@ def entries_of(
 def _step(
     outcomes: Outcomes, step: str, entry: Entry, arguments: tuple[str, ...], place: str
 ) -> Outcome:
-    """Runs a step of an architecture in a process of its own, and prints a line about it."""
+    """Runs a step of an architecture in a process of its own; returns its outcome.
+
+    Prints a line, which begins with `place` ("3 of 60").
+    """
     started = time.perf_counter()
     print(f"{place}: {entry.family} ({entry.model}): {step} ...", end=" ", flush=True)
     script = Path(__file__).resolve().parent.parent / "breadth"
@@ -222,13 +231,16 @@ def _step(
 
 
 def one(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Runs the step `options.what` of one architecture, and stores its outcome in `outcomes`."""
+    """Runs the step `options.what` of the architecture of `options.family`, in this process.
+
+    Its outcome goes to `outcomes`. Raises the error of a step that fails.
+    """
     entry = next(entry for entry in candidates.entries() if entry.family == options.family)
     work = {"export": _export, "time": _time}[options.what]
     try:
         plan = {**json.loads(options.plan), "precision": options.precision}
         outcome = {"outcome": "done", **work(entry, plan)}
-    except Exception as error:  # the table gives any error of a library as the reason
+    except Exception as error:  # a library may raise any error; the table shows it as the reason
         outcome = {"outcome": "failed", "why": reason(error)}
         outcomes.put(options.what, entry.family, outcome)
         raise
@@ -245,7 +257,8 @@ def _check_libraries() -> None:
 def reason(error: BaseException) -> str:
     """Returns the error and its cause as one line, without paths of this machine."""
     while error.__cause__ is not None and isinstance(error, ImportError):
-        error = error.__cause__  # the error of a library's lazy import itself says nothing
+        # A lazy import raises an ImportError that says nothing; its cause has the reason.
+        error = error.__cause__
     errors = [error] if error.__cause__ is None else [error, error.__cause__]
     lines = [
         f"{type(link).__name__}: " + " | ".join(filter(None, map(str.strip, str(link).split("\n"))))
@@ -284,8 +297,7 @@ def _files(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _other_versions(candidates: Candidates) -> str | None:
-    """Returns an error text if an installed library has not the version with which the list was
-    drawn.
+    """Returns an error text if a library's version differs from that with which LIST was drawn.
 
     Returns None if all versions are equal.
     """

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 SEED = 20
-# How many architectures each registry contributes. There are more than 60 in total, because a
-# registry may not have enough.
+# The number of architectures to measure from each registry. The sum is more than the goal of 60,
+# because a registry may have too few architectures.
 PLACES: Mapping[str, int] = MappingProxyType(
     {"text": 20, "vision": 10, "audio": 9, "detection": 7, "segmentation": 6, "timm": 16}
 )
-# Maps names of families in timm to their names in transformers.
+# Maps the names of timm's families to those that transformers uses for the same architectures.
 _SAME = MappingProxyType(
     {
         "vision_transformer": "vit",
@@ -32,7 +32,7 @@ _SAME = MappingProxyType(
     }
 )
 
-# registry -> family -> models of the family
+# Maps a registry to its families, and a family to its models.
 Registries = Mapping[str, Mapping[str, Sequence[str]]]
 
 
@@ -40,8 +40,8 @@ Registries = Mapping[str, Mapping[str, Sequence[str]]]
 class Entry:
     """An architecture: a model class of transformers, or a model of timm.
 
-    `fields` are the fields of the configuration that are not the default. `part` names an attribute
-    of the model that is measured instead of the complete model.
+    `fields` has the fields of the configuration that differ from the default. `part` is the name of
+    the model's attribute that is measured ("encoder"), or "" for the complete model.
     """
 
     registry: str
@@ -61,7 +61,7 @@ FIXED = (
             "depth_coefficient": 1.0,
             "image_size": 224,
             "hidden_dim": 1280,
-        },  # B0; the library's default is B7
+        },  # EfficientNet B0; the library's default configuration is B7
     ),
     Entry(
         "audio",
@@ -72,7 +72,7 @@ FIXED = (
             "encoder_layers": 4,
             "encoder_attention_heads": 6,
             "encoder_ffn_dim": 1536,
-        },  # the tiny variant
+        },  # the sizes of Whisper tiny
         "encoder",
     ),
 )
@@ -80,8 +80,11 @@ FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The result of a draw: the candidates of each registry, in order; fixed candidates come
-    first."""
+    """The result of a draw.
+
+    `order` has the candidates of each registry in random order, after its fixed candidates.
+    `places` is the number of candidates to measure from each registry.
+    """
 
     seed: int
     versions: Mapping[str, str]
@@ -93,9 +96,9 @@ class Candidates:
             yield from entries
 
     def members(self, failed: Collection[str]) -> list[Entry]:
-        """Returns the candidates that are measured.
+        """Returns the candidates to measure: the first ones of each registry.
 
-        These are the first ones of each registry whose family has not failed.
+        Candidates whose families are in `failed` are skipped, so that later ones replace them.
         """
         members = []
         for registry, entries in self.order.items():
@@ -105,7 +108,7 @@ class Candidates:
 
 
 def family_of(name: str) -> str:
-    """Returns the name of a family in a form that is the same for all libraries."""
+    """Returns the common name of a family, to which the names of all libraries are mapped."""
     plain = name.replace("-", "_").lower()
     return _SAME.get(plain, plain)
 
@@ -118,10 +121,11 @@ def draw(
     places: Mapping[str, int] = PLACES,
     fixed: Sequence[Entry] = FIXED,
 ) -> Candidates:
-    """Draws each family once.
+    """Draws an entry for each family.
 
-    The seed decides in which registry, and with which of its models there. Families of `fixed` are
-    not drawn again.
+    A family may be in several registries and have several models there. The seed decides from which
+    registry it is drawn, with which model, and the order in the registry. Families of `fixed` are
+    not drawn.
     """
     families = {entry.family for entry in fixed}
     order = {registry: [e for e in fixed if e.registry == registry] for registry in places}
@@ -140,7 +144,7 @@ def _key(seed: int, *names: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def text(candidates: Candidates) -> str:
-    """Returns the text of the file of a draw: JSON, with a candidate on each line."""
+    """Returns the text of the file that stores a draw: JSON, with a candidate on each line."""
     order = {
         r: [f"{e.family} {e.model}" for e in entries] for r, entries in candidates.order.items()
     }
@@ -173,10 +177,10 @@ def _entry(
 
 
 def shard(entries: Sequence[Entry], candidates: Candidates, part: int, parts: int) -> list[Entry]:
-    """Returns the entries of part `part` (counted from 1) of `parts`.
+    """Returns the entries in part number `part` (from 1) of `parts` parts.
 
-    The position in the file decides the part, so that a substitute moves no other entry to another
-    part.
+    The position of an entry among all candidates decides its part. So it stays in its part when a
+    candidate is replaced.
     """
     places = {entry.family: place for place, entry in enumerate(candidates.entries())}
     return [entry for entry in entries if places[entry.family] % parts == part - 1]

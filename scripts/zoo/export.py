@@ -23,13 +23,18 @@ OPSET = 18
 
 
 class Dead(Exception):
-    """Raised if the signals of a model stay dead (see `signals.py`) after its weights were
-    scaled."""
+    """Raised if signals of a model vanish or explode even after its weights were scaled.
+
+    `signals.findings` says when a signal counts as dead.
+    """
 
 
 class PositionalModel(nn.Module):
-    """A model with positional arguments, as the exporter needs it; returns only logits and
-    predictions."""
+    """A model that takes its inputs by position, as torch's exporter needs it.
+
+    `names` are its inputs and `constants` its remaining arguments. It returns the tensors of
+    `results`.
+    """
 
     def __init__(self, model: nn.Module, names: Sequence[str], constants: Mapping[str, Any]):
         super().__init__()
@@ -42,7 +47,11 @@ class PositionalModel(nn.Module):
 
 
 def results(output: Any) -> dict[str, Tensor]:
-    """Returns logits and predictions by name, or the first float tensor if a model has none."""
+    """Returns the tensors to compare from a model's output, by name.
+
+    They are the logits and predictions, or the first float tensor if there are none. If the output
+    has no names, they are all its float tensors.
+    """
     if isinstance(output, Tensor):
         return {"output": output}
     if not isinstance(output, Mapping):
@@ -57,7 +66,7 @@ def _is_float(value: Any) -> bool:
 
 
 def export(entry: Entry, folder: Path) -> dict[str, Any]:
-    """Writes the two files, and returns the facts for the table.
+    """Writes FAMILY.onnx and FAMILY.npz (its inputs) to `folder`; returns figures for the table.
 
     Raises Dead, and any error of a library that cannot build, run or export the model.
     """
@@ -76,8 +85,10 @@ def export(entry: Entry, folder: Path) -> dict[str, Any]:
 
 
 def enlivened(module: nn.Module, first: signals.Inputs, second: signals.Inputs) -> int:
-    """Returns how many layers had to be scaled for signals to live; raises Dead if scaling
-    fails."""
+    """Scales the layers of `module` if its signals are dead; returns the number of scaled layers.
+
+    `first` and `second` are two draws of inputs. Raises Dead if the signals stay dead.
+    """
 
     @torch.no_grad()
     def call(inputs: signals.Inputs) -> Sequence[Tensor]:
@@ -106,7 +117,7 @@ def _facts(
 
 
 def _write(model: onnx.ModelProto, inputs: signals.Inputs, stem: Path) -> None:
-    """Writes to temporary names first, so that a file under its final name is complete."""
+    """Writes STEM.onnx and STEM.npz under temporary names, then renames the complete files."""
     partial_arrays, partial_model = stem.with_suffix(".part.npz"), stem.with_suffix(".part.onnx")
     write_arrays(partial_arrays, {name: value.numpy() for name, value in inputs.items()})
     onnx.save(model, partial_model)

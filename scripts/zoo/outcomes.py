@@ -15,16 +15,17 @@ from whole import write_whole
 
 from tests.processes import tethered
 
-Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" for a failure, and facts
+Outcome = dict[str, Any]  # has "outcome" ("done" or "failed"), "why" of a failure, and figures
 STEPS = ("export", "time")
 
 
 class Outcomes:
-    """The outcomes in `folder`, and those in `published`, the JSON of a table.
+    """The outcomes of exports and of timings, from `folder` and from `published`.
 
-    `published` contributes exports that failed, and models that were timed on `target` (a CPU with
-    its instructions). So a machine that times a part knows which architectures were replaced, and
-    which were timed on an equal CPU. All times belong to one `precision`.
+    `published` is the JSON of a table that may come from another machine. Its failed exports count,
+    and its timings count if they were made on `target` (a CPU with its instruction sets). So a
+    machine that times a part of the models knows which architectures were replaced. All timings
+    belong to one `precision`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Outcomes:
         }
 
     def name(self, step: str) -> str:
-        """Returns the step as file names spell it."""
+        """Returns the step as it is spelled in file names: with the precision of a timing."""
         return step if step == "export" else named(step, self.precision)
 
     def _path(self, step: str, family: str) -> Path:
@@ -88,17 +89,17 @@ class Outcomes:
 
 
 def named(prefix: str, precision: str) -> str:
-    """Returns the start of file names for a precision; f32 is not part of a name."""
+    """Returns `prefix`-`precision`, or `prefix` alone for f32."""
     return prefix if precision == "f32" else f"{prefix}-{precision}"
 
 
 def in_process(
     outcomes: Outcomes, step: str, family: str, command: tuple[str | Path, ...], seconds: float
 ) -> Outcome:
-    """Runs `command`, which stores the outcome itself, and returns the outcome.
+    """Runs `command`, which stores the outcome of a step; returns the outcome.
 
-    Its output goes to a log in the same folder. A process that ends without an outcome, or takes
-    more than `seconds`, counts as a failure.
+    The command's output goes to a log in the folder of `outcomes`. If the process ends without an
+    outcome, or takes more than `seconds`, the outcome is "failed".
     """
     outcomes.forget(step, family)
     outcomes.folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from zoo.draw import Registries, family_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded, so nothing is downloaded
 
-# The mappings of transformers' auto classes that form each registry.
+# Maps a registry to the mappings of transformers' auto classes that list its models.
 MAPPINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "text": ("MASKED_LM", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM"),
@@ -39,9 +39,10 @@ def registries() -> Registries:
 
 
 def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
-    """Returns models by the architecture's folder.
+    """Returns the model classes of the mappings `kinds`, by family.
 
-    Several model types may share a folder (data2vec-text, data2vec-audio).
+    A family is a folder of transformers, which several model types may share (data2vec-text,
+    data2vec-audio).
     """
     import_transformers()
     from transformers.models.auto import modeling_auto
@@ -59,7 +60,10 @@ def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _timm() -> dict[str, list[str]]:
-    """Returns models by module, without the tiny models of timm's own tests."""
+    """Returns timm's models by family, without the tiny models of timm's own tests.
+
+    A family is a module of timm.
+    """
     timm = import_timm()
     families: dict[str, set[str]] = {}
     for module in timm.list_modules():
@@ -72,9 +76,9 @@ _DECLARED: list[Any] = []
 
 
 def import_transformers() -> Any:
-    """Returns transformers, whose models import timm and torchvision.
+    """Imports timm, then transformers, whose models need timm; returns transformers.
 
-    Raises the error of an import.
+    Raises the error of an import that fails.
     """
     import_timm()
     import transformers
@@ -84,10 +88,10 @@ def import_transformers() -> Any:
 
 
 def import_timm() -> Any:
-    """Returns timm, even if torchvision's operators cannot be loaded (as with a CPU build of
-    torch).
+    """Imports and returns timm, even if torchvision cannot load its operators.
 
-    torchvision then still needs the names of two operators, which no model here calls.
+    With a CPU build of torch, it may lack two operators and then fail to import. They are declared
+    here without code, because no model of the list calls them.
     """
     try:
         import timm
@@ -97,6 +101,6 @@ def import_timm() -> Any:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _DECLARED.append(library)  # the declarations live as long as the library object
+        _DECLARED.append(library)  # torch drops the declarations when this object is collected
         import timm
     return timm

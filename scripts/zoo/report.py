@@ -14,9 +14,10 @@ from tcc.cli.peers.rounds import best_ratio
 from zoo.draw import FIXED, Candidates, Entry
 from zoo.outcomes import Outcome, Outcomes
 
-# The least number of architectures, the least geometric mean of their ratios, the least ratio.
+# For each precision: the least number of architectures, the least geometric mean of their ratios,
+# and the least ratio of each.
 GOALS = {"f32": (60, 1.3, 0.95), "bf16": (2, 1.15, 1.0)}
-LOSES = 1.0  # the table lists the kernels of models with a smaller ratio
+LOSES = 1.0  # for models with a smaller ratio, the table lists kernels
 
 LEGEND = (
     "sizes: the default configuration's, batch 1, 128 tokens, images as the configuration or its",
@@ -37,8 +38,10 @@ def _head(precision: str) -> list[str]:
 
 
 def collect(candidates: Candidates, outcomes: Outcomes) -> dict[str, Any]:
-    """Returns as JSON all facts that the table shows: the members' outcomes, and the failed
-    exports."""
+    """Returns as JSON everything that the table shows.
+
+    The JSON has the members, the outcomes of their exports and timings, and all failed exports.
+    """
     members = candidates.members(outcomes.failed_exports())
     families = {entry.family for entry in members}
     exports, times = outcomes.all("export"), outcomes.all("time")
@@ -58,9 +61,9 @@ def collect(candidates: Candidates, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def ratio_of(outcome: Outcome | None) -> float | None:
-    """Returns the time of the faster peer over that of tcc, the median over rounds.
+    """Returns the median over rounds of the fastest peer's time divided by tcc's.
 
-    Returns None if no peer ran.
+    Returns None if the timing failed or no peer ran.
     """
     if outcome is None or outcome["outcome"] != "done":
         return None
@@ -68,7 +71,7 @@ def ratio_of(outcome: Outcome | None) -> float | None:
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the ratios by family, the lowest first."""
+    """Maps each timed family to its ratio (see `ratio_of`), the lowest ratio first."""
     maybe_ratios = {family: ratio_of(outcome) for family, outcome in results["times"].items()}
     by_family = {family: value for family, value in maybe_ratios.items() if value is not None}
     return dict(sorted(by_family.items(), key=lambda pair: (pair[1], pair[0])))
@@ -119,7 +122,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def chart(results: Mapping[str, Any]) -> str:
-    """Returns the ratios as SVG, the highest first."""
+    """Returns a chart of the families' ratios as SVG, the highest ratio first."""
     bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
     names = [PEERS[kind].title.split(",")[0] for kind in BASELINES[results["precision"]]]
     peer = f"The faster of {' and '.join(names)}" if len(names) > 1 else names[0]
@@ -134,7 +137,10 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
 
 
 def _conditions(results: Mapping[str, Any]) -> str:
-    """Returns how the rows were measured; if rows differ, with all their values."""
+    """Returns a text with the CPU, threads, precision, rounds and dates of the timings.
+
+    It lists all values of a property in which timings differ.
+    """
     rows = [row for row in results["times"].values() if row["outcome"] == "done"]
     facts = (
         [row["target"] for row in rows],

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 BOUNDS = (1e-3, 1e3)  # least and greatest standard deviation of a layer's output
-TARGET = (0.1, 10.0)  # standard deviations that `rescale` leaves unchanged
-# Another input must change an output by at least this much: root mean square, relative to the
-# output's range. It is ten times the effect of rounding.
+TARGET = (0.1, 10.0)  # `rescale` leaves layers with standard deviations between these unchanged
+# Different inputs must change an output by at least this much: the root mean square of the changes,
+# divided by the output's range. Rounding changes outputs by a tenth of it.
 LEAST_MOVE = 1e-4
-# A batch norm does not take new statistics for a channel with a smaller variance.
+# A channel of a batch norm keeps its statistics if the variance of its inputs is smaller than this.
 LEAST_VARIANCE = 1e-8
 NOISE = 0.1  # standard deviation of the noise that is added to constant parameters
 
@@ -32,11 +32,11 @@ _LINEAR = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)
 
 @torch.no_grad()
 def seed_weights(model: nn.Module, seed: int) -> None:
-    """Draws values for parameters that a constructor leaves constant.
+    """Adds noise to each parameter whose elements are all equal.
 
-    These are biases, gains of norms, and layer scales. Zeros and ones would let a compiler skip
-    work. Values that are not finite are drawn again. All other values, which the constructor drew,
-    stay.
+    Constructors leave biases, gains of norms and layer scales constant, and zeros and ones would
+    let a compiler skip work. Parameters with values that are not finite are replaced by noise. All
+    other parameters keep the values that the constructor drew.
     """
     generator = torch.Generator().manual_seed(seed)
     for _, weight in sorted(model.named_parameters()):
@@ -50,7 +50,11 @@ def seed_weights(model: nn.Module, seed: int) -> None:
 
 
 def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> list[str]:
-    """Returns a line for each signal that is dead or has exploded."""
+    """Returns a line for each signal that is dead or has exploded.
+
+    This is a layer whose output has a standard deviation outside BOUNDS, or an output of the model
+    that does not depend on the input or is not finite (see `still`).
+    """
     with _watched(model) as deviations:
         before = call(first)
     lines = [
@@ -63,7 +67,10 @@ def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> lis
 
 
 def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
-    """Yields a line for each output that does not change with the input, or that is not finite."""
+    """Yields a line for each output that is not finite or does not depend on the input.
+
+    `before` and `after` are the outputs for two different inputs, which must differ by LEAST_MOVE.
+    """
     for number, (first, second) in enumerate(zip(before, after, strict=True)):
         first, second = first.double(), second.double()
         if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
@@ -77,13 +84,14 @@ def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
 
 @torch.no_grad()
 def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
-    """Revives signals, layer by layer in the order of one run; returns how many layers changed.
+    """Scales layers so that signals neither vanish nor explode; returns how many layers changed.
 
-    If the outputs of a linear layer leave `TARGET`, its weights and biases are multiplied by a
-    power of two that gives a standard deviation of about 1. Each tensor changes at most once. Batch
-    norms take the statistics of `inputs`: with the statistics of an untrained model, biases drown
-    the part that depends on the input. Powers of two, and statistics rounded to bfloat16, keep the
-    bytes equal on machines that round sums differently.
+    The layers change during one run on `inputs`, each before the next one runs. If the standard
+    deviation of a linear layer's output is outside TARGET, its weights and biases are multiplied by
+    a power of two that makes it about 1. Each tensor changes at most once. Batch norms take the
+    statistics of `inputs`, because with those of an untrained model, biases are much larger than
+    the part that depends on the input. Factors are powers of two, and statistics are rounded to
+    bfloat16, so that machines that round sums differently give equal bytes.
     """
     scaled_ids: set[int] = set()
     changed = 0
@@ -124,7 +132,7 @@ def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the layers that are linear in their weights, by name."""
+    """Returns by name the layers that are linear in their weights: Linear, Embedding, Conv..."""
     modules = (pair for pair in model.named_modules())
     return {
         name: module
@@ -135,7 +143,11 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def _watched(model: nn.Module) -> Iterator[dict[str, list[float]]]:
-    """Yields a map that collects the standard deviations of each layer's outputs, in order."""
+    """Yields a map to which runs in this context add the standard deviations of layers' outputs.
+
+    It maps the name of a layer to a list, in the order of the outputs. Layers without parameters
+    are left out.
+    """
     layers = {
         name: module
         for name, module in model.named_modules()

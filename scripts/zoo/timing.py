@@ -27,21 +27,22 @@ from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.target import targets_text
 
-REFERENCE = "ort"  # this peer runs in f32
-# error allowed, as a share of an output's largest value
+REFERENCE = "ort"  # the peer with which results are compared: it computes in f32
+# The largest error of a right result, as a share of the output's largest value, by precision.
 BOUNDS = {"f32": 1e-3, "bf16": TOLERANCES["bf16"]}
-# Multiple of the peers' own differences that tcc may reach: deep random networks spread rounding.
+# A larger error is right too, up to this multiple of the peers' own largest difference, because
+# deep random networks amplify rounding errors.
 SPREAD = 4.0
-KERNELS, RUNS = 8, 5  # how many kernels the table has; how many runs measure them
+KERNELS, RUNS = 8, 5  # the numbers of kernels in the table and of runs in which they are timed
 
 
 @dataclass(frozen=True, slots=True)
 class TimingSettings:
     """How an architecture is timed.
 
-    `seconds` is one peer's share of a round, `cap` the longest time for an answer, and `patience`
-    the longest wait for a calm machine, each in seconds. `precision` is the type in which tcc and
-    its peers may store values.
+    `seconds` is a peer's share of a round, `cap` the longest time for an answer of a peer, and
+    `patience` the longest wait for a calm machine, each in seconds. `precision` is the type in
+    which tcc and its peers may store values.
     """
 
     threads: int
@@ -57,9 +58,10 @@ class TimingSettings:
 
 
 def measure(stem: Path, plan: TimingSettings) -> dict[str, Any]:
-    """Returns the facts for the table of the model STEM.onnx on the inputs STEM.npz.
+    """Compiles STEM.onnx, compares and times it on the inputs STEM.npz.
 
-    Raises TccError if tcc fails, and ValueError if its results differ from those of the peers.
+    Returns the figures for the table. Raises TccError if tcc fails, and ValueError if its results
+    are wrong (see `agreement`).
     """
     source, artifact = stem.with_suffix(".onnx"), stem.with_suffix(".so")
     arrays = read_arrays(stem.with_suffix(".npz"))
@@ -123,7 +125,10 @@ def _start(
 def _timed(
     running: Sequence[Peer], plan: TimingSettings, folder: Path, stack: ExitStack
 ) -> dict[str, Any]:
-    """Returns the times of the peers, which take turns, and the machine's peaks between rounds."""
+    """Returns {"peers": times of each peer, "peaks": the machine's peak rates}.
+
+    The peers take turns in each round, and the peaks are measured between rounds.
+    """
     peaks = stack.enter_context(Peaks(folder, plan.threads))
     calm = Calm(plan.patience)
     calm.begin(peaks)
@@ -142,7 +147,7 @@ def _timed(
 
 
 def agreement(outputs: Mapping[str, Mapping[str, Array]], bound: float) -> float | None:
-    """Returns tcc's largest error against the first peer, relative to each output's largest value.
+    """Returns tcc's largest error against the first peer, as a share of an output's largest value.
 
     Returns None if no peer ran. Raises ValueError if the error exceeds both `bound` and `SPREAD`
     times the error of the other peers.
@@ -174,8 +179,11 @@ def _error(outputs: Mapping[str, Array], references: Mapping[str, Array]) -> flo
 
 
 def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[str, Any]:
-    """Returns the kernels that exceed the machine's limit by the longest times, and the model's
-    work."""
+    """Times the kernels of an artifact.
+
+    Returns {"kernels": the KERNELS kernels with the largest `excess`, "kernel_seconds": the time of
+    all kernels, "contraction_flops": the operations of all contractions}.
+    """
     facts = kernel_facts(read_manifest(artifact), artifact)
     steps = measure_steps(artifact, facts.steps, lambda module: arrays, RUNS, threads)
     rows = kernel_rows(facts, steps)
@@ -188,6 +196,8 @@ def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[
 
 
 def excess(row: KernelRow) -> float:
-    """Returns the seconds of a run above the machine's limit, or all seconds if no limit is
-    known."""
+    """Returns how many seconds a kernel's time exceeds the least time that the machine allows.
+
+    Returns the kernel's time if that limit is unknown.
+    """
     return (row.measured or 0.0) * (1 - (row.share or 0.0))

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tcc.artifact import load, read_manifest
+from tcc.artifact import find_weights, load, read_manifest
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -36,7 +36,7 @@ with seeded("plans"):
     WEIGHTS, X = drawn_weights(), RNG.standard_normal((8, IN)).astype(np.float32)
 
 
-def mlp() -> onnx.ModelProto:
+def mlp(rows: int | str = 8) -> onnx.ModelProto:
     """Two layers, the second of which has two matrices that read the same rows."""
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["h"]),
@@ -45,8 +45,8 @@ def mlp() -> onnx.ModelProto:
         helper.make_node("MatMul", ["r", "w2"], ["y"]),
         helper.make_node("MatMul", ["r", "w3"], ["z"]),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, IN])
-    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, OUT]) for n in "yz"]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, IN])
+    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, OUT]) for n in "yz"]
     constants = [numpy_helper.from_array(array, name) for name, array in WEIGHTS.items()]
     graph = helper.make_graph(nodes, "mlp", [x], outs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
@@ -72,8 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_close(found: Mapping[str, Array], tolerance: float = 1e-5) -> None:
-    for name, want in reference(X).items():
+def assert_close(found: Mapping[str, Array], tolerance: float = 1e-5, x: Array = X) -> None:
+    for name, want in reference(x).items():
         np.testing.assert_allclose(found[name], want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
@@ -125,6 +125,17 @@ def test_weights_are_narrowed_for_every_rank(
     assert_close(results[0], tolerance)
     for name, array in results[0].items():
         np.testing.assert_array_equal(array, results[1][name], strict=True)
+
+
+def test_open_sizes_and_buckets_have_every_plan(comm_library: Path, tmp_path: Path) -> None:
+    options = read_options({"jobs": 1, "ranks": 2, "buckets": {"rows": [4]}})
+    compile_model(mlp("rows"), options, tmp_path / "mlp.so", sharders=by_columns)
+    for rows in (4, 7):
+        x = X[:rows]
+        results = on_ranks(tmp_path, comm_library, {"mlp": [{"x": x}] * 2})["mlp"]
+        assert_close(results[0], x=x)
+        for name, array in results[0].items():
+            np.testing.assert_array_equal(array, results[1][name], strict=True)
 
 
 def tcc(library: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -191,8 +202,12 @@ with comms.open() as comm:
     x = np.load(sys.argv[2])
     y = module.run({"x": x})["y"]
     print(module.variant, module.statistics().weight_bytes, float(np.abs(y).sum()))
-    del module
-comms_again = None
+    # Code is loaded from a copy in memory: what is mapped of the file are weights.
+    with open("/proc/self/maps") as maps:
+        lines = [line.split() for line in maps if line.rstrip().endswith(sys.argv[1])]
+    mine = [words for words in lines if words[1].startswith("r")]
+    ranges = [[int(end, 16) for end in words[0].split("-")] for words in mine]
+    print(sum(end - begin for begin, end in ranges), int(mine[0][2], 16))
 """
 
 
@@ -200,9 +215,16 @@ def test_the_process_comm_chooses_the_plan(comm_library: Path, folder: Path) -> 
     np.save(folder / "x.npy", X)
     printed = run_ranks(2, SHARED, comm_library, folder / "mlp.so", folder / "x.npy")
     entry = read_manifest(folder / "mlp.so")["variants"][1]
-    assert {text.split()[0] for text in printed} == {"1"}
-    assert {int(text.split()[1]) for text in printed} == {entry["weights"]["bytes"]}
-    assert len({text.split()[2] for text in printed}) == 1
+    numbers = [text.split() for text in printed]
+    assert {n[0] for n in numbers} == {"1"}
+    assert {int(n[1]) for n in numbers} == {entry["weights"]["bytes"]}
+    assert len({n[2] for n in numbers}) == 1
+    # A rank maps its own weights and no others.
+    weights = find_weights(folder / "mlp.so", read_manifest(folder / "mlp.so"))
+    assert weights is not None
+    for offset, n in zip(entry["weights"]["offsets"], numbers, strict=True):
+        pages = -(-entry["weights"]["bytes"] // 4096) * 4096
+        assert [*map(int, n[3:])] == [pages, weights.offset + offset]
 
 
 def test_a_file_without_a_plan_for_one_rank_says_how_to_start(
@@ -245,3 +267,13 @@ def test_the_planner_divides_weights_and_keeps_results(
     one, *divided = read_manifest(planned / "mlp.so")["variants"]
     entry = next(entry for entry in divided if entry["ranks"] == ranks)
     assert entry["weights"]["bytes"] < 1.1 * one["weights"]["bytes"] / ranks + 4 * 4096
+
+
+def test_a_step_of_a_later_plan_is_reached(comm_library: Path, planned: Path) -> None:
+    words = ("compile", "mlp.onnx", "--ranks", "1,2", "--stop-after")
+    ended = tcc(comm_library, planned, *words, "shard")
+    assert ended.returncode == 0, ended.stderr
+    assert " on 2 ranks : f32[" in ended.stdout
+    ended = tcc(comm_library, planned, *words, "requantize")
+    assert ended.returncode == 2
+    assert "this compile does not have the step" in ended.stderr

@@ -102,7 +102,9 @@ CASES = {
     "compile-no-ranks": Case(("compile", "m.onnx", "--ranks", "1,0")),
     "compile-ranks-twice": Case(("compile", "m.onnx", "--ranks", "1,1")),
     "compile-too-many-ranks": Case(("compile", "m.onnx", "--ranks", "2,65")),
-    "compile-ranks-as-c": Case(("compile", "m.onnx", "--ranks", "2", "--target", "c"), SYMBOLIC_FILE),
+    "compile-ranks-as-c": Case(
+        ("compile", "m.onnx", "--ranks", "2", "--target", "c"), SYMBOLIC_FILE
+    ),
     "compile-bad-name": Case(("compile", "m.onnx", "--name", "a-b")),
     "compile-unequal-buckets": Case(
         ("compile", "m.onnx", "--bucket", "n=3", "--bucket", "m=4"), SYMBOLIC_FILE

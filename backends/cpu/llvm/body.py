@@ -190,7 +190,11 @@ class Statements:
         return trips == 1 or (0 < trips <= _FEW and any(decided))
 
     def _bind_counter(self, node: TileLoop, counter: Reg, start: Reg) -> None:
-        """Binds the loop variable and the iteration number; the simplifier needs the latter."""
+        """Binds the loop variable to its SSA value and to `start + step * iteration number`.
+
+        The second form shows that the variable minus its start is a multiple of the step, which
+        gives better alignments of addresses.
+        """
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
         trip = iterator(f"{node.var.name}.trip", (node.stop - node.start) // node.step)
@@ -236,7 +240,7 @@ class Statements:
         code.place(f"{name}.done")
 
     def _canonical(self, value: RegisterBlock) -> RegisterBlock:
-        """Returns the value in the chunks that all values carried by loops have."""
+        """Returns the value in `carried_chunks`, the chunks of all values that loops carry."""
         code = self._indices.code
         return in_chunks(code, value, carried_chunks(last_axis(value.shape), code.module.lanes))
 

@@ -75,7 +75,8 @@ def _size(node: Contract, label: str) -> int:
 def _dots_pay(node: Contract) -> bool:
     """True if both operands end in a summed axis that is long enough for dot products.
 
-    A long axis pays for adding the lanes of each result's partial sum.
+    At the end, the lanes of each result's partial sum are added. This takes many instructions for
+    each result, so it pays only if the summed axis is long.
     """
     a, b, out = node.a_axes, node.b_axes, node.out_axes
     if not a or not b or a[-1] != b[-1] or a[-1] in out:
@@ -83,7 +84,8 @@ def _dots_pay(node: Contract) -> bool:
     depth = last_axis(node.a.shape)
     if last_axis(node.out.shape) == 1:
         return depth > 1
-    # The alternative is to transpose the operand that has the result's last axis.
+    # The alternative is the GEMM form, for which the operand with the result's last axis must
+    # first be transposed.
     return 32 * prod(node.out.shape[:-1]) < depth
 
 
@@ -99,7 +101,8 @@ class _Contraction:
         self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
     ) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        # A word holds several elements, so the summed axis has fewer words than elements.
+        # True if the operands are words of several elements each; then the sizes of the summed
+        # axis count words.
         self.words = a.dtype is U32 and node.a.dtype is not U32
         self.acc, self.a, self.b = acc, a, b
         if not self.words:
@@ -202,7 +205,8 @@ class _Contraction:
     def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
         """Returns the sum of all lanes; `partial` maps widths to partial sums.
 
-        The widest partial sum is split into halves, which are added, until one lane is left.
+        The widest partial sum is split into halves, which are added, until one lane is left. A
+        narrower partial sum is added once the halves have its width.
         """
         width = max(partial)
         folded = partial[width]

@@ -40,9 +40,10 @@ def per_word(dtype: DType) -> int:
 
 
 def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
-    """Loads a block of bf16, stored as words along its second-last axis, as f32 values.
+    """Loads a block of bf16 as f32 values if its rows are stored in pairs, else returns None.
 
-    Returns None if the block has another layout.
+    In memory, a 32-bit word holds the elements of rows 2n and 2n + 1 at one position of the last
+    axis. Rows are numbered along the second-last axis.
     """
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
@@ -67,11 +68,13 @@ def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
 
 
 def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
-    """Returns a block loaded as words.
+    """Loads a block whose neighbouring elements share 32-bit words in registers.
 
-    A word holds neighbours along the last axis with `scalars`, else along the axis before it.
-    Elements that do not lie in words are loaded and then joined. If the last word is not full, its
-    other elements are zero with `scalars`, and undefined without.
+    With `scalars`, a word holds neighbours along the last axis, and each word has a register of its
+    own. Otherwise a word holds neighbours along the second-last axis, and a vector holds words
+    along the last axis. If memory does not hold such words, elements are loaded and joined to words
+    in registers. If the last word of an axis is not full, its other elements are zero with
+    `scalars`, and undefined without.
     """
     shape, per = node.out.shape, per_word(node.out.dtype)
     access = block_access(env, node, shape)
@@ -148,9 +151,10 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: 
 
 
 def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: Reg) -> Reg:
-    """Multiplies unsigned with signed bytes by an instruction (`signed`) for signed bytes alone.
+    """Returns `acc` plus the products of unsigned bytes and the signed bytes `other`.
 
-    u * s is (u - 128) * s + 128 * s, and all rows share the second part.
+    It uses an instruction for two signed bytes (the intrinsic `signed`): u * s is (u - 128) * s +
+    128 * s. The second term does not depend on u, so it is computed once for all rows.
     """
     width = acc.width
 
@@ -177,9 +181,9 @@ def _as_lanes(code: Code, words: Reg, elem: str, count: int) -> Reg:
 
 
 def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
-    """Returns two bytes of each word, widened to 16 bits:
+    """Returns two bytes of each word, widened to 16 bits.
 
-    0 and 2 if `first` is 0, 1 and 3 if it is 1.
+    The bytes are 0 and 2 if `first` is 0, and 1 and 3 if it is 1.
     """
 
     def make() -> Reg:
@@ -208,9 +212,10 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
 
 
 def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
-    """Loads the words of `count` rows, starting at `position`.
+    """Loads words that hold `count` elements each, from the rows that start at `position`.
 
-    Returns None if the elements do not lie in words.
+    A word holds elements of neighbouring rows, along the second-last axis. Returns None if these
+    elements are not adjacent in memory.
     """
     per = per_word(access.buffer.dtype)
     lane = lane_of(chunk)
@@ -228,7 +233,9 @@ def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: 
         if constant(neighbour - offset) != n:
             return None
     if count < per and (access.indices.divisor(offset) % per or not _holds_words(access.buffer)):
-        return None  # the word might extend beyond the end of the buffer
+        # The word has room for more elements than the block has rows, and its last bytes might be
+        # beyond the end of the buffer, so it cannot be loaded as a whole.
+        return None
     return _load_words(access, offset, chunk)
 
 
@@ -262,7 +269,8 @@ def _scalar_word(
             return None
     word: Reg | None = None
     start, bits = 0, access.buffer.dtype.bits
-    while start < count:  # one load for each power of two in `count`
+    # Each load takes the largest power of two of the remaining elements.
+    while start < count:
         size = 1 << ((count - start).bit_length() - 1)
         offset = first + start
         elem = f"i{size * bits}"

@@ -56,8 +56,11 @@ def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
 def _test(
     indices: LlvmIndices, index: Index, extent: Index, chunk: Chunk
 ) -> tuple[Reg | None, Reg | None]:
-    """Returns `index < extent` as (condition for all lanes, condition for each lane); one is
-    None."""
+    """Returns the condition `index < extent` as a pair, one item of which is None.
+
+    The first item is an i1 if the condition is the same for all lanes of `chunk`. Otherwise the
+    second item is a vector of i1 with the condition of each lane.
+    """
     code = indices.code
     (lane,) = free_vars(lane_of(chunk))
     difference = extent - index  # a lane is active if this is positive

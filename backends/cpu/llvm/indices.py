@@ -25,7 +25,7 @@ from tcc.ir.index import (
     symbol,
 )
 
-# A place in front of a loop, and the SSA values of variables that are visible there.
+# The line in front of a loop where invariant code goes, and the SSA values that are visible there.
 _Front: TypeAlias = tuple[ReservedLine, dict[str, Reg]]
 _first = itemgetter(0)
 
@@ -36,11 +36,11 @@ def lane_of(chunk: Chunk) -> Index:
 
 
 class LlvmIndices:
-    """Emits indices; where an equal index dominates a place, its value is reused.
+    """Emits indices; reuses the value of an equal index that dominates the current place.
 
-    `values` holds the SSA value of each visible variable. `steps` expresses loop variables as
-    `start + step * trip`; trip is the iteration number. The simplifier derives their divisors from
-    it.
+    `values` holds the SSA value of each visible variable. `steps` maps a loop variable to `start +
+    step * trip`, where `trip` is the iteration number. `divisor` uses it to find numbers that
+    divide an index.
     """
 
     def __init__(self, code: Code) -> None:
@@ -94,9 +94,10 @@ class LlvmIndices:
         self._fronts.pop()
 
     def _depth(self, atoms: Iterable[Atom]) -> int:
-        """Returns the depth of the outermost loop that changes none of the `atoms`.
+        """Returns the depth of the outermost loop in which all `atoms` are invariant.
 
-        Returns the number of loops if all of them do.
+        The outermost open loop has depth 0. If no loop qualifies, the result is the number of
+        open loops, which stands for the current place.
         """
         names = [v.name for atom in atoms for v in free_vars(of_atom(atom))]
         for depth, (_, values) in enumerate(self._fronts):
@@ -105,14 +106,13 @@ class LlvmIndices:
         return len(self._fronts)
 
     def _outside(self, depth: int) -> AbstractContextManager[None]:
-        """Emits the code inside to the place in front of the loop at `depth`."""
+        """Emits the code in the context in front of the loop at `depth` (see `_depth`)."""
         if depth == len(self._fronts):
             return nullcontext()
         return self.code.at_place(self._fronts[depth][0])
 
     def _sum(self, index: Index) -> Reg:
-        """Emits the sum of the terms; each part goes in front of the loops that do not change
-        it."""
+        """Emits the sum of the terms; hoists each part out of all loops that leave it the same."""
         depths = [self._depth(atoms) for atoms, _ in index.terms]
         acc: Reg | None = None
         for depth in sorted({*depths}):
@@ -166,7 +166,8 @@ class LlvmIndices:
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
         low, low_den = bounds(num)[0], bounds(den)[0]
         by = self.emit(den)
-        # The division may be emitted before a loop without iterations, where the divisor may be 0.
+        # The division may be hoisted out of a loop that runs zero times, where the divisor may be
+        # 0. So a divisor below 1 is replaced by 1.
         if low_den is None or low_den < 1:
             by = self.code.intrinsic("smax", by, 1)
         a, b = self._same_width(self.emit(num), by)
@@ -175,10 +176,10 @@ class LlvmIndices:
         return self._floor(a, b, what)
 
     def _floor(self, a: Reg, b: Reg, what: str) -> Reg:
-        """Returns the quotient `a // b` or the remainder `a % b`, rounded down; `b` is positive.
+        """Returns the quotient or the remainder of floor division; `b` is positive.
 
-        `what` is "rem" for the remainder. The sign of the truncated remainder says whether to
-        correct.
+        `what` is "div" for the quotient and "rem" for the remainder. Both are corrected if the
+        truncated remainder is negative.
         """
         code = self.code
         remainder = code.op("srem", a, b)

@@ -28,7 +28,8 @@ def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
     """Returns the remainder of truncated division, or 0 for a divisor of zero."""
-    # These divisors are replaced by 1, which gives 0: right for -1, and the defined result for 0.
+    # The divisors 0 and -1 can trap, so they are replaced by 1. The result is then 0, which is
+    # right for both.
     unsafe = code.compare("icmp eq", b, 0)
     if signed:
         unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))
@@ -82,7 +83,8 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     body.place("done")
     result = Reg(a.elem, a.width, "%result.next")
     if signed:
-        # a is 1 or -1 if a + 1 is 2 or 0.
+        # For a negative exponent, the result is not 0 only if a is 1 or -1. Then a + 1, as an
+        # unsigned number, is below 3, and a is not 0.
         is_one = body.compare("icmp ult", body.op("add", a, one), 3)
         is_one = body.op("and", is_one, body.compare("icmp ne", a, 0))
         is_whole = body.compare("icmp sge", b, 0)

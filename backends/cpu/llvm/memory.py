@@ -51,8 +51,8 @@ from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_
 from tcc.ir.types import DType
 from tcc.schedule.nest import FEW_APART
 
-_LINE = 64  # bytes; the alignment of constants, which is enough for every vector
-_WORTH_TRANSPOSING = 4  # for fewer lanes, gathering is better than transposing
+_LINE = 64  # bytes of a cache line; constants are aligned to it, which suffices for every vector
+_WORTH_TRANSPOSING = 4  # a shorter axis is gathered element by element and not transposed
 
 
 @frozen
@@ -66,7 +66,7 @@ class Environment:
 
 @dataclass(slots=True)
 class BlockAccess:
-    """One load or store: where the elements of a block lie, and which of them are active.
+    """A load, store or prefetch: the positions of a block's elements in a buffer, and the guards.
 
     `offset` and `guards` depend on the block's lane variables (`lanes`). `bound` pairs each
     data-dependent variable with the block that holds its values.
@@ -103,10 +103,11 @@ class BlockAccess:
     def at(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None = None
     ) -> tuple[Index, tuple[Guard, ...]]:
-        """Returns the offset and the guards at `position`, with `last` as the last lane variable.
+        """Returns the offset in elements and the guards of an element or of a vector of them.
 
-        Data-dependent indices are bound to the lanes of `chunk`. Without `chunk`, an index that
-        varies along the last axis stays a variable.
+        `position` is the row. `last` is the position along the last axis; for a vector it contains
+        the lane variable. Data-dependent indices are bound to the lanes of `chunk`. Without
+        `chunk`, an index that varies along the last axis stays a variable.
         """
         values = [*map(const, position), last][: len(self.lanes)]
         mapping = dict(zip(self.lanes, values, strict=True))
@@ -116,9 +117,9 @@ class BlockAccess:
     def _bindings(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None
     ) -> dict[Var, Index]:
-        """Returns the values of the data-dependent variables.
+        """Returns the values of the data-dependent variables at the place that `at` describes.
 
-        A variable that varies along the last axis is left out if there is no `chunk`.
+        A variable that varies along the last axis is left out if `chunk` is None.
         """
         result: dict[Var, Index] = {}
         for var, value in self.bound:
@@ -133,7 +134,8 @@ class BlockAccess:
                 reg = self._widened(reg, opcode)
             name = f"{var.name}.{row}.{var_chunk.start}.{reg.text}"
             self.indices.values[name] = reg
-            # The range of the data is unknown, so guards on it are always tested.
+            # The range of the data is unknown. A symbol without useful bounds makes sure that
+            # guards on it are always tested.
             result[var] = symbol(name, -(1 << 63))
         return result
 
@@ -142,9 +144,10 @@ class BlockAccess:
         return self.code.remember(key, lambda: self.code.convert(opcode, reg, "i64"))
 
     def contiguous_axis(self) -> int | None:
-        """Returns the axis along which the block is contiguous in memory, or None.
+        """Returns the axis along which a transposed access is contiguous in memory, or None.
 
-        None is also returned if it is the last axis, or if a transposed load does not pay.
+        Returns None if there is no such axis, if the last axis is contiguous itself or repeats one
+        element, or if the contiguous axis is too short to be worth a transpose.
         """
         if not self._affine or not self.shape or self.shape[-1] < 2:
             return None
@@ -154,17 +157,19 @@ class BlockAccess:
         return next((n for n in axes if self.shape[n] >= _WORTH_TRANSPOSING), None)
 
     def dense_order(self) -> tuple[int, ...] | None:
-        """Returns an order of the axes whose last two axes together are contiguous in memory.
+        """Returns an order of the axes in which the last two are contiguous in memory as one axis.
 
-        Each of the two is too short for a vector. Returns None if there is no such order, or if
-        another access is better.
+        Example: a block [8, 3] of an array [8, 3] is 24 contiguous elements. It pays only if the
+        last axis in the order is too short for a vector. Returns None if there is no such order,
+        if another access is better, or if `merged` cannot express a guard.
         """
         if not self._affine or len(self.shape) < 2:
             return None
         *outer, short_axis, long_axis = range(len(self.shape))
         limit = FEW_APART
         if constant(self._coeffs[short_axis]) != 1:
-            # With more elements, a transposed access (`contiguous_axis`) is better.
+            # From `_WORTH_TRANSPOSING` elements on, a transposed access (`contiguous_axis`) is
+            # better.
             short_axis, long_axis, limit = long_axis, short_axis, _WORTH_TRANSPOSING - 1
         if constant(self._coeffs[short_axis]) != 1 or not 1 < self.shape[short_axis] <= limit:
             return None
@@ -174,10 +179,10 @@ class BlockAccess:
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
-        """True if `merged` can express the guard.
+        """True if `merged` can express the guard after the last two axes of `order` are merged.
 
-        The guard is constant along the last axis of `order`, and grows by at most one per step
-        along the axis before it.
+        The guard's index must not depend on the last axis. Along the axis before it, the index must
+        be constant or grow by 1 per element.
         """
         long_lane, short_lane = (self.lanes[n] for n in order[-2:])
         linear = linear_in(guard.index, long_lane)
@@ -234,17 +239,16 @@ class BlockAccess:
         return max(bound, 1)
 
     def fills_lines(self, position: tuple[int, ...]) -> bool:
-        """True if a row of the block fills complete cache lines and no guard applies."""
+        """True if the block has no guards and the row `position` fills complete cache lines."""
         row = last_axis(self.shape) * self.buffer.dtype.bytes
         if not self._affine or self.guards or row % _LINE:
             return False
         return self.alignment(self.at(position, const(0))[0], _LINE) == _LINE
 
     def lane_stride(self, chunk: Chunk) -> int | None:
-        """Returns the distance of neighbouring lanes if it is a constant from 2 to FEW_APART
-        elements.
+        """Returns the distance in elements of neighbouring lanes, if it is from 2 to FEW_APART.
 
-        Returns None for any other distance, and if lanes may be off.
+        Returns None for any other distance, and if guards may turn lanes off.
         """
         if not self._affine or self.guards or chunk.count < chunk.width:
             return None
@@ -308,8 +312,8 @@ def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     axis = None if scalars else access.contiguous_axis()
     if axis is None:
         return _load_rows(node, access, scalars)
-    # If another axis is contiguous, the block is loaded with it as the last axis and then
-    # transposed in registers.
+    # `axis` is contiguous in memory but is not the last axis. So the block is loaded with `axis`
+    # as the last axis, and then transposed in registers.
     order = with_last(len(node.out.shape), axis)
     reordered = transposed(node, node.out.shape, order)
     shape = tuple(node.out.shape[n] for n in order)
@@ -481,7 +485,8 @@ def _active_pointer(
     row_offset, row_guards = access.at(position, const(0))
     distance = constant(offset - row_offset)
     if distance == start and guards == row_guards:
-        # One select is enough for all chunks of the row.
+        # The chunk has the guards of the row's start, at a constant distance from it. So the select
+        # is made for the row's address, and all chunks of the row share it.
         row = last_axis(access.shape)
         base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
         return code.offset(base, int_const(start), memory_element(dtype))

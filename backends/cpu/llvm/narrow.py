@@ -80,7 +80,7 @@ def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
     value = code.convert("fpext", code.bitcast(half, "half"), "float")
     scale = 2.0 ** (15 - FORMATS[dtype].bias)
     value = code.op("fmul", value, scale)
-    # The number that the code of NaN would stand for.
+    # Codes of NaN become numbers above. The value of such a number tells that its code was NaN.
     size = code.intrinsic("fabs", value)
     last = FORMATS[dtype].value(FORMATS[dtype].nan)
     nan = code.compare("fcmp oeq", size, last)

@@ -18,7 +18,8 @@ from tcc.errors import InternalError
 from tcc.ir.expr.scalar import COMPARISONS, Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
-# Functions whose result a narrow float type can represent if it can represent the arguments.
+# Functions whose result a narrow float type can represent if it can represent the arguments. The
+# result needs no rounding.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
 
 
@@ -51,9 +52,9 @@ def _applied(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
-    """Returns a function that computes `node` and its argument together, and the operand of both.
+    """Returns (function, operand) if a single function computes `node` together with its argument.
 
-    Example: 1 + erf(x). Returns None for any other scalar.
+    Example: the function is 1 + erf(x) and the operand x. Returns None for any other scalar.
     """
     if node.function != "add" or node.dtype is not F32:
         return None
@@ -288,9 +289,9 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
 
 
 def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
-    """Returns the same as `_to_integer`, for types whose limits are exact as floats.
+    """Returns floats truncated to an integer type whose limits `low` and `high` are exact floats.
 
-    It clamps the float before truncating.
+    The float is clamped before it is truncated.
     """
     nan = None if low == 0 else code.compare("fcmp uno", a, a)
     for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN becomes `low`

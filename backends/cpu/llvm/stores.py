@@ -1,4 +1,4 @@
-"""Stores of blocks: their parts, and the order of the parts."""
+"""Stores of blocks: splits them into vectors and elements, and chooses the order of the stores."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 def store(env: Environment, nodes: Sequence[Store]) -> None:
     """Writes blocks one after another.
 
-    If all parts are single elements, they are written in the order of memory. Elements of a block
-    may lie a page apart, and would evict each other's cache lines before the next block writes
-    there. If there are several guards on symbolic sizes, a single test decides if all of them hold.
+    If all stores are of single elements, they are sorted by address across the blocks. Otherwise,
+    if the elements of a block are a page apart, they evict each other's cache lines before the next
+    block writes to the same lines. If several guards depend on symbolic sizes, the code first tests
+    if all of them hold, and then stores without guards.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
     if len(nodes) < 2:
@@ -66,10 +67,10 @@ def _write(pieces: Sequence[_Piece]) -> None:
 
 
 def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
-    """Returns an i1 that is true if the guards of all `pieces` hold.
+    """Returns an i1 that is true if the guards of all `pieces` hold, or None if it does not pay.
 
-    Returns None if there are fewer than two tests, if a guard turns single lanes off, or if all
-    sizes are known.
+    It does not pay if there are fewer than two tests, if a guard turns single lanes off, or if no
+    guard has a symbolic size.
     """
     if not any(guard.extent.terms for access, *_ in pieces for guard in access.guards):
         return None
@@ -83,10 +84,12 @@ def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
 
 
 def _in_order(pieces: list[_Piece]) -> list[_Piece]:
-    """Returns `pieces` without guards in the order of memory, if all are single elements.
+    """Returns `pieces`, which have no guards, sorted by address if all are single elements.
 
-    Pieces at constant distances from one another are sorted. They stand together at the position
-    of the first of them.
+    Only pieces at constant distances from each other can be compared. They form a group, which is
+    sorted. The groups keep the order of their first pieces. The order of all pieces stays as it is
+    if a piece is a vector or has a data-dependent index, if the pieces belong to different buffers,
+    or if two of them have the same offset.
     """
     first_access = pieces[0][0]
     same_buffer = all(

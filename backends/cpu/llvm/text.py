@@ -42,8 +42,10 @@ class Reg:
 
 @frozen
 class ReservedLine:
-    """An empty line of `lines` that is reserved for later code, and the `values` remembered
-    there."""
+    """A reserved place for later code: the empty line `lines[line]`.
+
+    `values` are the values that were remembered at this place, by key.
+    """
 
     lines: list[str]
     line: int
@@ -104,7 +106,7 @@ class LlvmModule:
 
     @property
     def lanes(self) -> int:
-        """How many lanes a vector of any element type has: as many as 32-bit elements fit."""
+        """The number of lanes in a vector: the number of 32-bit elements that a register holds."""
         return self.profile.lanes(32)
 
     def add(self, name: str, make: Callable[[], str]) -> None:

@@ -22,7 +22,8 @@ _SMALL = (
     8.382403e-05,
 )
 _LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.00021398495)
-# The coefficients of Q for 1 + erf; beyond 4, it is enough that g grows.
+# The coefficients of Q for 1 + erf. They are fitted for t up to 4; beyond, exp(-g(t)) is negligible
+# if g keeps growing.
 _WHOLE = (
     0.128380254,
     0.636597753,

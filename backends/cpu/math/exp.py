@@ -31,7 +31,7 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """Returns `x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
     if code.module.profile.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x, exponent)
-    # There are two factors, because one factor could overflow although the result does not.
+    # 2**exponent is applied as two factors, because it can overflow although the result does not.
     half = code.op("ashr", exponent, 1)
     other_half = code.op("sub", exponent, half)
     return code.op(
@@ -44,7 +44,8 @@ def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
     suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
     if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
-    # LLVM's generic intrinsic has an integer exponent, this one a float.
+    # x86's own intrinsic takes a float as exponent. LLVM's generic one takes an integer, to which n
+    # would have to be converted.
     all_lanes = [int_const(-1, "i16" if x.width == 16 else "i8")]
     rounding = [int_const(4, "i32")] if x.width == 16 else []
     name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"
@@ -57,7 +58,8 @@ def _power_of_two(code: Code, exponent: Reg) -> Reg:
 
 
 def _integer(code: Code, n: Reg) -> Reg:
-    # If n is NaN, the result is NaN for any scale.
+    # A NaN gives an arbitrary integer. This does no harm, because the polynomial that it scales is
+    # then NaN too.
     return code.to_integer(n, "i32")
 
 
@@ -69,7 +71,8 @@ def exp(code: Code, x: Reg) -> Reg:
     scores, are not computed: CPUs take ten times as long for a vector with denormal results.
     """
     is_nonzero = code.compare("fcmp uge", x, -104.0)
-    # otherwise the last instruction leaves these lanes out
+    # With an instruction that scales by an exponent, the select below becomes the instruction's
+    # mask. Without it, the arguments of these lanes become 0, so that no denormal occurs.
     if not code.module.profile.scales_by_exponent:
         x = code.select(is_nonzero, x, 0.0)
     return code.select(is_nonzero, exp_between(code, clamp(code, x, None, 89.0)), 0.0)

@@ -58,7 +58,7 @@ def log(code: Code, x: Reg) -> Reg:
     value = code.select(infinite, x, value)
     zero = code.compare("fcmp oeq", x, 0.0)
     value = code.select(zero, -math.inf, value)
-    # The condition is false for NaN too.
+    # The comparison is false for NaN, so NaN gives NaN as negative numbers do.
     valid = code.compare("fcmp oge", x, 0.0)
     return code.select(valid, value, math.nan)
 

@@ -64,7 +64,7 @@ def power(code: Code, x: Reg, y: Reg) -> Reg:
     fraction = code.compare("fcmp une", code.intrinsic("trunc", y), y)
     invalid = code.op("and", code.op("and", below, finite), fraction)
     value = code.select(invalid, math.nan, value)
-    # These are exactly 1 even if the other operand is NaN: 1**y, x**0, (-1)**inf.
+    # The powers 1**y, x**0 and (-1)**inf are exactly 1, even if x or y is NaN.
     is_infinite = code.compare("fcmp oeq", magnitude(code, y), math.inf)
     is_one = code.op("and", code.compare("fcmp oeq", size, 1.0), is_infinite)
     always_one = code.op("or", code.compare("fcmp oeq", x, 1.0), code.compare("fcmp oeq", y, 0.0))

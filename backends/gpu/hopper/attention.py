@@ -124,7 +124,8 @@ class _Attends(WarpPart[AttentionKernel]):
     ) -> None:
         parameters = ("half: tl.constexpr", *pointers.values(), *_SHARED)
         super().__init__(name, shape, pointers, steps, parameters)
-        self._rows: dict[Block, PyExpr] = {}  # results of row reductions, as blocks of one axis
+        # Results of reductions along the columns, as Gluon blocks with an axis of rows only.
+        self._rows: dict[Block, PyExpr] = {}
         self._halves = {shape.mixed.a}
 
     def _prologue(self) -> None:
@@ -166,13 +167,17 @@ class _Attends(WarpPart[AttentionKernel]):
             self._blocks[block] = PyExpr(name, writer.depth)
 
     def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
-        """Prints the iterations; a matmul with the values overlaps the next iteration.
+        """Prints the loop; each iteration's second matmul overlaps the next iteration.
 
-        First come the first iteration's shares (the exponentials, which weigh the values). Then
-        each iteration computes its shares, and the second matmul of the previous iteration. At the
-        end comes the second matmul of the last iteration.
+        An iteration has three steps. The first matmul (queries times keys) gives the scores. The
+        statements `shares` turn scores into shares, which are the exponentials that weigh the
+        values. The second matmul adds shares times values to the accumulator.
 
-        The first iteration does not rescale the accumulator, which is zero. Rescaled zeros would be
+        The printed code first computes the shares of iteration 0. The printed loop then computes
+        the shares of iteration n and, at the same time, the second matmul of iteration n - 1. The
+        second matmul of the last iteration follows the loop.
+
+        Iteration 0 does not rescale the accumulator, because it is zero. Rescaled zeros would be
         copied in registers between the matmul's fence and the matmul, which the instruction set
         forbids.
         """
@@ -213,12 +218,15 @@ class _Attends(WarpPart[AttentionKernel]):
         line(f"{names[position]} = {sums.text}")
 
     def _late_step(self) -> None:
-        """Remembers the buffer of this iteration's values, which the next iteration multiplies."""
+        """Prints lines that remember the buffer with this iteration's values, and end the step.
+
+        The next iteration multiplies these values.
+        """
         self._writer.line("late, late_phase = step, phase")
         self._end_step()
 
     def _scores(self) -> PyExpr:
-        """Starts the matmul of queries and keys."""
+        """Prints the start of the matmul of queries and keys; returns its result, the scores."""
         node, keys = self.shape.scores, self.shape.keys.box
         self._writer.line("mbarrier.wait(k_full.index(step), phase)")
         queries = box_view("q_ring.index(half)", self.shape.queries.box)
@@ -228,7 +236,10 @@ class _Attends(WarpPart[AttentionKernel]):
         return out
 
     def _mixed(self, shares: str, sums: str) -> PyExpr:
-        """Starts the matmul of the previous iteration's shares and values."""
+        """Prints the start of the matmul of the previous iteration's shares and values.
+
+        Returns its result, which is the accumulator `sums` plus the product.
+        """
         self._writer.line("mbarrier.wait(v_full.index(late), late_phase)")
         right = box_view("v_ring.index(late)", self.shape.values.box)
         return self._begin_matmul(self.shape.mixed, shares, right, sums)
@@ -238,24 +249,25 @@ class _Attends(WarpPart[AttentionKernel]):
         return self._writer.define(node.out.name, text)
 
     def _end_matmul(self, out: PyExpr, prefix: str, at: str, *, running: int) -> None:
-        """Waits for a matmul and releases its buffer.
+        """Prints lines that wait for the matmul with the result `out` and release its rhs buffer.
 
-        The `running` matmuls that started later are not waited for.
+        `prefix` is the start of the names of the buffer's barriers, and `at` the text of its number
+        in the ring. `running` is the number of matmuls that started later; they may continue.
         """
         wait = f"warpgroup_mma_wait(num_outstanding={running}, deps=({out.text},))"
         self._writer.line(f"{out.text} = {wait}")
         self._writer.line(f"mbarrier.arrive({prefix}_empty.index({at}))")
 
     def _shares(self) -> str:
-        """Returns the shares, rounded, as the lhs of a matmul."""
+        """Returns the text of the shares, rounded to the values' type, as the lhs of a matmul."""
         dtype = type_name(self.shape.values.load.out.dtype)
         rows = f"({self._blocks[self.shape.mixed.a].text}).to({dtype})"
         return f"tl.convert_layout({rows}, tl.DotOperandLayout(0, layout, 2))"
 
     def _reduce(self, node: Reduce) -> None:
-        """Reduces along the columns.
+        """Prints a reduction of each row.
 
-        The result has one axis; later reads see it as a column.
+        The result has an axis of rows only. Other statements read it as a block with one column.
         """
         (block,), (out,) = node.blocks, node.outs
         text = self._reduced(node, self._blocks[block], 1).replace(", keep_dims=True", "")

@@ -45,7 +45,8 @@ class AttentionKernel:
 
     `scores` and `mixed` are its two matmuls. `keys` and `values` are loaded in `loop`, `queries`
     before it. `before` and `after` are the statements around the loop. The other statements of an
-    iteration are `shares`, which compute the lhs of `mixed`, and `rescaling`, which rescale the
+    iteration are `shares` and `rescaling`. The statements `shares` compute the lhs of `mixed`: the
+    exponentials of the scores, which weigh the values. The statements `rescaling` rescale the
     accumulator of the previous iterations.
     """
 
@@ -119,10 +120,11 @@ def _starts_at_zero(before: Sequence[Stmt], loop: TileLoop, mixed: Contract) -> 
 def _split(
     loop: TileLoop, mixed: Contract, statements: Sequence[Stmt]
 ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
-    """Splits `statements` by their need of the second matmul's accumulator.
+    """Splits `statements` into those that do and do not depend on the second matmul's accumulator.
 
-    Returns (those that do not need it, those that rescale it). Returns None if the shares need the
-    accumulator, or if it reaches the next iteration by another way than the matmul.
+    Returns (independent statements, dependent statements). The dependent ones rescale the
+    accumulator. Returns None if the lhs of the second matmul depends on the accumulator, or if a
+    dependent block other than the matmul's result is carried to the next iteration.
     """
     carried = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
     dependent = set(carried)
@@ -184,7 +186,11 @@ def _fits(attention: AttentionKernel, dot: str) -> bool:
 
 
 def _is_printable(attention: AttentionKernel, other_nodes: Sequence[Stmt]) -> bool:
-    """True if all other statements keep each row in its lanes, and at least one of them stores."""
+    """True if all statements except the matmuls and box loads can be printed, and one stores.
+
+    `other_nodes` are such statements inside the loop. A statement can be printed if no element
+    moves to another row, because the lanes of a warp hold complete rows.
+    """
     nodes = (*attention.before, *other_nodes, *attention.after)
     stores = any(isinstance(node, Store) for node in attention.after)
     return stores and all(node is attention.queries.load or _keeps_rows(node) for node in nodes)
@@ -197,7 +203,7 @@ def _keeps_rows(node: Stmt) -> bool:
         case Reduce():
             return node.axes == (1,) and len(node.blocks) == 1
         case Relayout():
-            # The reshape only adds or drops the second axis, which has one element.
+            # Only reshapes that add or drop a second axis of one element leave rows in place.
             source, out = node.block.shape, node.out.shape
             return source == (*out, 1) or out == (*source, 1)
         case Store():
@@ -225,7 +231,8 @@ class _Halves:
         if not contracts or any(c.out.shape[0] != ROWS for c in contracts):
             return None
         self._full_blocks = {c.b for c in contracts}
-        for node in walk_statements(kernel.body):  # the source of a full block is a full block too
+        # The rhs of a matmul keeps all rows, and so do the blocks from which it is computed.
+        for node in walk_statements(kernel.body):
             if isinstance(node, Compute) and node.out in self._full_blocks:
                 self._full_blocks |= set(node.args)
         body = tuple(map(self._statement, kernel.body))
@@ -263,9 +270,9 @@ class _Halves:
         return replace(node, **rewritten)
 
     def _rewritten(self, value: Any, mapping: Substitution) -> Any:
-        """Returns a field of a statement, rewritten for half of the rows.
+        """Returns the value of a statement's field, rewritten for half of the rows.
 
-        Blocks get half of the rows; lane variables are replaced as in `mapping`.
+        Blocks get half of the rows. In indices, `mapping` replaces the lane variables.
         """
         match value:
             case Block():

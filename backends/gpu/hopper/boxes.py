@@ -16,10 +16,11 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
-# Limits of the engine: strides and addresses are multiples of so many bytes, a box has so many
-# positions along an axis at most, and a tensor's sizes are below the last number.
+# Limits of the copy engine. `_STRIDE`: strides and addresses are multiples of this many bytes.
+# `_MOST_POSITIONS`: the largest extent of a box along an axis. `_SIZES`: a bound that each extent
+# of a tensor is below.
 _STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
-_LEAST_ROW = 32  # bytes in a row of a box, so that rows can be swizzled
+_LEAST_ROW = 32  # the fewest bytes in a row of a box; rows must be as long to be swizzled
 
 
 @frozen
@@ -58,7 +59,7 @@ def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> BoxOperand
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
     """Returns the buffers that the copy engine can access.
 
-    `alignments` are those of all buffers, in bytes.
+    `alignments` has the alignment of each buffer of the kernel in bytes.
     """
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 
@@ -77,9 +78,10 @@ def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[S
 
 @dataclass(slots=True)
 class _Axis:
-    """An axis of the tensor under construction.
+    """An axis of the tensor that `box_of` constructs for a load or store.
 
-    A guard fixes its size; otherwise the size follows from the other axes.
+    A guard fixes the axis' size. Without a guard, the size is chosen last, so that all positions of
+    the box are inside.
     """
 
     stride: int
@@ -130,9 +132,11 @@ def box_of(node: Load | Store) -> Box | None:
 def _fix_axes(
     guards: tuple[Guard, ...], shape: tuple[int, ...], axes: dict[int, _Axis], offset: Index
 ) -> Index | None:
-    """Fixes the sizes of the axes that guards bound, and returns the remaining part of `offset`.
+    """Fixes the sizes and positions of the axes that guards bound.
 
-    Returns None if a guard is of another kind.
+    A guard `at + lane < size` gives its axis the position `at` and the size `size`. Returns
+    `offset` without the parts that these positions explain. Returns None if a guard has another
+    form.
     """
     for guard in guards:
         size = as_int(guard.extent)
@@ -149,10 +153,11 @@ def _fix_axes(
 
 
 def _distribute(offset: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
-    """Adds each term of an offset to the position of the axis that it fits.
+    """Adds each term of an offset to the position along `outer` or along `inner`.
 
-    Returns a list with an outer axis for the terms that fit neither axis, or an empty list if there
-    are none. Returns None if the offset belongs to no box.
+    A term belongs to `outer` if it is a multiple of its stride, and to `inner` if its coefficient
+    is smaller than that stride. Returns a list with a further, outermost axis for the terms that
+    fit neither; the list is empty if there are none. Returns None if the offset belongs to no box.
     """
     far_terms: list[tuple[int, Index]] = []
     terms = [(c, reduce(mul, map(of_atom, monomial), const(1))) for monomial, c in offset.terms]
@@ -183,7 +188,8 @@ def _box(axes: list[_Axis], *, transposed: bool) -> Box | None:
         if low is None or low < 0 or high is None:
             return None
         size = axis.size if axis.size is not None else high + axis.block
-        # Rows must not overlap: each element belongs to one row.
+        # An axis must end before the next position of the axis outside of it, so that no element
+        # has two positions.
         if not 0 < size < _SIZES or (above is not None and size * axis.stride > above.stride):
             return None
         sizes.append(size)

@@ -32,8 +32,8 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, F16, F32
 
-# Rows and columns of tiles that make extra warps worthwhile. A multiprocessor has room for one such
-# tile only.
+# Extra warps for copies pay if the rows and the columns of a tile are both among these numbers. A
+# multiprocessor has room for only one such tile, so no other tile's warps can hide the copies.
 _TILE_SIZES = (128, 256)
 _MOST_ELEMENTS = 1 << 15  # elements of a tile that fit into the registers of two warpgroups
 _LEAST_TRIPS = 4
@@ -57,9 +57,9 @@ class MatrixKernel:
 
 
 def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
-    """Returns the kernel as a matmul, or None if it is none.
+    """Returns the kernel as a matmul, or None if it has another form.
 
-    `alignments` are those of its buffers, in bytes.
+    `alignments` has the alignment of each buffer of the kernel in bytes.
     """
     parts = around_loop(kernel)
     if parts is None:
@@ -122,10 +122,10 @@ def _fits(contract: Contract, loop: TileLoop) -> bool:
 
 
 def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) -> Box | None:
-    """Returns the box of a store of a full tile of 16-bit elements, else None.
+    """Returns the box that `node` stores if the copy engine should store it, else None.
 
-    For wider elements it gains nothing, because stores from registers fill complete sectors of
-    memory.
+    The engine stores complete tiles of 16-bit elements. For wider elements it gains nothing,
+    because stores from registers fill complete sectors of memory.
     """
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None

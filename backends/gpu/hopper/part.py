@@ -44,7 +44,7 @@ FEW = 24
 
 
 class HopperKernel(Protocol):
-    """A recognised kernel; subclasses add its parts as further fields."""
+    """A kernel that a Hopper form fits; subclasses add fields for its matmuls and operands."""
 
     @property
     def kernel(self) -> TileKernel: ...
@@ -88,7 +88,7 @@ def box_view(buffer: str, box: Box) -> str:
 
 
 class WarpPart(Printer, ABC, Generic[Shape]):
-    """One part of a kernel: a function that loops over the tiles of its thread block.
+    """A part of a kernel: a function that loops over the tiles of its thread block.
 
     `shape` is the recognised kernel, and `parameters` the names of the function's parameters. The
     rings have `steps` buffers.
@@ -142,16 +142,20 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         """Prints the lines after the last tile."""
 
     def _ring(self, phase: int) -> None:
-        """Prints the start at the first buffer of the ring.
+        """Prints the variables with the position in the ring: buffer 0, and phase `phase`.
 
-        Warps that fill the ring begin in phase 1, in which they find it empty.
+        A wait on a barrier returns at once if the barrier is not in the given phase. Barriers start
+        in phase 0. Warps that fill the ring start with phase 1, so their first waits for empty
+        buffers return at once. Warps that read the ring start with phase 0.
         """
         self._writer.line("step = tl.to_tensor(0)")
         self._writer.line(f"phase = tl.to_tensor({phase})")
 
     def _end_step(self) -> None:
-        """Prints the move to the next buffer; after the last buffer, the phase of the barriers
-        flips."""
+        """Prints lines that move the position to the next buffer of the ring.
+
+        After the last buffer comes buffer 0 again, and then the phase flips.
+        """
         line = self._writer.line
         line("step += 1")
         line(f"behind = step == {self.steps}")
@@ -173,7 +177,8 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     ) -> None:
         """Prints copies that fill buffer `number` of the operands' rings.
 
-        The operands share barriers, whose names begin with `prefix`.
+        The copies first wait until the buffer is empty; `phase` is the text of the phase to wait
+        for. The operands share barriers, whose names begin with `prefix`.
         """
         line = self._writer.line
         places = [self._place(operand.box) for operand in operands.values()]

@@ -15,7 +15,8 @@ _SPANS = (128, 64, 32)
 def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:
     """Returns the tensor map of a box in `buffer`.
 
-    Its swizzle is the widest that divides the bytes of a row. Boxes of fewer than 8 rows have none.
+    Its swizzle is the widest that divides the bytes of a row. Boxes of fewer than 8 rows have no
+    swizzle.
     """
     row, rows = box.shape[-1] * buffer.dtype.bytes, prod(box.shape[:-1])
     span = next((s for s in _SPANS if row % s == 0), 0) if rows >= 8 else 0

@@ -58,7 +58,10 @@ _NATIVE = MappingProxyType(
 
 
 def float8_facts(dtype: DType) -> tuple[str, ...]:
-    """Returns Triton's type of an 8-bit float, its kind, and the fields of its format, as texts."""
+    """Returns texts for an 8-bit float: its type in Triton, its kind, and its format's fields.
+
+    The kind, "ocp" or "fnuz" with quotes, says which matrix units multiply it.
+    """
     native, kind = _NATIVE[dtype]
     return native, f'"{kind}"', *format_fields(FORMATS[dtype])
 

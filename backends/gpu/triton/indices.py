@@ -118,7 +118,10 @@ class TritonIndices:
     def value(
         self, index: Index, shape: tuple[int, ...] = (), bound: Mapping[Var, PyExpr] | None = None
     ) -> PyExpr:
-        """Prints `index` for a block of `shape`; `bound` has variables of this access alone."""
+        """Returns the text of `index` for a block of `shape`.
+
+        `bound` maps the data-dependent variables of the access to their expressions.
+        """
         bindings = dict(bound or {})
         fixed = dict(self._fixed)
         for axis, lane in enumerate(lanes(shape)):

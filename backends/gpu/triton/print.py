@@ -48,7 +48,8 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
-# The shortest summed axis for which matrix units are used: usually, and for types of one byte.
+# Matrix units are used if the summed axis has at least this many elements. The first number is for
+# most types, the second for types of one byte.
 _LEAST_SUM = (16, 32)
 _RANKED = VaryingAxes(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
@@ -71,8 +72,7 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
 
 
 class Printer:
-    """Prints a kernel; it knows the names of the buffers and the Python expressions of the
-    blocks."""
+    """Prints a kernel; keeps the names of its buffers and the Python expressions of its blocks."""
 
     _range = "tl.range"
 
@@ -174,7 +174,10 @@ class Printer:
     # ---- memory ------------------------------------------------------------------------------
 
     def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, VaryingAxes]:
-        """Returns (addresses, mask or "", axes along which either varies)."""
+        """Returns (text of the addresses, text of the mask or "", axes of the access).
+
+        A load has the axes along which the addresses or the mask vary. A store has all axes.
+        """
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
         steps = strides(node.buffer.sizes)
@@ -185,7 +188,9 @@ class Printer:
         for guard in node.guards:
             full_span |= span_of(guard.index, shape, shapes) | span_of(guard.extent, shape, shapes)
         if isinstance(node, Store):
-            full_span = block_span(shape)  # addresses have all axes that the value has
+            # A store needs an address for each element of the block, even along axes with which
+            # the address does not vary.
+            full_span = block_span(shape)
         text = self._writer.share("at", offset).text if len(offset.text) > 24 else offset.text
         if span != full_span:
             extents = tuple(n if a in full_span.axes else 1 for a, n in enumerate(shape))
@@ -194,9 +199,9 @@ class Printer:
         return self._pointers[node.buffer] + sign, mask, full_span
 
     def _narrowed(self, node: Load | Store, blocks: Mapping[Var, PyExpr]) -> dict[Var, PyExpr]:
-        """Returns the index blocks, converted to the type of offsets.
+        """Returns the value of each data-dependent variable, converted to the type of offsets.
 
-        Guards mask values outside its range.
+        Values that this type cannot hold are outside the buffer, so guards mask them.
         """
         offsets = {}
         for var, block in node.indirect:

@@ -179,7 +179,7 @@ class Scalars:
         if call is None:
             raise _refusal(name, dtype)
         if self.rounded and name == "exp" and dtype is F32:
-            # fewer instructions, and exact enough for a result that is rounded to bf16 or f16
+            # It takes fewer instructions, and is exact enough for a result in bf16 or f16.
             call = "exp_rounded"
         return self._call(call, [self._widened(a).text for a in node.args])
 
@@ -211,8 +211,11 @@ class Scalars:
         return PyExpr(f"{name}({', '.join(args)})")
 
     def _signed(self, node: Apply, sign: str) -> PyExpr:
-        """Prints an operator between two operands; a constant next to a value is a plain
-        literal."""
+        """Returns the operator `sign` between the operands of `node`.
+
+        A constant is a plain literal if an operand is no constant, because the literal then takes
+        the type of that operand.
+        """
         constants = all(isinstance(arg, Const) for arg in node.args)
         texts = []
         for arg in node.args:

@@ -13,9 +13,10 @@ from tcc.frozen import frozen
 
 @frozen
 class PyExpr:
-    """A Python expression; `depth` is that of the innermost scope on which it depends.
+    """A Python expression.
 
-    An `atomic` expression needs no parentheses as an operand.
+    `depth` is the nesting depth of the innermost scope whose variables it uses. An `atomic`
+    expression needs no parentheses as an operand.
     """
 
     text: str

@@ -34,16 +34,17 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 
 @frozen
 class KernelFact:
-    """One kernel: its source, and the work and predicted time of one launch.
+    """A kernel: its source, and the work and predicted time of one launch.
 
-    `contraction_flops` is the part of `flops` in contractions. `limit` names the resource that
-    takes longest according to the kernel's price, where the manifest has it; it takes the part
-    `limit_share` of the predicted time.
+    `contraction_flops` is the number of the `flops` that are in contractions. `seconds` is the
+    predicted time. `limit` names the resource (such as memory) that takes longest according to the
+    kernel's price. The resource is busy for the fraction `limit_share` of the predicted time. Both
+    are None if the manifest lacks them.
 
-    A kernel with symbolic sizes has `formulas`, over `sizes`, of flops, contraction flops and
-    bytes; its numbers are then those of typical sizes. `times` has a row for each priced set of
-    sizes: the flops, the bytes, the seconds on all cores and the seconds on one core. `limits` has
-    the limit and its share for each row of `times`, or is empty.
+    A kernel with symbolic sizes has three `formulas` over the names `sizes`: of flops, contraction
+    flops and bytes. The numbers above are then those of typical sizes. `times` has a row for each
+    priced set of sizes: flops, bytes, seconds on all cores, seconds on one core. `limits` has the
+    pair (limit, share) for each row of `times`, or is empty.
     """
 
     symbol: str
@@ -105,8 +106,10 @@ class KernelFact:
 
     @property
     def _work(self) -> int:
-        """Returns the column of `times` that measures work: flops, or bytes for a kernel without
-        flops."""
+        """The index of the column of `times` that measures work.
+
+        It is 0 (flops), or 1 (bytes) for a kernel without flops.
+        """
         return 0 if any(row[0] for row in self.times) else 1
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:

@@ -1,4 +1,4 @@
-"""The code of an artifact's kernels, where it keeps their LLVM IR."""
+"""Returns the code of an artifact's kernels, if it was compiled with --keep-ir."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

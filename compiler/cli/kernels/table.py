@@ -22,9 +22,9 @@ class KernelRow:
     time, or by the predicted time without a measured one. A bound above the measured time does not
     count. If no bound remains, `bound` is "cache" without a share: the bytes came from a cache.
 
-    `limit` names the resource that takes longest in the kernel's longest launch according to its
-    price. `limit_share` is its part of that launch's predicted time. Both are None if the artifact
-    does not have them.
+    `limit` and `limit_share` are facts of the kernel's longest launch. `limit` names the resource
+    that takes longest according to the kernel's price. It is busy for the fraction `limit_share` of
+    the launch's predicted time. Both are None if the artifact does not have them.
     """
 
     name: str

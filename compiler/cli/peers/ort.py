@@ -1,6 +1,6 @@
 """Runs models with ONNX Runtime: MODEL.onnx INPUTS.npz THREADS [unoptimised [BEGIN:END:MODEL ...]].
 
-With ranges the outputs have the names of `worker.run_ranges`.
+`BEGIN:END:MODEL` runs another model on several sets of inputs, as `worker.run_ranges` explains.
 """
 
 from collections.abc import Callable

@@ -32,10 +32,11 @@ _OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 
 @frozen
 class PeerKind:
-    """One kind of peer.
+    """A kind of peer: a runtime with its settings.
 
-    `package` must be importable, and `install` names the package to install.  `module` is the
-    worker: the name of a module or the path of a script.  The worker gets `arguments`.
+    `title` is its name for people.  `package` must be importable, and `install` is the name that
+    pip installs; both are "" for tcc.  `module` is the worker: the name of a module or the path of
+    a script.  The worker gets `arguments`.
     """
 
     title: str
@@ -61,7 +62,8 @@ PEERS: Mapping[str, PeerKind] = MappingProxyType(
 
 def check_installed(row: PeerKind) -> None:
     """Raises ToolError where the peer is not installed."""
-    parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
+    # find_spec imports the parent package and fails without it, so the parent is looked up first.
+    parents = [row.package.rpartition(".")[0], row.package]
     if not all(find_spec(name) for name in parents if name):
         raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
 

@@ -3,8 +3,9 @@
 Two ratios compare tcc with its peers; above 1 tcc is faster.
 
 `paired_ratio` divides in each round the time of the fastest peer by tcc's, and takes the median
-over rounds. A slow minute of the machine slows both. `best_ratio` divides the best round of the
-fastest peer by tcc's best round. It tells how the machine is when nothing else runs.
+over rounds. A slow minute of the machine slows both times, so their ratio changes little.
+`best_ratio` divides the time of the fastest peer's best round by that of tcc's best round. It shows
+the speeds on a machine on which nothing else runs.
 """
 
 import statistics
@@ -18,8 +19,8 @@ from tcc.frozen import frozen
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
 REST = 0.15
-# A round that takes longer than the best one by more than this factor was disturbed: rounds of a
-# machine that does nothing else lie closer together.
+# A round was disturbed if it took more than this many times as long as the best round. Rounds on a
+# machine that does nothing else differ less.
 _SCATTER = 10 / 9
 
 # A function that runs a peer and returns the seconds of its runs.
@@ -28,8 +29,11 @@ Turn = Callable[[], Sequence[float]]
 
 @frozen
 class Times:
-    """Wall seconds of one peer: of its shortest run, the median of all runs, and the median of each
-    round."""
+    """The wall seconds of a peer's runs.
+
+    `least` is the shortest run, and `median` the median of all runs. `rounds` has the median of the
+    runs in each round, and `runs` is the number of all runs.
+    """
 
     least: float
     median: float
@@ -63,13 +67,13 @@ def paired_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> floa
 def best_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
     """Returns the seconds of the fastest peer's best round, divided by those of tcc's best round.
 
-    The arguments are those of `paired_ratio`.
+    `tcc` and each of `peers`, at least one, hold the seconds of each round.
     """
     return min(map(min, peers)) / min(tcc)
 
 
 def rested(kind: str, turn: Turn) -> Sequence[float]:
-    """Takes a turn after a rest."""
+    """Waits for `REST` seconds, then runs `turn` and returns its seconds; ignores `kind`."""
     time.sleep(REST)
     return turn()
 
@@ -84,9 +88,9 @@ def interleaved(
     """Measures each peer: in each round each peer runs in turn for about `budget` seconds.
 
     In its turn a peer runs once unmeasured, which wakes its threads.  Each round starts with the
-    next peer, so that no peer always runs first.  `between` is called with each round's number,
-    from 0, before the round begins.  `take` is called with a peer's kind and turn and returns the
-    seconds; it may take the turn several times.
+    next peer, so that no peer always runs first.  `between(n)` is called before round n, counted
+    from 0.  `take(kind, turn)` calls `turn`, once or several times, and returns the seconds of the
+    runs that count; `kind` is the peer's kind.  Returns the times by kind of peer.
     """
     counts = {peer.kind: max(1, round(budget / _typical(peer))) for peer in peers}
     turns: dict[str, list[Sequence[float]]] = {peer.kind: [] for peer in peers}

@@ -1,7 +1,8 @@
 """Runs .pt2 archives by PyTorch's operators: MODEL.pt2 INPUTS.npz THREADS [BEGIN:END:FILE ...].
 
-The outputs have the names of `worker.run_ranges`, with numbers for the archive's outputs.  FILE is
-the archive itself, or JSON that says how the operands of its contractions are rounded.
+`BEGIN:END:FILE` runs the archive on several sets of inputs, as `worker.run_ranges` explains.  FILE
+is the archive itself, or JSON that says how the operands of its contractions are rounded.  The
+archive's outputs are named by their index.
 """
 
 import json
@@ -14,7 +15,7 @@ from tcc.frontends.rounding import Rounding
 
 
 def prepare(model: Path, feed: Path, threads: int, *ranges: str) -> Run:
-    """Returns a function that gives the outputs of `model` for all `ranges`."""
+    """Returns a function that returns the outputs of `model` for all `ranges`, by name."""
 
     def open_model(path: str) -> Callable[[Arrays], Arrays]:
         rounding = {} if path == str(model) else json.loads(Path(path).read_text())

@@ -87,10 +87,12 @@ def serve(prepare: Callable[..., Run]) -> None:
 def run_ranges(
     feed: Path, ranges: Sequence[str], open_model: Callable[[str], Callable[[Arrays], Arrays]]
 ) -> Arrays:
-    """Runs every MODEL of `ranges`, texts BEGIN:END:MODEL, on its draws BEGIN to END.
+    """Runs models on several sets of inputs each, and returns all outputs.
 
-    The arrays in `feed` are named `DRAW NAME`.  The outputs are named `MODEL DRAW NAME`, where
-    MODEL is the position in `ranges`.  `open_model(MODEL)` returns a function that runs the model.
+    A set of inputs is a draw.  An item `BEGIN:END:MODEL` of `ranges` runs MODEL on the draws BEGIN
+    to END - 1.  The arrays in `feed` are named `DRAW NAME`.  The outputs are named
+    `ITEM DRAW NAME`, where ITEM is the index in `ranges`.  `open_model(MODEL)` returns a function
+    that runs the model.
     """
     draws: dict[str, dict[str, Array]] = {}
     for text, array in read_arrays(feed).items():

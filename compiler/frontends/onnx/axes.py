@@ -22,8 +22,8 @@ Dims = tuple[Index, ...]
 
 
 def static_axes(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns the contents of input `number`, the vector of axes; None if they are known only at
-    run time."""
+    """Returns the axes in the vector that is input `number`; None if they are known only at run
+    time."""
     operand = ctx.input(number)
     if operand.array is None and operand.type.static_shape != (0,):
         return None
@@ -54,13 +54,13 @@ def bound_sizes(ctx: NodeContext, values: Sequence[Index], lo: int = 0) -> Dims:
 
 
 def is_same(one: Index, other: Index | int) -> Index:
-    """Returns 1 where both are equal, else 0."""
+    """Returns an index that is 1 if both are equal, else 0."""
     difference = one - other
     return maximum(minimum(1 + difference, 1 - difference), 0)
 
 
 def is_below(one: Index | int, other: Index) -> Index:
-    """Returns 1 where `one < other`, else 0."""
+    """Returns an index that is 1 if `one < other`, else 0."""
     return maximum(minimum(other - one, 1), 0)
 
 
@@ -79,10 +79,10 @@ def marks(ctx: NodeContext, axes: Dims, rank: int) -> Dims:
 
 
 def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: Dims) -> Dims:
-    """Returns one entry for each axis.
+    """Returns an entry for each of the `rank` axes.
 
-    `values[i]` is the entry of axis `axes[i]`; axes that `marked` does not mark have the entry of
-    `other`.
+    `values[i]` is the entry of axis `axes[i]`. The remaining axes, which have the mark 0 in
+    `marked`, get their entry of `other`.
     """
     return tuple(
         total([is_same(axis, n) * value for axis, value in zip(axes, values, strict=True)])
@@ -92,7 +92,7 @@ def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: 
 
 
 def kept_dims(dims: Sequence[Index], marked: Dims, count: int) -> Dims:
-    """Returns the sizes of the `count` axes that are not marked, in order."""
+    """Returns the sizes of the axes with the mark 0, in order; there are `count` of them."""
     is_kept = [1 - mark for mark in marked]
     places = [total(is_kept[:n]) for n in range(len(dims))]
     return tuple(
@@ -120,10 +120,9 @@ def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bo
 
 
 def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
-    """Reshapes `x` to three axes, and keeps its `last` axes behind them.
+    """Reshapes `x` to [before, along, after], followed by its last axes; `last` is their number.
 
-    The first merges the axes before `axis`, the second is `axis`, and the third merges the axes
-    after it.
+    `before` merges the axes before `axis`, `along` is `axis`, and `after` merges the axes after it.
     """
     dims, last_dims = x.shape[: x.rank - last], x.shape[x.rank - last :]
     before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
@@ -167,12 +166,14 @@ def strided(
     axes: Dims,
     steps: Operand | None,
 ) -> Operand:
-    """Returns `x[start:end:step]` along `axes`, whose numbers or steps are known only at run
-    time."""
+    """Returns `x[start:end:step]` along `axes`; the axes or the steps are known only at run time.
+
+    `bounds` are the vectors of starts and of ends. Without `steps` each step is 1.
+    """
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
     extent = ctx.cast(ctx.size_vector(dims), dtype)
-    largest_step = 1 << 29  # longer than any axis
+    largest_step = 1 << 29  # longer than any axis, so larger steps select the same elements
     step = ctx.full(1, dtype, extent.shape) if steps is None else ctx.cast(steps, dtype)
     step = ctx.emit("max", ctx.emit("min", step, largest_step), -largest_step)
     back = step < 0
@@ -199,7 +200,10 @@ def _from_front(ctx: NodeContext, position: Operand, extent: Operand) -> Operand
 def _gather_strided(
     ctx: NodeContext, x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]
 ) -> Operand:
-    """Gathers each named axis at `start + step * n`; the other axes stay whole."""
+    """Gathers the elements `start + step * n`, for n below the count, along each of `axes`.
+
+    `parts` has the starts, the counts and the steps, each with an entry for each of `axes`.
+    """
     named = all_known(map(as_int, axes))
     rank, zeros, unit_steps = x.rank, (const(0),) * x.rank, (const(1),) * x.rank
     if named is None:

@@ -60,7 +60,7 @@ class NodeContext(Emitter):
         """Checks the node against ONNX's schema; returns the defaults of its attributes."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
-        schema: Any = schema_of(self.node, self.opset)  # onnx's type stubs leave attributes out
+        schema: Any = schema_of(self.node, self.opset)  # Any: onnx's type stubs lack `attributes`
         if schema is None:
             return {}
         for kind, count, minimum, maximum in (
@@ -192,7 +192,7 @@ class NodeContext(Emitter):
         return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
 
     def static(self, number: int, what: str) -> Array:
-        """Returns the contents of an input that must be constant."""
+        """Returns the contents of an input that must be constant; `what` names it in messages."""
         operand = self.input(number)
         if operand.array is None:
             raise self.fail(f"{what} must be constant; input {number} is computed")

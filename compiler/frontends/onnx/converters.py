@@ -28,7 +28,8 @@ from tcc.frontends.onnx.convert import (
     window,
 )
 
-# The modules of converters, with the domain of operators whose names in the tables have none.
+# The modules of converters by domain. Keys of their tables are operators of that domain, or
+# `DOMAIN.OPERATOR` for operators of another domain.
 _FAMILIES = (
     ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
           recurrent, reduce, resize, sampling, selection, signal, strings, window)),

@@ -40,7 +40,7 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     """Returns the body that ONNX defines for the operator if it does not depend on types, else
     None."""
-    schema: Any = schema_of(node, version)  # onnx's type stubs leave functions out
+    schema: Any = schema_of(node, version)  # Any: onnx's type stubs lack `has_function`
     if schema is None or not schema.has_function:
         return None
     since = [v for v in schema.function_opset_versions if v <= version]
@@ -131,7 +131,7 @@ def _bind_attributes(node: NodeProto, attributes: dict[str, AttributeProto]) -> 
         if attribute.ref_attr_name:
             source = attributes.get(attribute.ref_attr_name)
             if source is None:
-                continue  # the caller left it out, so the node's default holds
+                continue  # the call lacks the attribute, so the node's default holds
             value = AttributeProto()
             value.CopyFrom(source)
             value.name = attribute.name

@@ -21,7 +21,7 @@ from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
 
-_UNSEEN = 0  # stands for the element type of a value that is not a tensor
+_UNSEEN = 0  # the element type of a value that is not a tensor
 
 
 @frozen
@@ -74,7 +74,7 @@ class PieceModel:
         """True if NumPy has arrays of the value's type: not for a sequence, an optional or bf16."""
         element, _ = self._types.get(value, (None, None))
         if element is None:
-            return True  # type unknown: the operator is of a domain that is not ONNX's
+            return True  # the type is unknown, as for operators of other domains than ONNX's
         return element in ELEMENT_TYPES and ELEMENT_TYPES[element] is not BF16
 
     def example(self, value: str) -> Array | None:
@@ -203,7 +203,7 @@ def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (InferenceError, ValueError, RuntimeError):
-        return MappingProxyType({})  # the importer reports a bad model with a better message
+        return MappingProxyType({})  # the importer reports the bad model, with a better message
     graph = model.graph
     return MappingProxyType(
         {

@@ -114,10 +114,10 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
 def _check_text(model: Message, where: str) -> None:
     """Raises `UserError` for a text in `model` that is not UTF-8; protobuf returns such a text as
     bytes."""
-    pending = [model]  # not recursive, because models made in memory may nest to any depth
+    pending = [model]  # in place of recursion: models made in memory may nest to any depth
     while pending:
         message = pending.pop()
-        tensor = isinstance(message, onnx.TensorProto)  # ListFields would copy its data
+        tensor = isinstance(message, onnx.TensorProto)  # whose data ListFields would copy
         texts = [message.name] if tensor else []
         pending += list(message.external_data) if tensor else []
         for field, value in () if tensor else message.ListFields():

@@ -19,19 +19,19 @@ from tcc.frontends.onnx.pieces import bodies, read_names
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 
-# The numbers of the operands of contractions, and the axis along which each is summed. None stands
-# for the longest axis but the first, as in the window of a convolution.
+# The axis along which each operand of a contraction is summed, by the operand's position. None
+# stands for the longest axis except axis 0, as in the window of a convolution.
 _AXES: Mapping[str, Mapping[int, int | None]] = {
     "MatMul": {0: -1, 1: -2},
     "Conv": {0: None, 1: None},
     "ConvTranspose": {0: None, 1: 0},
     **{recurrent: {0: -1, 1: -1, 2: -1} for recurrent in ("LSTM", "GRU", "RNN")},
 }
-# The number of the operand that is the weight of the recurrent state.
+# The position of the operand that is the weight of the recurrent state.
 _STATES = dict.fromkeys(("LSTM", "GRU", "RNN"), 2)
 _MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
 _ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
-_BF16_OPSET = 13  # the first opset whose Cast knows bf16
+_BF16_OPSET = 13  # the first opset whose Cast takes bf16
 # Operators that sum elements.
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceL1", "GlobalAveragePool")
 _LARGE = 1 << 16  # bytes; larger weights go to the file beside the model
@@ -40,7 +40,8 @@ _LARGE = 1 << 16  # bytes; larger weights go to the file beside the model
 def write_rounded(model: Path, target: Path, rounding: Rounding) -> frozenset[str]:
     """Writes the ONNX file at `model` to `target`, rounded, with its weights in a file beside it.
 
-    Returns the rounded constants that no contraction reads: all their readers see them rounded.
+    Returns the constants to be rounded that no contraction reads; all readers get their rounded
+    values.
     """
     proto = onnx.load(model)
     opsets = {item.domain: item.version for item in proto.opset_import}
@@ -86,9 +87,9 @@ _Maker = onnx.NodeProto | onnx.TensorProto
 
 @dataclass(slots=True)
 class _Rounder:
-    """Rounds in two sweeps.
+    """Rounds the operands of contractions in two sweeps over the nodes.
 
-    `contractions` renames the operands of contractions, and `casts` adds the nodes that compute the
+    The sweep `contractions` renames operands, and the sweep `casts` adds the nodes that compute the
     renamed operands. `floats` are the f32 tensors, `read` the constants that contractions read,
     `kinds` the types to which tensors are rounded.
     """
@@ -100,8 +101,10 @@ class _Rounder:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def contractions(self, graph: onnx.GraphProto, outer: Mapping[str, _Maker]) -> None:
-        """Renames operands in `graph`.  `outer` maps the constants of the enclosing graphs to their
-        makers."""
+        """Renames operands in `graph`.
+
+        `outer` maps the constants of the enclosing graphs to the nodes or tensors that define them.
+        """
         inputs = {value.name for value in graph.input}
         initializers = {
             tensor.name: tensor for tensor in graph.initializer if tensor.name not in inputs
@@ -132,7 +135,8 @@ class _Rounder:
     ) -> tuple[frozenset[str], list[int]]:
         """Rounds the constant operands of a contraction.
 
-        Returns the constants from which they were computed, and the numbers of the other operands.
+        Returns the model's constants from which they are computed, and the positions of the
+        operands that are not constant.
         """
         sources: frozenset[str] = frozenset()
         variable_operands = []
@@ -176,7 +180,7 @@ class _Rounder:
         graph = make_graph([*nodes], "constants", [], result, tensors)
         try:
             (elements,) = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, {})
-        except Exception:  # of many types, for example for an operator of another domain
+        except Exception:  # the evaluator's errors have many types
             return sources, None
         return sources, np.asarray(elements)
 
@@ -196,7 +200,10 @@ class _Rounder:
         graph.node.extend(nodes)
 
     def _other_sum(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yields nodes that change a sum as much as summation in another order would."""
+        """Renames the result of a sum, and yields nodes that compute the old name from it.
+
+        They change the sum by about as much as another order of summation would.
+        """
         if node.op_type in _SUMS and node.output[0] in self.floats:
             name = node.output[0]
             rng = np.random.default_rng([self.rounding.seed, *name.encode()])

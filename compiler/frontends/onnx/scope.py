@@ -31,7 +31,7 @@ class OnnxSession(ImportSession):
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
-    until: float = field(init=False)  # deadline on the clock `time.monotonic`
+    until: float = field(init=False)  # the import's deadline, in seconds of `time.monotonic`
 
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.budgets.import_seconds
@@ -39,7 +39,7 @@ class OnnxSession(ImportSession):
 
 @dataclass(eq=False)
 class OnnxScope(Scope):
-    """The names of one graph, body or function.
+    """The names of a graph, body or function.
 
     A body also sees the names of its `parent`. `pending` are the nodes not imported yet. `ends`
     maps the graph's results to their declared ranks. `ways` has an entry for each enclosing branch:

@@ -55,7 +55,7 @@ REFUSED = MappingProxyType(
 
 @dataclass(slots=True)
 class _Missing:
-    """One row of the table."""
+    """A row of the error's table: an unsupported operator, and some of its nodes."""
 
     operator: str
     opset: str
@@ -66,7 +66,7 @@ class _Missing:
 
 @entity
 class _Survey:
-    """Walks a model's nodes, their bodies and the functions that they reach."""
+    """Collects the unsupported operators of a model's nodes, bodies and called functions."""
 
     _functions: Mapping[FunctionKey, FunctionProto]
     _converters: Converters

@@ -163,7 +163,7 @@ class TensorReader:
     def external(
         self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str
     ) -> memoryview:
-        """Returns the bytes of a tensor of `count` elements that lie in another file."""
+        """Returns the bytes of a tensor of `count` elements from the file that it names."""
         entries = {e.key: e.value for e in tensor.external_data}
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):

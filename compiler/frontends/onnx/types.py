@@ -20,7 +20,7 @@ def is_list(proto: onnx.TypeProto) -> bool:
 def list_type(proto: onnx.TypeProto, where: str) -> ListType:
     """Returns the declared list type; raises `UserError` for types that tcc lacks.
 
-    Named dimensions of entries stay open, because entries may differ in them.
+    A named dimension of the entries becomes None, because entries may differ in it.
     """
     kind = proto.WhichOneof("value")
     if kind not in _LISTS:
@@ -64,7 +64,10 @@ def entry_type(ctx: NodeContext, kind: ListType) -> TensorType:
 
 
 def type_proto(dtype: DType, shape: tuple[int | None, ...] | None) -> onnx.TypeProto:
-    """Returns the ONNX type of a value of an element type."""
+    """Returns the ONNX type of a tensor with this dtype and shape, or of a list.
+
+    None stands for an unknown size or an unknown shape.
+    """
     if not isinstance(dtype, ListType):
         return onnx.helper.make_tensor_type_proto(_NUMBERS[dtype], shape)
     dims = None if dtype.dims == NOTHING else dtype.dims

@@ -119,7 +119,10 @@ def _without(
 
 
 def _fields(data: memoryview, at: int, end: int, field_budget: Iterator[int]) -> Iterator[Field]:
-    """Yields the fields of the message in `data[at:end]`; each takes one from `field_budget`."""
+    """Yields the fields of the message in `data[at:end]`.
+
+    Each field takes an item of `field_budget`; raises ValueError when there is none left.
+    """
     while at < end:
         if next(field_budget, None) is None:
             raise ValueError(f"more than {_MOST_FIELDS} fields")
@@ -127,7 +130,7 @@ def _fields(data: memoryview, at: int, end: int, field_budget: Iterator[int]) ->
         key, at = _varint(data, at, end)
         wire = key & 7
         if key < 8:
-            raise MalformedError  # a field without a number: zeros, as in a hole of a sparse file
+            raise MalformedError  # the field number 0, as in the zeros of a sparse file's hole
         if wire == 0:
             start = at
             _, at = _varint(data, at, end)

@@ -99,10 +99,10 @@ Known: TypeAlias = Any
 
 @entity
 class Call:
-    """One call.
+    """A call of an operator.
 
-    Arguments are refs, numbers, texts, blocks, or lists of these; arguments without a name are
-    numbered.  `used_results` are the numbers of the results that something reads.
+    Arguments are refs, numbers, texts, blocks, or lists of them.  An argument without a name has
+    its position as its name.  `used_results` are the positions of the results that something reads.
     """
 
     name: str

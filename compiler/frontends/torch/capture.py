@@ -61,7 +61,7 @@ class _CompiledProgram:
         for number in self.updates:
             if contiguous_tensors[number] is not tensors[number]:
                 tensors[number].copy_(contiguous_tensors[number])
-            elif not tensors[number].is_inference():  # torch did not see the update
+            elif not tensors[number].is_inference():  # torch did not count the program's update
                 torch.autograd.graph.increment_version(tensors[number])
         return values
 
@@ -130,7 +130,7 @@ class Captured:
         return argument.ndim, argument.dtype
 
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the tensors that may differ from call to call."""
+        """Returns the tensors that may differ from call to call: all that are not owned."""
         return [
             a
             for n, a in enumerate(arguments)
@@ -183,7 +183,8 @@ class Captured:
 class _Inference(torch.autograd.Function):  # type: ignore[misc]
     """Calls a function without arguments.
 
-    Its results depend on tensors whose gradients are unknown.
+    For torch its results depend on the tensors `learning`. Gradients with respect to these tensors
+    raise UserError.
     """
 
     @staticmethod
@@ -240,8 +241,10 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 
 @frozen
 class _Number:
-    """Takes the place of the tensor in which torch passes a float after the float has changed
-    once."""
+    """A float in place of the tensor of rank zero in which torch passes it.
+
+    torch passes a float so after its value has changed between two calls.
+    """
 
     value: float
 
@@ -308,9 +311,10 @@ def _open_axes(node: Any) -> tuple[int, ...]:
 def _size_inputs(
     places: Sequence[Any], opened: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, int]]:
-    """Returns the inputs that are sizes of other inputs, by their number.
+    """Returns for each input that is the size of a tensor the tensor's input number and the axis.
 
-    A value is the number of the other input, and the axis.
+    The keys are the numbers of these inputs. `places` are the graph's inputs, and `opened` maps the
+    number of an input to its axes of symbolic size.
     """
     metas = [node.meta.get("example_value") for node in places]
     sources = {str(metas[n].shape[axis]): (n, axis) for n, axes in opened.items() for axis in axes}
@@ -319,9 +323,10 @@ def _size_inputs(
 
 
 def _fixed(spec: Any) -> tuple[bool, Any]:
-    """Returns True unless the output is always None, and the value of a constant output.
+    """Returns a pair for an output of the program.
 
-    The value of a computed output is None.
+    The first entry is True if the compiled call returns the output; the call leaves out an output
+    that is always None. The second is the value of a constant output, and None for others.
     """
     if type(spec.arg).__name__ == "ConstantArgument":
         return spec.arg.value is not None, spec.arg.value

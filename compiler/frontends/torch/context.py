@@ -149,7 +149,7 @@ class CallContext(Emitter):
     def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
         """Returns the first argument and its axis `dim`.
 
-        Without `dim`, the elements lie along one axis. A scalar counts as having one axis.
+        Without `dim` the argument is flattened to one axis. A scalar gets one axis.
         """
         x = self.lined(self.first(), dtype)
         return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)

@@ -47,7 +47,7 @@ _WRITING = frozenset(
 def is_writing(target: str) -> bool:
     """True if an overload writes its results into tensors that the caller passes.
 
-    Other readers of these tensors would miss the update.
+    It is not imported, because other readers of the tensors would miss the update.
     """
     endings = (".out", "_out", ".grad_input")
     return target.endswith(endings) or target.removeprefix("aten.") in _WRITING
@@ -56,8 +56,9 @@ def is_writing(target: str) -> bool:
 def found_in(table: Mapping[str, T], target: str) -> T | None:
     """Returns the entry of an overload (`aten.add.Tensor`) in a table of converters, else None.
 
-    An overload's own entry (`max.dim`) is preferred to its operator's (`max`). The keys of ATen's
-    operators have no prefix; those of other libraries begin with the library.
+    An overload's own entry (`max.dim`) is preferred to its operator's (`max`). Keys begin with the
+    operator's library, except for ATen's operators. An overload that writes into its arguments has
+    no entry.
     """
     if is_writing(target):
         return None

@@ -211,4 +211,4 @@ def _read() -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(defaults)
 
 
-DEFAULTS = _read()  # by overload and name of the argument
+DEFAULTS = _read()  # maps an overload and an argument's name to the argument's default

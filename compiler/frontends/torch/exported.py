@@ -129,7 +129,7 @@ def decomposed(program: Any) -> Any:
     """
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # raised inside torch, about its copies
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own code raises it
         return _remove_effect_tokens(program.run_decompositions(rules))
 
 
@@ -265,10 +265,11 @@ def _groups(constant: Any) -> Any:
         return _ranks(constant, [dist.get_process_group_ranks(constant)])
     if not isinstance(constant, dist.DeviceMesh):
         return None
-    # All meshes of this shape that together contain every rank, this mesh among them.
+    # Axis 0 counts meshes of this shape, this mesh among them, which together contain every rank.
+    # The axes of a mesh follow.
     meshes = constant._layout.remap_to_tensor(constant._rank_map)
     lines = (meshes.movedim(n + 1, -1).reshape(-1, constant.size(n)) for n in range(constant.ndim))
-    lists = (map(sorted, line.tolist()) for line in lines)  # as torch orders groups
+    lists = (map(sorted, line.tolist()) for line in lines)  # torch sorts a group's ranks
     return tuple(_ranks(constant.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
 
 

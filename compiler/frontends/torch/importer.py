@@ -119,7 +119,7 @@ def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
     if meta.kind == "float":
         return real_size(scope, symbols, meta.value, call.location)
     if call.target.startswith("aten.sym_storage_offset."):
-        symbols.learn(meta.value, const(0))  # in the graph every tensor has memory of its own
+        symbols.learn(meta.value, const(0))  # 0, because tensors of the graph share no memory
     return symbols.index(meta, call.location)
 
 

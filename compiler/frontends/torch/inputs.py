@@ -100,9 +100,11 @@ def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -
 def _define_symbols(
     symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes, called: Mapping[str, str]
 ) -> None:
-    """Defines a size for every symbol of the inputs.
+    """Defines a size for every symbol in the shapes of the inputs `users`.
 
-    Its name is the author's (`called`), else that of the first dimension that is the symbol alone.
+    The size is a number if `shapes` fixes a dimension that is just this symbol. Otherwise it is a
+    new symbol. Its name is the author's, in `called`, or else `INPUT.AXIS` of the first dimension
+    that is just this symbol.
     """
 
     def fresh(symbol: str, hint: str) -> None:

@@ -72,12 +72,13 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
 def all_names(
     kinds: Sequence[tuple[str, str]], user: Sequence[str], inputs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the names of the results that follow the updates.
+    """Returns the names of the results that come after the new values of updated inputs.
 
-    `user` has the names of the values that the model returns, a loss among them. A gradient of a
-    joint program is named after its input. `kinds` has a pair for each result: torch's kind of the
-    result, and the target of a gradient, which is a constant or one of the program's `inputs`.
-    Raises ValueError if the number of results differs from `user`.
+    `kinds` has a pair for each of these results: torch's kind of it, and a target. A result is a
+    value that the model returns, a loss, or a gradient. The target of a gradient is a constant, or
+    one of the program's `inputs`, and gives the name `TARGET.grad`. `user` has the names of the
+    results that are no gradients. Raises ValueError if there are more or fewer of them, and for
+    other kinds.
     """
     user_names = iter(user)
     names = []
@@ -97,7 +98,7 @@ def all_names(
 
 
 def _input_named(name: str, inputs: Sequence[str]) -> str:
-    """Returns the input that a gradient belongs to; torch 2.13 names it `argN_1`, by its number."""
+    """Returns the input to which a gradient belongs; torch 2.13 calls input number N `argN_1`."""
     numbered = re.fullmatch(r"arg([0-9]{1,6})_1", name)
     number = int(numbered[1]) if numbered and name not in inputs else len(inputs)
     return inputs[number] if number < len(inputs) else name

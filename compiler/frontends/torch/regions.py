@@ -20,9 +20,10 @@ Region: TypeAlias = Callable[[CallContext, Run], Any]
 
 
 def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
-    """Returns the first arguments, which must have the types `kinds`, and the next argument.
+    """Returns an argument of each of the types `kinds`, and the argument that follows them.
 
-    An empty list stands for the next argument if there is none.
+    An empty list takes the place of a missing last argument. Raises `UserError` if the first
+    arguments have other types.
     """
     arguments = list(ctx.arguments.values())
     if len(arguments) < len(kinds) or not all(map(isinstance, arguments, kinds)):
@@ -36,7 +37,7 @@ def _finished(ctx: CallContext, scope: Scope, results: Sequence[Any]) -> Graph:
 
 
 def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
-    """Returns the types of the call's results from number `first` on.
+    """Returns the types of the call's results from position `first` on.
 
     New symbols stand for data-dependent sizes.
     """
@@ -58,8 +59,8 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
 def _inlined(number: int, off: int | None = None) -> Region:
     """Returns a converter that inlines the block in argument `number`.
 
-    The arguments after it are the block's inputs. If the argument numbered `off` is true, the block
-    would compute something else, and the call is refused.
+    The arguments after it are the block's inputs. The call is refused if the argument `off` is
+    true, because it turns on automatic casts in the block.
     """
 
     def convert(ctx: CallContext, run_block: Run) -> Any:

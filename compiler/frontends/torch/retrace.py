@@ -72,7 +72,7 @@ def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
 _FOREIGN: Mapping[str, Callable[..., Any]] = {
     "transformers.grouped_mm_fallback.default": _grouped_rows
 }
-_CPU = torch.empty(0).device  # tensors of every device are traced there
+_CPU = torch.empty(0).device  # the device on which tensors of all devices are traced
 _LARGEST = 1 << 31
 _TRACED = "traced by torch: "  # prefix of names of constants that torch's rules add
 
@@ -208,10 +208,10 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
             [inspect.Parameter(name, kind) for name in self.given]
         )
 
-    def _replayed(self, **given: Any) -> list[Any]:
+    def _replayed(self, **tensors: Any) -> list[Any]:
         block, updates = self._program.block, self._program.updates
         owned = {name: getattr(self, buffer) for name, buffer in self._owned.items()}
-        values = self._fixed | owned | given
+        values = self._fixed | owned | tensors
         results = run_block(block, [values[name] for name, _ in block.inputs])
         for name, new in zip(updates, results, strict=False):
             values[name].copy_(new)

@@ -71,8 +71,8 @@ class Rounder:
         weights: dict[tuple[str, int | None], Any],
     ) -> None:
         self._rounding, self._weights = rounding, weights
-        # `made_of`: the constants from which a value is computed.  `_kinds`: the types to which
-        # other values are rounded.
+        # `made_of` maps a value to the constants from which it is computed.  `_kinds` maps a value
+        # that depends on inputs to the type to which it is rounded.
         made_of: dict[str, set[str]] = {
             name: {owner.name}
             for name, owner in program.owned.items()
@@ -109,7 +109,7 @@ class Rounder:
         return self.seen(call.name, result)
 
     def seen(self, name: str, value: Any) -> Any:
-        """Returns a value in the form in which its readers read it: rounded if it has to be."""
+        """Returns a value as its readers get it: rounded if it has a type for that."""
         return self._narrowed(name, value) if self._rounding.spread else value
 
     def _operand(self, value: Any, ref: Any, axis: int | None) -> Any:
@@ -126,7 +126,7 @@ class Rounder:
         return self._weights[ref.name, axis]
 
     def _narrowed(self, name: str, value: Any) -> Any:
-        """Rounds each element of an f32 tensor to the nearest value of its type."""
+        """Rounds the elements of an f32 tensor to the type for the value `name`, if it has one."""
         kind = self._kinds.get(name)
         if kind is None or not _is_float(value):
             return value

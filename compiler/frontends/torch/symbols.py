@@ -72,7 +72,7 @@ _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = {
     "CeilToInt": ceildiv,
     "ceiling": ceildiv,
 }
-# The largest denominator, and the largest value, of a fraction. Its products with sizes are exact.
+# The limit of a fraction's denominator and of its value, so that products with sizes are exact.
 _FINEST = 1 << 10
 
 

@@ -30,8 +30,9 @@ def element_type(name: str, where: str) -> DType:
 def computed_type(operands: Sequence[Any], where: str) -> DType:
     """Returns the dtype in which torch computes with tensors and numbers together.
 
-    The kinds of numbers are ordered: booleans, integers, reals. Tensors with axes decide first,
-    then scalars, then numbers. But an operand of a higher kind wins over those before it.
+    There are three groups of operands: tensors with axes, tensors without axes, and numbers. The
+    first group that has operands gives the dtype, unless a later group has a higher kind. Kinds are
+    in ascending order booleans, integers, and reals.
     """
     tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
     for operand in operands:

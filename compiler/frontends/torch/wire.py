@@ -152,14 +152,13 @@ def _owned(specs: Sequence[Any]) -> dict[str, Constant | Fixed]:
 
 
 def _constant_input(spec: Any) -> str | None:
-    """Returns the name of a constant input, which the graph itself does not name; else None."""
+    """Returns the name of a constant input, which the graph's own list lacks; else None."""
     kind, content = _union(spec)
     return _name(content) if kind == "constant_input" else None
 
 
 def _target(spec: Any) -> str:
-    """Returns the name of an input: the input that a result updates, or of which it is the
-    gradient."""
+    """Returns the name of the input that a result updates, or whose gradient the result is."""
     names = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
     if len(names) != 1 or not isinstance(names[0], str):
         raise ValueError("a result is the new value, or the gradient, of nothing")
@@ -250,8 +249,10 @@ class _Reader:
         self.hints: dict[str, int] = {}
 
     def block(self, graph: Any, names: Sequence[str | None] = ()) -> CallBlock:
-        """Returns the block that a graph describes.  `names` are the names of constant inputs, else
-        None."""
+        """Returns the block that a graph describes.
+
+        `names` has the name of each constant input, and None for each other input.
+        """
         self._learn(graph)
         inputs = []
         for number, entry in enumerate(member(graph, "inputs", list)):
@@ -380,8 +381,7 @@ class _Reader:
         raise ValueError(f"results of kind {kind[:80]} are not supported")
 
     def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
-        """Returns a call, and a further call for each result that something reads, which extracts
-        it."""
+        """Returns a call, and then for each result that something reads a call that extracts it."""
         results_read = {n: name for n, name in enumerate(names) if name in self._read and name}
         items = [
             Call(name, "_operator.getitem", {"a": Ref(call.name), "b": n}, self._known_of(name))

@@ -8,9 +8,10 @@
       s[i]    = sum(k: 0..n)  exp(x[i, k] - m[i])
       y[i, j] = exp(x[i, j] - m[i]) / s[i]
 
-A stage defines, for every point of `iters`, the monoid sum of `body` over all points of `reduce`
-(the body itself where there is no reduction).  Reductions have no defined order; over an empty
-range they give the monoid's identity.  Stages read operands of the node and earlier stages.
+At every point of `iters`, the value of a stage is the monoid's combination of `body` over all
+points of `reduce`, or `body` itself if the stage has no monoid.  Reductions have no defined order;
+over an empty range they give the monoid's identity.  Stages read operands of the node and earlier
+stages.
 """
 
 from collections.abc import Callable
@@ -58,11 +59,12 @@ from tcc.ir.types import DType, TensorType, integer_limits
 
 @frozen
 class Monoid:
-    """An associative, commutative combination of tuples with an identity.
+    """An associative, commutative combination of two tuples of n components, with an identity.
 
-    `identity(dtypes)` returns literals, `combine(dtypes)` scalars over `Arg`s: the old components
-    have the numbers 0..n-1, the new ones n..2n-1.  `parts` names the monoids of one component of
-    which the monoid is made; it is empty where components depend on each other.
+    `identity(dtypes)` returns the components of the identity as literals.  `combine(dtypes)`
+    returns the components of the combination as scalars, in which `Arg` 0..n-1 is the accumulated
+    tuple and `Arg` n..2n-1 the next tuple.  Where components are combined independently, `parts`
+    names the monoid of each component; else it is empty, as for argmax.
     """
 
     name: str
@@ -87,8 +89,11 @@ def _highest(dtype: DType) -> Scalar:
 
 
 def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
-    """Combines monoids of one component into one of several. Each of `parts` is the name, the
-    identity and the function of a monoid."""
+    """Returns the monoid that combines each component independently.
+
+    Each of `parts` describes a component: the name of its monoid, the identity, and the name of the
+    scalar function that combines two values.
+    """
     count = len(parts)
 
     def combine(d: tuple[DType, ...]) -> Scalars:
@@ -126,7 +131,7 @@ _SIMPLE = (
     ("max", _lowest, "max"),
     ("min", _highest, "min"),
 )
-# Two simple monoids together are a monoid too: `max_min`.
+# A tuple of two independent components is a monoid too, such as `max_min`.
 MONOIDS = MappingProxyType(
     {
         m.name: m
@@ -143,9 +148,9 @@ MONOIDS = MappingProxyType(
 class Stage:
     """A definition of one tensor, or of one tensor per component of the monoid.
 
-    `iters` span the result; `monoid` combines over `reduce`.  `body` has one scalar per component
-    (one without a monoid).  The stage's tensors have the scalars' dtypes and the iterators' extents
-    as shape.
+    `iters` are the iterators of the result, and `reduce` the iterators over which `monoid`
+    combines.  `body` has a scalar for each component, or a single scalar without a monoid.  A
+    component has its scalar's dtype; the extents of `iters` are its shape.
     """
 
     iters: Vars
@@ -171,9 +176,10 @@ class Stage:
 
 @frozen
 class Expr:
-    """Stages over operands of types `params`; `outputs` names the node's results in order.
+    """The meaning of a node: a list of stages.
 
-    `params` has one entry per operand of the node, None for an optional one that is absent.
+    `params` has the type of each operand of the node, None for an absent optional operand.
+    `outputs` are the stages' components that are the node's results, in order.
     """
 
     params: tuple[TensorType | None, ...]
@@ -212,11 +218,11 @@ class ExprBuilder:
         self._count = 0
 
     def point(self, tensor: TensorType) -> Indices:
-        """Returns new iterators over the elements of a tensor."""
+        """Returns a new iterator for each axis of a tensor."""
         return self.iters(*tensor.shape)
 
     def iters(self, *extents: IndexLike) -> Indices:
-        """Returns new iterators over `[0, extent)`."""
+        """Returns a new iterator over `[0, extent)` for each extent."""
         first = self._count
         self._count += len(extents)
         return tuple(iterator(f"i{first + n}", size) for n, size in enumerate(extents))
@@ -231,8 +237,10 @@ class ExprBuilder:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
     def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """Returns a variable that stands for a data-dependent index in `[0, size)`, and its
-        binding: the pair of the variable and `scalar`, its value."""
+        """Returns (index, binding) for a data-dependent index in `[0, size)`.
+
+        `index` is a new variable. `binding` is the pair of this variable and `scalar`, its value.
+        """
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
         return index, (free_vars(index)[0], scalar)
@@ -244,12 +252,16 @@ class ExprBuilder:
         over: Indices = (),
         monoid: str | None = None,
     ) -> StageRef:
-        """Appends a stage and returns its first component."""
+        """Appends a stage and returns its first component.
+
+        `iters` are the iterators of the result, and `over` the iterators that `monoid` reduces.
+        `body` has a scalar for each component.
+        """
         self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
         return StageRef(len(self._stages) - 1)
 
     def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:
-        """Appends a stage that sums `value`."""
+        """Appends and returns a stage that sums `value` over the iterators `over`."""
         return self.stage(iters, value, over=over, monoid="sum")
 
     def done(self, *outputs: StageRef) -> Expr:
@@ -263,7 +275,10 @@ class ExprBuilder:
         over: Indices = (),
         monoid: str | None = None,
     ) -> Expr:
-        """Appends the last stage and returns the expression whose result is its first component."""
+        """Appends the last stage; returns the expression whose result is its first component.
+
+        The arguments mean the same as in `stage`.
+        """
         return self.done(self.stage(iters, *body, over=over, monoid=monoid))
 
     def _dtype(self, source: Source) -> DType:
@@ -280,7 +295,7 @@ def _vars(indices: Indices) -> Vars:
 
 
 def reads(stage: Stage) -> tuple[Read, ...]:
-    """Returns every read of the stage's body, each once, in evaluation order."""
+    """Returns the distinct reads of the stage's body, in evaluation order."""
     return _reads(stage.body)
 
 
@@ -320,10 +335,10 @@ def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
 
 
 def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
-    """Inserts `stages` before stage `at`; later stages get higher numbers.
+    """Returns `expr` with `stages` inserted before stage `at`; later stages get higher numbers.
 
-    The references in `stages` already use the numbers of the result. If `at` is 0, the later stages
-    may read stage -1, which becomes the last of `stages`.
+    The references in `stages` already use the stage numbers of the result. If `at` is 0, later
+    stages may refer to stage -1; the result refers to the last of `stages` instead.
     """
 
     def later(ref: StageRef) -> StageRef:

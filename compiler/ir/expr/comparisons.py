@@ -1,4 +1,4 @@
-"""Integers and comparisons of scalars as expressions of indices."""
+"""Converts integer scalars and comparisons to index expressions."""
 
 from types import MappingProxyType
 
@@ -8,8 +8,11 @@ from tcc.ir.types import I64, integer_limits
 
 
 def index_of(scalar: Scalar) -> Index | None:
-    """Returns the index equal to an integer scalar; None where the scalar or one of its operands
-    may wrap.  No index wraps in i64."""
+    """Returns the index that equals an integer scalar.
+
+    Returns None for other scalars, and where the scalar or one of its operands may overflow its
+    type. Values of type i64 are assumed not to overflow.
+    """
     if not scalar.dtype.is_integer:
         return None
     formula: Index | None = None
@@ -35,11 +38,11 @@ def index_of(scalar: Scalar) -> Index | None:
 
 
 def held_where(test: Scalar, holds: bool) -> tuple[Index, ...]:
-    """Returns indices that are 0 or more wherever the comparison `test` of indices has the outcome
-    `holds`. Empty if nothing is known.
+    """Returns indices that are all at least 0 exactly where the comparison `test` is `holds`.
 
-    `i < n` that holds gives `(n - i - 1,)`; `i < n` that does not hold gives `(i - n,)`. The
-    comparison has this outcome exactly where all the indices are 0 or more.
+    The condition `i < n` gives `(n - i - 1,)` where it is true and `(i - n,)` where it is false.
+    The result is empty if `test` is no comparison of indices, or if its outcome says that two
+    indices differ.
     """
     if not isinstance(test, Apply) or test.function not in _OPPOSITE:
         return ()

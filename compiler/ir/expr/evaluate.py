@@ -1,7 +1,8 @@
 """Evaluates expressions with NumPy: the executable meaning of `ir.expr`.
 
-Obvious rather than fast: a stage is computed on the whole grid of its iterators at once, with
-reduced dimensions last.  Grids that would not fit in memory are cut along the first iterator.
+The code is simple rather than fast: a stage is computed at all points of its iterators at once,
+with the reduced iterators as the last axes.  Large grids are computed in parts along the first
+iterator.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,10 +37,10 @@ _SMALL = 1 << 12
 def evaluate_expr(
     expr: Expr, operands: Arrays, sizes: Mapping[str, int] | None = None
 ) -> OutArrays:
-    """Returns the arrays of `expr.outputs` for arrays of the operands and values of the size
-    symbols.
+    """Returns the arrays of `expr.outputs`.
 
-    Raises IndexError where a read without `fill` leaves its source, except under a branch of
+    `operands` are the arrays of the operands, and `sizes` the values of the size symbols by name.
+    Raises IndexError if a read without `fill` is outside its source, except under a branch of
     `select`: there the read returns NaN, or the largest integer.
     """
     env = dict(sizes or {})
@@ -53,8 +54,11 @@ def evaluate_expr(
 def evaluate_scalars(
     bodies: Sequence[Scalar], grid: Mapping[str, Any], args: Sequence[Array]
 ) -> OutArrays:
-    """Evaluates scalars without reads, for values of their variables and `Arg`s, with
-    broadcasting."""
+    """Returns the values of scalars that contain no reads.
+
+    `grid` has the value of each variable by name, and `args[n]` the value of `Arg` n.  All arrays
+    broadcast.
+    """
     body = _Body((), [], grid, args)
     return tuple(np.asarray(carrier(np.asarray(body.value(b)), b.dtype)) for b in bodies)
 
@@ -89,7 +93,10 @@ def _evaluate_stage(
 
 
 def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArrays:
-    """Folds the trailing dimensions with the monoid, pairwise."""
+    """Returns the components of shape `shape`, with all later dimensions of `values` combined.
+
+    The monoid combines neighbouring pairs of elements until one element is left.
+    """
     assert stage.monoid is not None
     monoid = MONOIDS[stage.monoid]
     dtypes = tuple(s.dtype for s in stage.body)
@@ -116,7 +123,11 @@ def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArray
 
 @entity
 class _Body:
-    """Values of scalars on one grid, each computed once."""
+    """Evaluates scalars at all points of a grid; computes each scalar once.
+
+    `grid` has the values of the variables by name.  The reads in `must` are not under a branch of
+    `select`, so they may not leave their source.
+    """
 
     operands: Arrays
     results: Sequence[OutArrays]
@@ -174,8 +185,11 @@ class _Body:
 
 
 def _gathered(array: Any, at: Sequence[Any]) -> Any:
-    """Returns `array[at]`; gathers large results axis by axis if each index varies along its own
-    axis."""
+    """Returns `array[at]`.
+
+    Gathers large results one axis at a time where each index array varies along an axis of its own,
+    because NumPy's slices and one-axis gathers are faster than a general gather.
+    """
     shape = np.broadcast_shapes(*(i.shape for i in at))
     is_open_mesh = _SMALL < prod(shape) == prod(i.size for i in at)
     if not is_open_mesh or any(i.size != max(i.shape, default=1) for i in at):
@@ -192,7 +206,10 @@ def _gathered(array: Any, at: Sequence[Any]) -> Any:
 
 
 def _poison(dtype: DType) -> float:
-    """Returns NaN or the largest integer: the value of reads that `select` must drop."""
+    """Returns the value of a read outside its source, which `select` must drop.
+
+    It is NaN for floats, else the largest value of the type.
+    """
     return float("nan") if dtype.is_float else integer_limits(dtype)[1]
 
 
@@ -202,7 +219,10 @@ def _literal(scalar: Scalar) -> Any:
 
 
 def convert(array: Any, source: DType, target: DType) -> Array:
-    """Converts values as `Cast` defines it: truncating, saturating, NaN to 0."""
+    """Returns values of type `source` converted to `target`.
+
+    Conversion from floats to integers truncates and saturates; NaN becomes 0.
+    """
     data = np.asarray(array)
     if target is BOOL:
         return np.asarray(data != 0)

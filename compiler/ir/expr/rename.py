@@ -1,4 +1,4 @@
-"""Names of iterators and of data-dependent indices: renames them, and gives canonical names."""
+"""Renames the iterators and the data-dependent index variables of expressions."""
 
 from dataclasses import replace
 
@@ -30,7 +30,10 @@ def bound_indices(stage: Stage) -> Vars:
 
 
 def renamed(stage: Stage, mapping: Substitution) -> Stage:
-    """Returns `stage` with iterators and data-dependent indices renamed simultaneously."""
+    """Returns `stage` with its iterators and data-dependent indices renamed.
+
+    All variables are replaced at the same time, so two of them may exchange their names.
+    """
     return replace(
         stage,
         iters=_vars(stage.iters, mapping),

@@ -37,8 +37,11 @@ from tcc.ir.types import BOOL, DType, DTypeKind
 
 
 def _operator(function: str, swapped: bool = False) -> Callable[[Any, Term], Scalar]:
-    """Returns an operator method that applies `function`; numbers and indices get the scalar's
-    dtype."""
+    """Returns a method of scalars for a binary operator that applies `function`.
+
+    An operand that is a number or an index is converted to the element type of `self`. With
+    `swapped`, `self` is the right operand, as for `__radd__`.
+    """
 
     def write(x: Scalar, y: Term) -> Scalar:
         other = lifted(y, x.dtype)
@@ -48,9 +51,10 @@ def _operator(function: str, swapped: bool = False) -> Callable[[Any, Term], Sca
 
 
 class _Arithmetic:
-    """Operators of all scalars, so that code reads like formulas.
+    """The Python operators of scalars, so that code reads like formulas.
 
-    Equality is `eq`, because `==` compares the nodes themselves; `&` and `|` combine conditions.
+    `==` compares the nodes themselves, so `apply("eq", a, b)` compares values. `&` and `|` combine
+    conditions.
     """
 
     __slots__ = ()
@@ -79,7 +83,7 @@ class Const(_Arithmetic):
 
 @entity
 class IndexValue(_Arithmetic):
-    """An integer expression of iterators and sizes as an element of `dtype`."""
+    """The value of an index expression of iterators and sizes, as an element of `dtype`."""
 
     index: Index
     dtype: DType
@@ -93,7 +97,7 @@ class StageRef:
     component: int = 0
 
 
-Source: TypeAlias = "int | StageRef"  # an int is the number of the node's operand
+Source: TypeAlias = "int | StageRef"  # an int is the position of an operand of the node
 
 
 @entity
@@ -114,7 +118,7 @@ class Read(_Arithmetic):
 
 @entity
 class Apply(_Arithmetic):
-    """A function of `FUNCTIONS` on arguments of the types it takes."""
+    """An application of the scalar function named `function`, a key of `FUNCTIONS`."""
 
     function: str
     args: Scalars
@@ -123,9 +127,10 @@ class Apply(_Arithmetic):
 
 @entity
 class Cast(_Arithmetic):
-    """Value conversion. Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
+    """A conversion of a value to `dtype`.
 
-    No rule moves an operation across a cast unless the rule says so.
+    Floats become integers by truncation and saturation, and NaN becomes 0.  A value becomes bool by
+    `!= 0`.  A rewrite moves operations across a cast only where its rule says so.
     """
 
     arg: Scalar
@@ -134,14 +139,17 @@ class Cast(_Arithmetic):
 
 @entity
 class Arg(_Arithmetic):
-    """A free operand: in a monoid's `combine`, the old (0..n-1) and new (n..2n-1) components."""
+    """An operand that the scalar's user supplies, by its number.
+
+    In a monoid's `combine`, 0..n-1 are the accumulated components and n..2n-1 the next ones.
+    """
 
     number: int
     dtype: DType
 
 
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
-Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
+Term: TypeAlias = "Scalar | Index | bool | int | float"  # accepted by Python's operators on scalars
 Scalars: TypeAlias = tuple[Scalar, ...]
 Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-dependent index variables
 
@@ -151,10 +159,10 @@ Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-depen
 
 @frozen
 class Function:
-    """A scalar function.
+    """A row of the function table.
 
-    `takes` are the kinds of its operands, without the condition of `select`; `result` is None where
-    the result has the type of the last argument.
+    `takes` lists the kinds of types that operands may have; the condition of `select` is always
+    bool.  `result` is the result's type, or None where it is the type of the last argument.
     """
 
     arity: int
@@ -165,7 +173,7 @@ class Function:
 
 def _quotient(a: Any, b: Any) -> Any:
     if np.asarray(a).dtype.kind in "iu":
-        return (a - np.fmod(a, b)) // b  # exact, so that floor and truncation agree
+        return (a - np.fmod(a, b)) // b  # no remainder is left, so `//` does not round
     return np.true_divide(a, b)
 
 
@@ -181,8 +189,8 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 def _pow(a: Any, b: Any) -> Any:
     x = np.asarray(a)
     if x.dtype.kind in "iu":
-        # Negative integer exponents truncate towards zero, as C's cast of the real power does. For
-        # 1 and -1 only the parity of the exponent counts.
+        # A power with a negative exponent is the real power truncated towards zero. It is 0 unless
+        # the base is 1 or -1, whose powers depend only on the parity of the exponent.
         negative = np.asarray(b) < 0
         power = x ** np.where(negative, np.asarray(b) & 1, b)
         return np.where(negative & (np.abs(x) != 1), 0, power)
@@ -192,7 +200,8 @@ def _pow(a: Any, b: Any) -> Any:
 _ANY = tuple(DTypeKind)
 _FLOAT, _BOOL = (DTypeKind.FLOAT,), (DTypeKind.BOOL,)
 _INTEGER = (DTypeKind.INT, DTypeKind.UINT)
-# Arity, operand kinds and result of each group of functions.
+# A row: arity, kinds of operands, type of the result (None: the last operand's), and the NumPy
+# meaning of each function by name.
 _TABLE: tuple[
     tuple[int, tuple[DTypeKind, ...], DType | None, Mapping[str, Callable[..., Any]]], ...
 ] = (
@@ -243,7 +252,7 @@ _TABLE: tuple[
     (1, _BOOL, BOOL, {"not": np.logical_not}),
     (2, _BOOL, BOOL, {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}),
 )  # fmt: skip
-# The comparisons and their signs in C, Triton and our text.
+# The operator of each comparison in C, in Triton and in the text of expressions.
 COMPARISONS = MappingProxyType(
     {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 )
@@ -276,7 +285,7 @@ def index_value(index: IndexLike, dtype: DType) -> IndexValue:
 
 
 def lifted(term: Term, dtype: DType) -> Scalar:
-    """Returns a number or an index as an element of `dtype`; a scalar unchanged."""
+    """Returns a number or an index as an element of `dtype`; returns a scalar unchanged."""
     if isinstance(term, Index):
         return index_value(term, dtype)
     return literal(term, dtype) if isinstance(term, int | float) else term
@@ -300,14 +309,19 @@ def read(
 
 
 def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
-    """Returns a read of `source` at the indices of `node`, of `dtype`, by default that of
-    `node`."""
+    """Returns a read of `source` at the indices of `node`, with its fill value.
+
+    `dtype` is the element type of the read; None keeps the type of `node`.
+    """
     kind = node.dtype if dtype is None else dtype
     return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
 
 
 def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
-    """Returns `node` at other indices; `indirect` binds their data-dependent variables."""
+    """Returns the read `node` at the indices `indices`.
+
+    `indirect` binds their data-dependent variables to scalars.
+    """
     return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 
 
@@ -347,7 +361,7 @@ def children(scalar: Scalar) -> Scalars:
 
 
 def indices_in(scalar: Scalar) -> Indices:
-    """Returns the indices that a scalar's own node holds, without those of its operands."""
+    """Returns the indices of a read or of an `IndexValue`, without those in its operands."""
     match scalar:
         case Read():
             return scalar.indices
@@ -356,9 +370,9 @@ def indices_in(scalar: Scalar) -> Indices:
     return ()
 
 
-@lru_cache(maxsize=4096)  # passes walk the same bodies many times
+@lru_cache(maxsize=4096)  # cached, because many passes walk the same bodies
 def walk(*roots: Scalar) -> Scalars:
-    """Returns every scalar under `roots`, each once, operands before users."""
+    """Returns the distinct scalars under `roots`, roots included, operands before users."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
@@ -372,14 +386,13 @@ def walk(*roots: Scalar) -> Scalars:
 
 
 def index_values(*roots: Scalar) -> list[Index]:
-    """Returns the indices under `roots` that are values, each once."""
+    """Returns the index of every `IndexValue` under `roots`, each node once."""
     return [node.index for node in walk(*roots) if isinstance(node, IndexValue)]
 
 
 @lru_cache(maxsize=4096)
 def reads_of_stages(*roots: Scalar) -> tuple[tuple[Read, StageRef], ...]:
-    """Returns the reads of earlier stages under `roots`, each once, with the stage that they
-    read."""
+    """Returns the distinct pairs (read, source) of reads under `roots` whose source is a stage."""
     reads = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
     return tuple((node, source) for node, source in reads if isinstance(source, StageRef))
 
@@ -400,12 +413,12 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
 
 
 def uncast(node: Scalar) -> Scalar:
-    """Returns the value before all casts."""
+    """Returns the operand of the casts around a value; `node` itself if it is no cast."""
     return uncast(node.arg) if isinstance(node, Cast) else node
 
 
 def replaced(scalar: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
-    """Returns `scalar` with some scalars under it replaced by `values`."""
+    """Returns `scalar` with each scalar in it that is a key of `values` replaced by its value."""
     rebuilt: dict[Scalar, Scalar] = {}
     for node in walk(scalar):
         rebuilt[node] = values.get(node) or rebuild(node, rebuilt.__getitem__)
@@ -413,12 +426,15 @@ def replaced(scalar: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
 
 
 def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
-    """Rebuilds `scalar` bottom up; `leaf` gets every node after its operands were rebuilt."""
+    """Returns `scalar` rebuilt bottom up.
+
+    `leaf(node)` returns the replacement of each node, whose operands are replaced already.
+    """
     return transform_all((scalar,), leaf)[0]
 
 
 def transform_all(roots: Scalars, leaf: Callable[[Scalar], Scalar]) -> Scalars:
-    """Applies `transform` to each root; shared nodes are rebuilt once."""
+    """Returns each root rebuilt as `transform` does; a node that roots share is rebuilt once."""
     rebuilt: dict[Scalar, Scalar] = {}
     for node in walk(*roots):
         rebuilt[node] = leaf(rebuild(node, rebuilt.__getitem__))
@@ -431,11 +447,15 @@ def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
 
 
 def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
-    """Applies `substitute_indices` to each root; data-dependent variables may be renamed too."""
+    """Returns `roots` with variables replaced in every index.
+
+    A data-dependent variable may only be replaced by another variable, which then takes its place
+    in the bindings too.
+    """
     return _substituted(roots, tuple(mapping.items())) if mapping else roots
 
 
-@lru_cache(maxsize=4096)  # passes substitute in the same bodies many times
+@lru_cache(maxsize=4096)  # cached, because many passes substitute in the same bodies
 def _substituted(roots: Scalars, replacements: tuple[tuple[Var, Index], ...]) -> Scalars:
     mapping = dict(replacements)
 

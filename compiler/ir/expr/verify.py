@@ -1,5 +1,5 @@
-"""The verifier of expressions: scalars are typed, indices in scope, and reads inside their
-source."""
+"""The verifier of expressions: scalars have valid types, the variables of indices are in scope, and
+reads are inside their sources."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,8 +30,9 @@ _LITERALS = {
 def verify_expr(expr: Expr, types: Sequence[TensorType | None]) -> None:
     """Raises `InternalError` whose `why` lists every problem, one on each line.
 
-    `types` are those of the node's operands; an absent operand may not be read.  A read without
-    `fill` must be proved inside its source, except under a branch of `select`, which may drop it.
+    `types` are the types of the node's operands; an absent operand may not be read.  Reads without
+    `fill` must be proved to be inside their source, except under a branch of `select`, which may
+    drop them.
     """
     require_none("an expression is not well formed", _problems(expr, types))
 
@@ -65,7 +66,10 @@ def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
 
 
 def _scope(index: Index, scope: set[Var]) -> Iterator[str]:
-    """Yields the iterators of `index` that are not in scope; sizes always are."""
+    """Yields a problem for each iterator of `index` that is not in `scope`.
+
+    Size symbols are in scope everywhere.
+    """
     for var in free_vars(index):
         if var.extent is not None and var not in scope:
             yield f"{var.key} is not an iterator here"

@@ -32,13 +32,16 @@ from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 
 T = TypeVar("T")
-# Bytes per hashed piece of a constant, and the number of threads that hash one constant.
+# The bytes of a piece of a constant, which is hashed at once, and the number of hashing threads.
 _PIECE, _THREADS = 1 << 20, 4
 
 
 @entity
 class Value:
-    """A tensor.  `name` is unique in its graph and its bodies and comes from the source model."""
+    """A tensor of a graph.
+
+    `name` comes from the source model and is unique in the graph and its bodies.
+    """
 
     name: str
     type: TensorType
@@ -52,7 +55,11 @@ Values: TypeAlias = tuple[Value, ...]
 
 @entity
 class Node:
-    """One op applied.  `loc` names the source node, for messages and traces."""
+    """An application of an op.
+
+    `inputs` has None for an absent optional operand.  `loc` names the source model's node, for
+    messages and traces.
+    """
 
     op: OpSpec
     attrs: Any
@@ -73,8 +80,10 @@ class Handle:
 
 
 def _content(data: Array) -> bytes | memoryview:
-    """Returns bytes that are the same for two arrays of one type and shape only if the arrays are
-    equal."""
+    """Returns bytes that identify the elements of `data`.
+
+    Two arrays of one type and shape with equal bytes are equal.
+    """
     if data.dtype != object:
         return data.reshape(-1).view(np.uint8).data
     texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
@@ -89,7 +98,8 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
     digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
     tail_start = len(content) // _PIECE * _PIECE
     digest.update(content[tail_start:])
-    with ThreadPoolExecutor(_THREADS) as threads:  # a pool starts threads on first use
+    # Threads start on first use, so a small constant starts none.
+    with ThreadPoolExecutor(_THREADS) as threads:
         pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
         for piece in threads.map(hashlib.sha256, pieces):
             digest.update(piece.digest())
@@ -97,11 +107,12 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
 
 
 class ConstantStore:
-    """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
+    """A store of read-only arrays by content hash, which stores equal contents once.
 
     A constant whose array differs by rank has one array per rank under one handle.
 
-    The store also knows the source model's constants from which an array was computed (`sources`).
+    The store also records from which constants of the source model an array was computed
+    (`sources`).
     """
 
     def __init__(self) -> None:
@@ -110,7 +121,11 @@ class ConstantStore:
         self._sources: dict[str, tuple[str, ...]] = {}
 
     def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
-        """Stores a contiguous read-only view or copy of `array` and returns its handle."""
+        """Stores a contiguous read-only view or copy of `array` and returns its handle.
+
+        `dtype` is the element type, or None for the type of `array.dtype`. `sources` names the
+        constants of the source model from which the array was computed.
+        """
         key, data = _keyed(array, dtype)
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
@@ -172,7 +187,7 @@ class ConstantStore:
         return arrays[rank]
 
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
-        """Adds the arrays of a handle of another store, without a copy."""
+        """Adds the arrays with `handle` in the store `other`, and their sources, without a copy."""
         arrays = other.per_rank(handle)
         if arrays is None:
             self._arrays.setdefault(handle.digest, other.get(handle))
@@ -214,7 +229,7 @@ def on_each_rank(
 
 @entity
 class Graph:
-    """A model or a body.  Verified by `tcc.ir.graph.verify.verify_graph`."""
+    """A model, or a body of If, Loop or Scan; `verify_graph` verifies it."""
 
     name: str
     inputs: Values
@@ -257,11 +272,11 @@ def bodies(node: Node) -> tuple[Graph, ...]:
     return tuple(getattr(node.attrs, name) for name in body_fields(node.attrs))
 
 
-_BODY_FIELDS: dict[type, tuple[str, ...]] = {}  # a cache: every pass reads it for every node
+_BODY_FIELDS: dict[type, tuple[str, ...]] = {}  # cached, because passes need it per node
 
 
 def body_fields(attrs: object) -> tuple[str, ...]:
-    """Returns the names of attribute fields that hold graphs, by their declared types."""
+    """Returns the names of the attribute fields whose declared type is a graph."""
     kind = type(attrs)
     if kind not in _BODY_FIELDS:
         fields = getattr(kind, "__dataclass_fields__", {}).items()
@@ -270,7 +285,7 @@ def body_fields(attrs: object) -> tuple[str, ...]:
 
 
 def uses(node: Node) -> Values:
-    """Returns the values that the node or its bodies read; a value may occur twice."""
+    """Returns the values that the node or its bodies read, with repetitions."""
     return (*(v for v in node.inputs if v), *captures(node))
 
 
@@ -319,8 +334,8 @@ def walk_values(graph: Graph) -> Iterator[Value]:
 class GraphBuilder:
     """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
 
-    `parent` is the builder of the enclosing graph: names are unique across both.  `loc` is the
-    location of nodes that are added without one.
+    `parent` is the builder of the enclosing graph; names are unique across both graphs.  A node
+    that is added without a location gets `loc`.
     """
 
     def __init__(
@@ -334,7 +349,7 @@ class GraphBuilder:
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
-        # The maps have this graph's entries first, then those of the enclosing graphs.
+        # A lookup searches this graph first and then the enclosing graphs, from inside out.
         self._producers: ChainMap[Value, Node] = (
             parent._producers.new_child() if parent else ChainMap()
         )
@@ -361,8 +376,10 @@ class GraphBuilder:
         dtype: DType | None = None,
         sources: Sequence[str] = (),
     ) -> Value:
-        """Returns a constant value; equal contents give the same value.  `sources` name the source
-        model's constants from which it was computed."""
+        """Returns a constant with the contents of `array`; equal contents give the same value.
+
+        `sources` names the constants of the source model from which the array was computed.
+        """
         data = np.asarray(array)
         type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return self.constant_handle(self.store.put(data, dtype, sources), type, name)
@@ -417,22 +434,27 @@ class GraphBuilder:
         loc: str,
         names: Sequence[str],
     ) -> Values:
-        """Appends a node with the first of several attribute `forms` that the op takes."""
+        """Appends a node with the first attributes among `forms` that the op takes.
+
+        Returns the node's outputs.  Raises `UserError` if the op takes none of them.
+        """
         for attrs in forms[:-1]:
             with suppress(UserError):
                 return self.add(op, inputs, attrs, loc=loc, names=names)
         return self.add(op, inputs, forms[-1], loc=loc, names=names)
 
     def append(self, node: Node) -> None:
-        """Appends a node whose outputs exist already (a copy of another graph's node)."""
+        """Appends a node whose outputs exist already, such as a node of another graph."""
         for value in node.outputs:
             self._names.setdefault(value.name, 0)
             self._producers[value] = node
         self._nodes.append(node)
 
     def producer(self, value: Value) -> Node | None:
-        """Returns the node that computes `value`, here or outside; None for inputs and
-        constants."""
+        """Returns the node of this or an enclosing graph that computes `value`.
+
+        Returns None for inputs and constants.
+        """
         return self._producers.get(value)
 
     def array(self, value: Value) -> Array | None:
@@ -448,8 +470,10 @@ class GraphBuilder:
         return None if handle is None else self.store.arrays(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
-        """Returns the sources of a constant of this or an enclosing graph; empty for other
-        values."""
+        """Returns the names of the source model's constants from which a constant was computed.
+
+        The constant may belong to an enclosing graph.  The result is empty for other values.
+        """
         handle = self._constants.get(value)
         return () if handle is None else self.store.sources(handle)
 
@@ -468,19 +492,26 @@ class GraphBuilder:
 
 
 def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
-    """Returns `attrs` with every `Index` in its fields (tuples included) substituted."""
+    """Returns `attrs` with size symbols replaced in its fields, also within tuples.
+
+    The symbols are replaced in indices, tensor types and expressions.
+    """
     return _map_fields(attrs, lambda part: _bind(part, sizes))
 
 
 def map_sizes(attrs: Any, change: Callable[[Index], Index]) -> Any:
-    """Returns `attrs` with `change` applied to every `Index` in its fields, also in tuples; itself
-    where nothing changes."""
+    """Returns `attrs` with `change` applied to every `Index` in its fields, also within tuples.
+
+    Returns `attrs` itself if nothing changes.
+    """
     return _map_fields(attrs, lambda part: change(part) if isinstance(part, Index) else part)
 
 
 def _map_fields(attrs: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns `attrs` with `change` applied to every part of its fields that is not a tuple; itself
-    where nothing changes."""
+    """Returns `attrs` with `change` applied to every field, or to each item of a tuple.
+
+    Tuples may be nested. Returns `attrs` itself if nothing changes.
+    """
     pairs = ((name, getattr(attrs, name)) for name in field_names(attrs))
     changed = {n: new for n, old in pairs if (new := _mapped(old, change)) is not old}
     return replace(attrs, **changed) if changed else attrs
@@ -506,7 +537,11 @@ def _bind(value: Any, sizes: Substitution) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """Returns `array` in the NumPy type that carries `dtype`, rounded if the carrier is wider."""
+    """Returns `array` rounded to `dtype`, in the NumPy type that holds values of `dtype`.
+
+    Only bf16 and narrow types are rounded. Raises InternalError if any other array does not have
+    this NumPy type already.
+    """
     data = np.asarray(array)
     if dtype.is_narrow:
         return rounded(data, dtype)
@@ -517,8 +552,8 @@ def carrier(array: Any, dtype: DType) -> Array:
         up += bits
         up += 0x7FFF
         if np.isnan(data).any():
-            # Set a high payload bit, so that a NaN whose payload lies in the dropped half stays
-            # NaN.
+            # Set a high bit of the payload. Otherwise a NaN that has payload bits in the lower half
+            # only would become an infinity.
             up = np.asarray(np.where(np.isnan(data), bits | 0x400000, up))
         up &= np.uint32(0xFFFF0000)
         return np.asarray(up).view(np.float32)

@@ -64,11 +64,11 @@ def evaluate_graph(
 
 
 def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -> list[str]:
-    """Adds the symbols' values from the arrays' shapes to `sizes`; returns messages of
-    contradictions.
+    """Adds the values of symbols, which follow from the arrays' shapes, to `sizes`.
 
-    Dimensions that are one symbol come first, then dimensions linear in one unbound symbol (`2*n`).
-    A dimension that stays unknown is not checked.
+    Returns a message for each type, rank or size that does not fit. Dimensions that are a symbol
+    are bound first, then dimensions that are linear in a single unbound symbol, such as `2*n`. A
+    dimension whose value is still unknown then is not checked.
     """
     problems: list[str] = []
     dims: list[tuple[Value, int, Index, int]] = []
@@ -106,7 +106,10 @@ def _bind_dim(dim: Index, size: int, sizes: Sizes) -> str:
 
 
 def bind_symbol(var: Var, size: int, sizes: Sizes) -> str:
-    """Binds a size symbol; returns the fact of the symbol that `size` contradicts, else ''."""
+    """Sets a size symbol to `size` in `sizes`.
+
+    Returns '', or a message if `size` contradicts the symbol's range, divisor or earlier value.
+    """
     if size < var.lo or (var.hi is not None and size > var.hi):
         return f"{var.name} in [{var.lo},{'' if var.hi is None else var.hi}] is due"
     if size % var.divisor:
@@ -116,7 +119,7 @@ def bind_symbol(var: Var, size: int, sizes: Sizes) -> str:
 
 
 class _Values(ChainMap[Value, Array]):
-    """The values of one graph under evaluation, then those of enclosing graphs."""
+    """The arrays of a graph's values; a lookup also searches the enclosing graphs."""
 
     def __missing__(self, value: Value) -> Array:
         raise InternalError(f"%{value.name} is read before it is computed")
@@ -124,8 +127,10 @@ class _Values(ChainMap[Value, Array]):
 
 @frozen
 class _Frame:
-    """The values and sizes of one graph under evaluation; `trip` is the innermost loop's trip
-    number."""
+    """The state of a graph's evaluation: the arrays of its values and the sizes of its symbols.
+
+    `trip` is the number of the innermost loop's current trip, from 0.
+    """
 
     values: _Values
     sizes: Sizes
@@ -134,7 +139,10 @@ class _Frame:
 
 @entity
 class _Evaluator:
-    """One evaluation: the observer and, per graph, the values that die after each node."""
+    """Evaluates a graph and its bodies.
+
+    `_plans` caches for each graph the values that can be dropped after each node.
+    """
 
     _observe: Observer | None
     _exchange: Exchange | None
@@ -228,8 +236,11 @@ class _Evaluator:
         return self.run(body, inputs, _Frame(outer.values.new_child(), sizes, trip))
 
     def _loop(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
-        """Evaluates ONNX's Loop: it stops at the trip count, or after a body whose condition is
-        false."""
+        """Evaluates ONNX's Loop.
+
+        The loop ends when the trip count is reached, or when the condition is false before the
+        first trip or after a trip.
+        """
         body: Graph = attrs.body
         limit = None if arrays[0] is None else int(arrays[0].reshape(()))
         go = arrays[1] is None or _flag(arrays[1])
@@ -275,8 +286,11 @@ class _Evaluator:
 def _stacked(
     values: Sequence[Value], rows: Sequence[Sequence[Array]], sizes: Sizes
 ) -> Iterator[Array]:
-    """Yields the scan outputs `values` of a body, stacked from the rows of its runs along a new
-    first axis.  Without a run, unknown dimensions are zero."""
+    """Yields an array for each of a body's scan outputs `values`.
+
+    It stacks the output's results of all trips along a new first axis; `rows[n]` has the results of
+    trip n.  If no trip ran, dimensions with symbols of unknown value are zero.
+    """
     for value, column in zip(values, zip(*rows, strict=True), strict=bool(rows)):
         if len({row.shape for row in column}) > 1:
             raise UserError("a loop stacks rows of different sizes", where=value.name)
@@ -305,10 +319,10 @@ def _check(node: Node, results: Sequence[Array], sizes: Sizes) -> None:
 
 
 def _rounded(array: Array, dtype: DType) -> Array:
-    """Rounds a result to its dtype.
+    """Returns a result of an op rounded to its dtype.
 
-    NumPy computes bf16 in f32, and an op that moves values may insert a zero, which not every
-    narrow type has.
+    Ops give results that the type does not have: NumPy computes bf16 in f32, and ops that move
+    values may insert a zero, which some narrow types lack.
     """
     return carrier(array, dtype) if dtype.is_narrow or dtype is BF16 else np.asarray(array)
 
@@ -320,7 +334,10 @@ def _flag(array: Array | None) -> bool:
 
 
 def _bind_size(node: Node, array: Array | None, sizes: Sizes) -> None:
-    """Binds `attrs.symbol` to element `attrs.element` of the operand."""
+    """Sets the size symbol `attrs.symbol` to an element of the operand.
+
+    `attrs.element` is the element's row-major position.
+    """
     var = var_of(node.attrs.symbol)
     if array is None or var is None:
         raise InternalError(f"bind_size at {node.loc} has no operand or no symbol")

@@ -1,4 +1,4 @@
-"""Rebuilds graphs: the functions that passes share.
+"""Rewrites graphs: functions that many passes use.
 
 `rebuild` copies a graph node by node; a visitor may replace a node's results by other values.
 `apply_rules` applies local rules until none matches.  Both enter bodies, keep the names of inputs
@@ -36,12 +36,12 @@ Visit: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Replacement]
 def rebuild(graph: Graph, visit: Visit) -> Graph:
     """Returns a copy of `graph` in which `visit` may replace the results of each node.
 
-    `visit(builder, node, inputs)` returns the new values of the node's results, or None to keep the
-    node. `node` has the old values but rebuilt bodies; `inputs` are the new values. Nodes that
-    `visit` adds without a location get the node's.
+    `visit(builder, node, inputs)` returns the values that replace the node's results, or None to
+    keep the node. `node` is the old node with rebuilt bodies; `inputs` are its inputs in the new
+    graph. Nodes that `visit` adds without a location get the location of `node`.
 
-    Outputs of the graph keep their names. A node is kept, whatever `visit` returns, if an output
-    would otherwise become an input or another output.
+    Outputs of the graph keep their names. So a node is kept, whatever `visit` returns, if an output
+    of the graph would be replaced by an input or by the replacement of another output.
     """
     return _Rebuild(visit).graph(graph, None, {})
 
@@ -54,13 +54,15 @@ def rewritten(graph: Graph, visit: Visit) -> Graph:
 
 
 def with_sizes(graph: Graph, sizes: Substitution) -> Graph:
-    """Returns `graph` with symbols replaced in types of inputs and in attributes, also in
-    bodies."""
+    """Returns `graph` with size symbols replaced in the types of inputs and in attributes.
+
+    Bodies are changed too, and all types are inferred again.
+    """
     return _Rebuild(lambda *_: None, sizes).graph(graph, None, {})
 
 
 class _Rebuild:
-    """One sweep over a graph and its bodies; `replaced` are the nodes that were replaced."""
+    """Rebuilds a graph and its bodies once; `replaced` lists the nodes that were replaced."""
 
     def __init__(self, visit: Visit, sizes: Substitution | None = None) -> None:
         self._visit, self._sizes = visit, sizes or {}
@@ -98,7 +100,12 @@ class _Rebuild:
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:
-    """True if every output of the graph among the results can be renamed after the replacement."""
+    """True if `results` may replace the node's results.
+
+    A graph output in `fixed` gives its name to its replacement. So the replacements of such outputs
+    must be distinct, and none may be in `occupied`, whose values keep their names. Raises
+    InternalError if the replacement changes element types or ranks.
+    """
     types = [(v.type.dtype, v.type.rank) for v in results]
     if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:
         raise InternalError(
@@ -113,10 +120,10 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set
 def _keep(
     b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str], *, inferred: bool
 ) -> Values:
-    """Appends the node with other inputs and returns its results.
+    """Appends a copy of the node with the inputs `inputs` and returns its results.
 
-    `inferred`: the node's types were inferred from its own attributes. Then no types are inferred
-    again if the new inputs have the types of the old ones.
+    `names` are the names of the results. With `inferred`, the types of the node's results fit its
+    attributes; then they are inferred again only if the types of the inputs change.
     """
     new, old = ([None if v is None else v.type for v in values] for values in (inputs, node.inputs))
     types = tuple(v.type for v in node.outputs)
@@ -133,10 +140,10 @@ def _keep(
 
 
 def inlined(b: GraphBuilder, body: Graph) -> Values:
-    """Adds the nodes of `body`, a body without inputs, to the enclosing graph's builder.
+    """Adds copies of the nodes of `body`, which has no inputs, to the enclosing graph's builder.
 
-    Returns the values of the body's results.  They are distinct and computed by the added nodes,
-    except constants and values of the enclosing graph.
+    Returns the new values of the body's outputs. Outputs that nodes of the body compute have
+    distinct new values; an output may also be a constant or a value of the enclosing graph.
     """
     new: dict[Value, Value] = {}
     for value, handle in body.constants.items():
@@ -147,13 +154,13 @@ def inlined(b: GraphBuilder, body: Graph) -> Values:
 
 
 def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
-    """Returns `attrs` with every body replaced."""
+    """Returns `attrs` with `change(body)` in place of every body in its fields."""
     changed = {name: change(getattr(attrs, name)) for name in body_fields(attrs)}
     return replace(attrs, **changed) if changed else attrs
 
 
 def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
-    """Returns `node` with every body replaced; itself where none changes."""
+    """Returns `node` with every body replaced; `node` itself if no body changes."""
     if not bodies(node):
         return node
     new = replace(node, attrs=map_bodies(node.attrs, change))

@@ -1,4 +1,4 @@
-"""Text of graphs and expressions; tests read it back to the same text.
+"""The text of graphs and expressions, which tests parse back.
 
     size b in [1,64] divisor 4
     graph main(%x : f32[b,64]) {
@@ -15,8 +15,9 @@
 
 A constant with one array per rank is `const @5feceb66ffc86f38 on 2 ranks : f32[64,32]`.
 
-Operands of an expression are `p0, p1, ...`, component c of stage n is `sN` or `sN.c`; a scalar used
-more than once in a stage is bound by `let`.  Names that are not words are quoted as in JSON.
+Operands of an expression are `p0, p1, ...`.  Component 1 of stage 2 is `s2.1`, and component 0 is
+`s2`.  A scalar that is used more than once in a stage is named by `let`.  Names that are not words
+are quoted as in JSON.
 """
 
 import json
@@ -84,7 +85,7 @@ def quoted(name: str) -> str:
 
 
 def size_line(var: Var) -> str:
-    """Returns `size n in [1,64] divisor 4 typical 32`."""
+    """Returns the line that declares a size symbol: `size n in [1,64] divisor 4 typical 32`."""
     return f"size {var.key} {_facts(var)}"
 
 
@@ -142,7 +143,7 @@ def _expr_symbols(expr: Expr) -> Iterator[Var]:
 
 
 class UniqueNames:
-    """Gives every item a unique name; the second of two items with one name gets a number."""
+    """Gives every item a unique name; appends a number to a name that is taken already."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
@@ -256,7 +257,11 @@ def _stage(n: int, stage: Stage, indent: str) -> str:
 
 
 def body_text(body: Scalars) -> tuple[list[str], str]:
-    """Returns the `let` lines for scalars that `body` uses more than once, and the bodies' text."""
+    """Returns (lines, text) of the scalars of a stage's body.
+
+    `lines` are `let` lines, which name the scalars that occur more than once. `text` is the list of
+    the components, which uses these names.
+    """
     names: dict[Scalar, str] = {}
     lets = []
     for scalar in _shared(body):
@@ -267,12 +272,12 @@ def body_text(body: Scalars) -> tuple[list[str], str]:
 
 
 def iterator_text(var: Var) -> str:
-    """Returns `i0: 0..n`, or the facts of a variable that is not an iterator."""
+    """Returns `i0: 0..n` for an iterator, and `n in [1,64] divisor 4` for a size symbol."""
     return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
 
 
 def _shared(body: Scalars) -> list[Scalar]:
-    """Returns the scalars that several others of a stage use, operands first."""
+    """Returns the functions and casts that a body uses more than once, operands before users."""
     order = walk(*body)
     uses = dict.fromkeys(order, 0)
     for scalar in (*(c for s in order for c in children(s)), *body):
@@ -290,9 +295,10 @@ def source_text(source: Source) -> str:
 def scalar_text(
     root: Scalar, names: dict[Scalar, str] | None = None, *, outer: bool = False
 ) -> str:
-    """Returns the text of one scalar; `names` are those already bound by `let`.
+    """Returns the text of a scalar.
 
-    `outer` omits the parentheses around an infix operator at the top.
+    `names` maps scalars that a `let` line has bound to their names. `outer` omits the parentheses
+    around an infix operator at the top.
     """
     let_names = names or {}
 

@@ -1,8 +1,9 @@
-"""The verifier of graphs: every pass may rely on these facts and must keep them.
+"""The verifier of graphs: every pass may rely on these properties and must keep them.
 
-A value is defined once and before its uses; names and size symbols mean one thing; bodies read only
-values of enclosing graphs; results have the inferred types; constants lie in the store with their
-type; an alias connects an output and an input of one type.
+A value is defined once and before its uses.  No two values have the same name, and size symbols of
+one name have the same range and divisor.  Bodies read only their own values and values of enclosing
+graphs.  Results have the inferred types, and constants in the store the types of their values.  An
+alias connects an output and an input of equal type.
 """
 
 from typing import Any

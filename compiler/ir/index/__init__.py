@@ -6,9 +6,9 @@
 Semantics: mathematical integers; `//` and `%` round as in Python; divisors are positive (the
 importer refuses others).  Equal expressions in normal form are one object.
 
-A `Var` is a size symbol or a loop iterator.  It has the facts with which the simplifier proves that
-`(64*h + d) // 64` is `h` (an inclusive range, a divisor, for an iterator its extent), and the size
-that prices assume for a symbol.  Two vars are the same when name *and* facts agree.
+A `Var` is a size symbol or a loop iterator.  Its facts are an inclusive range, a divisor, an
+iterator's extent, and the size that kernel prices assume for a symbol.  The simplifier proves by
+them that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 
 @entity
 class Var:
-    """A size symbol, or an iterator over `0 <= var < extent`; a symbol's `extent` is None."""
+    """A size symbol, or an iterator over `0 <= var < extent`; `extent` is None for a symbol."""
 
     name: str
     lo: int
@@ -57,7 +57,7 @@ class Remainder:
 
 @entity
 class Extremum:
-    """`min(a, b)` or `max(a, b)` by `which`."""
+    """`min(a, b)` if `which` is "min", else `max(a, b)`."""
 
     which: str
     a: Index
@@ -118,7 +118,7 @@ class Index:
 
 
 def _build(terms: Mapping[Monomial, int]) -> Index:
-    """Returns the sum of terms; the empty monomial has the constant."""
+    """Returns the sum of terms; the coefficient of the empty monomial is the constant term."""
     nonzero = [(m, c) for m, c in terms.items() if m and c]
     nonzero.sort(key=lambda term: [atom.key for atom in term[0]])
     return _sorted(tuple(nonzero), terms.get((), 0))
@@ -157,8 +157,8 @@ def of_atom(atom: Atom) -> Index:
 def symbol(
     name: str, lo: int = 0, hi: int | None = None, divisor: int = 1, typical: int | None = None
 ) -> Index:
-    """Returns a size symbol in `[lo, hi]`, divisible by `divisor`; prices assume the size
-    `typical`. A one-point range gives the constant."""
+    """Returns a size symbol in `[lo, hi]` that is divisible by `divisor`, or the constant `lo` if
+    `lo == hi`. Kernel prices assume the size `typical`."""
     if hi is not None and lo == hi:
         return const(lo)
     key = ("sym", name, lo, hi, divisor, typical)
@@ -167,7 +167,7 @@ def symbol(
 
 @lru_cache(1 << 14)
 def iterator(name: str, extent: IndexLike) -> Index:
-    """Returns a loop iterator over `[0, extent)`; it stays a variable even if the extent is one."""
+    """Returns a loop iterator over `[0, extent)`, a variable even if the extent is one."""
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
@@ -209,7 +209,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if exact and remainder is not exact[0]:
         return sum((floordiv(part, den) for part in (*exact, inexact)), whole_part)
     if not den.terms:
-        # `(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: a constant below the common factor is lost.
+        # A common factor need not divide the constant: `(4*i + 3) // 8` is `(2*i + 1) // 4`.
         factor = math.gcd(den.const, *(coeff for _, coeff in remainder.terms))
         remainder, den = scale_down(remainder, factor), scale_down(den, factor)
     digits = _digits(remainder, den)
@@ -264,12 +264,12 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
     return of_atom(intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
-# ---- the simplifier's few facts -----------------------------------------------------------------
+# ---- rules of the simplifier --------------------------------------------------------------------
 
 
 def _divide(num: Index, den: Index) -> tuple[Index, Index]:
-    """Returns (quotient, remainder) with `num == den * quotient + remainder`. Each term that `den`
-    divides goes to the quotient."""
+    """Returns (quotient, remainder) with `num == den * quotient + remainder`. Terms are divided one
+    by one, so the remainder may exceed `den`."""
     if den is const(1):
         return num, const(0)
     quotient: dict[Monomial, int] = {}
@@ -311,14 +311,14 @@ def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """Returns `index // factor`, where `factor` divides every coefficient. The constant is divided
-    and rounded down."""
+    """Returns `index // factor`, where `factor` divides every coefficient but maybe not the
+    constant."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
 def _digits(index: Index, den: Index) -> tuple[Index, Index, int] | None:
-    """Returns (i, j, 64) for an index such as `64*i + j` and `den` 256, if `0 <= j < 64`; else
-    None. Then `index // 256` is `i // 4`, and `index % 256` is `64*(i % 4) + j`."""
+    """Returns (upper, lower, size) with `index == size * upper + lower` and `0 <= lower < size`,
+    where `size` divides `den`: (i, j, 64) for `64*i + j` and 256. None if there are none."""
     if den.terms or len(index.terms) < 2:
         return None
     for size in sorted({abs(c) for _, c in index.terms if den.const % c == 0}, reverse=True):
@@ -338,14 +338,14 @@ def _nested_quotient(index: Index, den: Index) -> Index | None:
 
 def as_int(index: IndexLike) -> int | None:
     """Returns the value of a constant expression, else None."""
-    if isinstance(index, Index):  # called some 10^5 times a compile
+    if isinstance(index, Index):  # fast path: a compile makes about 10^5 calls
         return None if index.terms else index.const
     return int(index)
 
 
 @lru_cache(1 << 16)
 def bounds(index: Index) -> _Bounds:
-    """Returns inclusive integer bounds from the facts of the variables; None where unbounded."""
+    """Returns inclusive bounds (lo, hi) by the variables' ranges; an unknown bound is None."""
     lo: int | None = index.const
     hi: int | None = index.const
     for monomial, coeff in index.terms:
@@ -374,7 +374,7 @@ def _atom_bounds(atom: Atom) -> _Bounds:
             return atom.lo, atom.hi
         case Quotient():
             (a, b), (c, d) = bounds(atom.num), bounds(atom.den)
-            c = max(c or 1, 1)  # divisors are positive
+            c = max(c or 1, 1)  # a divisor is at least 1
             low = None if a is None else (a // c if a < 0 else 0 if d is None else a // d)
             return low, None if b is None else (b // c if b >= 0 else -1)
         case Remainder():
@@ -384,8 +384,8 @@ def _atom_bounds(atom: Atom) -> _Bounds:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            # A lower bound of either operand is one of their maximum; an upper bound needs both
-            # operands. For a minimum it is the reverse.
+            # A lower bound of one operand is also a lower bound of the maximum. An upper bound of
+            # the maximum needs upper bounds of both operands. A minimum is the reverse.
             pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
             pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
             finite_ends = ([end for end in pair if end is not None] for pair in pairs)
@@ -397,7 +397,7 @@ def _atom_bounds(atom: Atom) -> _Bounds:
 
 
 def nonnegative(index: Index) -> bool:
-    """True if `index >= 0` is certain wherever its iterators have a value."""
+    """True if `index >= 0` is certain for all values of its iterators."""
     if (low := bounds(index)[0]) is not None and low >= 0:
         return True
     lower = _limit(index, up=False, cancel=False)
@@ -411,9 +411,9 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns an expression of sizes alone that bounds `index`; None if none is known. With `up` it
-    is an upper bound, else a lower bound. It holds wherever the iterators of `index` have a value.
-    `cancel` bounds `d * (x // d)` by x, which helps if the rest of the sum contains x."""
+    """Returns a bound of `index` without iterators, for all values of the iterators; None if none
+    is known. It is an upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is
+    bounded by an expression in x, which helps if x cancels with another term."""
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]
     return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None
@@ -429,7 +429,7 @@ def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index
     limit = const(coeff)
     for atom in monomial:
         factor = _atom_limit(atom, up, cancel)
-        # Limits of factors multiply only where no factor can be negative.
+        # Bounds of factors give a bound of the product only if no factor can be negative.
         if factor is None or (len(monomial) > 1 and not _nonnegative(atom, factor)):
             return None
         limit = mul(limit, factor)
@@ -438,7 +438,7 @@ def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index
 
 def _nonnegative(atom: Atom, factor: Index) -> bool:
     if isinstance(atom, Var) and atom.extent is not None:
-        return True  # an iterator that has a value is over at least one
+        return True  # the bound is 0 or extent - 1, and the extent is at least 1
     low, lower = _atom_bounds(atom)[0], bounds(factor)[0]
     return low is not None and low >= 0 and lower is not None and lower >= 0
 
@@ -466,8 +466,8 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
 def divisor_of(
     index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
 ) -> int:
-    """Returns the largest known divisor of `index` (0 for zero); `of` returns the divisor of an
-    atom."""
+    """Returns the largest known divisor of all values of `index`, or 0 for the index 0. `of(atom)`
+    returns a known divisor of an atom."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
         result = math.gcd(result, coeff * math.prod(map(of, monomial)))
@@ -476,7 +476,7 @@ def divisor_of(
 
 @lru_cache(1 << 16)
 def atoms(index: Index) -> tuple[Atom, ...]:
-    """Returns every atom of `index`, also nested ones, each once, in a fixed order."""
+    """Returns the distinct atoms of `index`, also those nested in atoms, in a fixed order."""
     all_atoms: dict[Atom, None] = {}
     for atom in [atom for monomial, _ in index.terms for atom in monomial]:
         all_atoms |= dict.fromkeys((atom, *[a for part in parts_of(atom) for a in atoms(part)]))
@@ -484,7 +484,7 @@ def atoms(index: Index) -> tuple[Atom, ...]:
 
 
 def parts_of(atom: Atom) -> Indices:
-    """Returns the operands of an atom."""
+    """Returns the operands of an atom, such as `num` and `den`; a variable has none."""
     match atom:
         case Quotient() | Remainder():
             return atom.num, atom.den
@@ -496,13 +496,13 @@ def parts_of(atom: Atom) -> Indices:
 
 @lru_cache(1 << 16)
 def free_vars(*indices: Index) -> Vars:
-    """Returns the variables of all `indices`, each once, in a fixed order."""
+    """Returns the distinct variables of all `indices`, in a fixed order."""
     variables = [atom for index in indices for atom in atoms(index) if isinstance(atom, Var)]
     return tuple(dict.fromkeys(variables))
 
 
 def sole_atom(index: Index) -> Atom | None:
-    """Returns the atom if `index` is one atom and a constant, else None."""
+    """Returns the atom a if `index` is `a + c` for a constant c; else None."""
     if len(index.terms) != 1:
         return None
     ((monomial, coeff),) = index.terms
@@ -517,7 +517,7 @@ def var_of(index: Index) -> Var | None:
 
 @lru_cache(1 << 16)
 def factor_of(index: Index, atom: Atom) -> tuple[Index, Index]:
-    """Returns `(factor, rest)`: `index == factor * atom + rest`; `rest` has no factor `atom`."""
+    """Returns `(a, b)` with `index == a * atom + b`; no term of `b` has the factor `atom`."""
     cofactors = {part: c for m, c in index.terms if (part := _remove(m, (atom,))) is not None}
     other_terms = tuple(term for term in index.terms if atom not in term[0])
     return _build(cofactors), _sorted(other_terms, index.const)
@@ -525,26 +525,26 @@ def factor_of(index: Index, atom: Atom) -> tuple[Index, Index]:
 
 @lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
-    """Returns `(coeff, rest)`: `index == coeff * var + rest`, `var` in neither; else None."""
+    """Returns `(a, b)` with `index == a * var + b` and `var` in neither; None if not linear."""
     a, b = factor_of(index, var)
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
 
 
 @lru_cache(1 << 16)
 def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
-    """Returns `linear_in` if the coefficient is a number, else None."""
+    """Returns `(a, b)` with `index == a * var + b`, an int a and b without `var`; else None."""
     linear = linear_in(index, var)
     step = None if linear is None else as_int(linear[0])
     return None if linear is None or step is None else (step, linear[1])
 
 
 def substitute(index: Index, mapping: Substitution) -> Index:
-    """Returns `index` with variables replaced, simplified; itself if it has none of them."""
+    """Returns `index` with variables replaced; `index` itself if it has no key of `mapping`."""
     replacements = tuple([(v, mapping[v]) for v in free_vars(index) if v in mapping])
     return _substituted(index, replacements) if replacements else index
 
 
-@lru_cache(1 << 16)  # passes substitute in the same indices many times
+@lru_cache(1 << 16)  # cached, because many passes substitute in the same indices
 def _substituted(index: Index, replacements: tuple[tuple[Var, Index], ...]) -> Index:
     mapping = dict(replacements)
     terms = (

@@ -1,4 +1,4 @@
-"""Comparisons of indices, where bounds decide them, and exact quotients."""
+"""Compares indices by their bounds, and divides indices exactly."""
 
 import math
 
@@ -6,7 +6,7 @@ from tcc.ir.index import Index, bounds, const, floordiv, of_atom
 
 
 def ends(index: Index) -> tuple[float, float]:
-    """Returns the smallest and the largest value that `index` may have."""
+    """Returns bounds (lowest, highest) of the values of `index`; infinite where unknown."""
     lo, hi = bounds(index)
     return -math.inf if lo is None else lo, math.inf if hi is None else hi
 
@@ -20,14 +20,13 @@ def sign(index: Index) -> int | None:
 
 
 def is_less(a: Index, b: Index) -> bool | None:
-    """Returns True or False if `a < b` is decided; None where it depends on the symbols' values."""
+    """Returns whether `a < b`; None if the bounds do not decide it."""
     lo, hi = ends(a - b)
     return True if hi < 0 else False if lo >= 0 else None
 
 
 def is_equal(a: Index, b: Index) -> bool | None:
-    """Returns True or False if `a == b` is decided; None where it depends on the symbols'
-    values."""
+    """Returns whether `a == b`; None if the bounds do not decide it."""
     if a is b:
         return True
     lo, hi = ends(a - b)
@@ -35,16 +34,15 @@ def is_equal(a: Index, b: Index) -> bool | None:
 
 
 def is_unequal(a: Index, b: Index) -> bool | None:
-    """Returns True or False if `a != b` is decided; None where it depends on the symbols'
-    values."""
+    """Returns whether `a != b`; None if the bounds do not decide it."""
     equal = is_equal(a, b)
     return None if equal is None else not equal
 
 
 def exact_quotient(num: Index, den: Index) -> Index:
-    """Returns `num // den` for a division without remainder.
+    """Returns `num // den`, where the caller knows that the division leaves no remainder.
 
-    Equal factors cancel even if they may be 0.
+    Factors that `num` and `den` have in common cancel, even if they may be 0.
     """
     if den.const or len(den.terms) != 1:
         return floordiv(num, den)

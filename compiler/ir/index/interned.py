@@ -1,4 +1,4 @@
-"""Interning: one object for each value of the immutable types whose equality is identity."""
+"""Interns immutable values: equal values are one object, so types can compare by identity."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,13 +8,14 @@ _T = TypeVar("_T")
 
 
 class _Entry(ref[Any]):
-    """A weak reference to an object, with the object's key."""
+    """A weak reference to an interned object; holds the object's key."""
 
     __slots__ = ("key",)
     key: Any
 
 
-# An object dies when nobody references it, and its entry with it.
+# The interned objects by key.  References are weak: when an object has no other references, it is
+# freed, and its entry is removed.
 _INTERNED: dict[Any, _Entry] = {}
 
 
@@ -25,8 +26,10 @@ def _drop(entry: ref[Any]) -> None:
 
 
 def intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-    """Returns the object that `make` once returned for this key, while it is alive; else a new one.
-    The key's first part names the type."""
+    """Returns the living object that was interned with `key`, or else interns `make()`.
+
+    The first item of `key` names the object's type.
+    """
     entry = _INTERNED.get(key)
     if entry is not None:
         alive = entry()
@@ -36,7 +39,7 @@ def intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
     new_object = make()
     new_entry = _Entry(new_object, _drop)
     new_entry.key = key
-    # Another thread may have interned an equal object meanwhile: the first one counts.
+    # Another thread may have interned an equal object meanwhile; then its object is returned.
     first = _INTERNED.setdefault(key, new_entry)()
     if first is None:
         _INTERNED[key], first = new_entry, new_object

@@ -1,16 +1,16 @@
-"""The limit on the length of formulas."""
+"""The limit on the number of terms of a formula."""
 
 from tcc.errors import UserError
 
-_MOST_TERMS = 1 << 14  # the most terms of a product of sums; real models have some dozens
+_MOST_TERMS = 1 << 14  # the term limit of products; models have some dozens
 
 
 class LargeFormulaError(UserError, ValueError):
-    """A formula of sizes has more terms than any use of it could take."""
+    """A model computes a size by a formula with too many terms."""
 
 
 def require_short(a: int, b: int) -> None:
-    """Raises LargeFormulaError for a product of sums of `a` and `b` terms that is too long."""
+    """Raises LargeFormulaError if a sum of `a` terms times a sum of `b` terms is too long."""
     if a * b > _MOST_TERMS:
         raise LargeFormulaError(
             "a size of the model is too long a formula",

@@ -1,4 +1,4 @@
-"""Symbols for long formulas, so that formulas of formulas stay short."""
+"""Decides which formulas are so long that a new symbol should replace them in other formulas."""
 
 from functools import lru_cache
 
@@ -22,9 +22,10 @@ def is_long(index: Index) -> bool:
 
 
 def facts_of(index: Index, typical: int) -> tuple[int, int, int, int]:
-    """Returns the facts of a symbol that stands for `index`.
+    """Returns (lowest, highest, typical, divisor) for a symbol that stands for `index`.
 
-    They are the smallest and the largest value, a typical value near `typical`, and a divisor.
+    The first two are bounds of its value. The third is `typical`, clamped to them. The fourth is a
+    divisor of its value.
     """
     lo, hi = bounds(index)
     lowest = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)

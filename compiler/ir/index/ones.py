@@ -1,4 +1,4 @@
-"""Decides which sizes may be 1 where other sizes are not."""
+"""Decides whether a size may be 1 while another size is not, which makes it broadcast."""
 
 from functools import lru_cache
 from itertools import product
@@ -16,26 +16,29 @@ from tcc.ir.index import (
     symbol,
 )
 
-_TRIED = 256  # about this many combinations of values of the symbols are tried
+_TRIED = 256  # the approximate number of combinations of symbol values that are tried
 
 
 def if_one(size: Index, then: Index, other: Index) -> Index:
-    """Returns `then` where `size`, which is at least 0, is 1, else `other`."""
+    """Returns an index that equals `then` if `size` is 1, else `other`.
+
+    `size` must be at least 0.
+    """
     return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
 
 
 def may_be_one(size: Index) -> bool:
-    """True unless bounds or divisor of `size` exclude 1."""
+    """False if the bounds or the divisor of `size` exclude the value 1, else True."""
     lo, hi = bounds(size)
     return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
 
 
 @lru_cache(1 << 12)
 def one_apart(size: Index, other: Index) -> bool:
-    """True if `size` may be 1 where `other` is not.
+    """True if some values of the symbols may make `size` 1 and `other` not 1.
 
-    Small values of the symbols are tried. For larger values the bounds of `size` must exclude 1. If
-    `size` is a number, `other` must contain a symbol.
+    All combinations of small values of the symbols are tried. The result is also True if the bounds
+    of `size` do not exclude 1 for larger values. At least one of the two must contain a symbol.
     """
     if not may_be_one(size):
         return False

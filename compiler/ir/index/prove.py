@@ -1,9 +1,10 @@
 """Proofs about index expressions at every point of their iterators.
 
-`bounds` of `tcc.ir.index` knows integers only.  Here a limit may be symbolic: an iterator over `n`
-is at most `n - 1`, a remainder at most its divisor less one.  True is a proof; False says only that
-no proof was found.  A proof splits cases at minima and maxima, and each split may double the cases,
-so their number is limited.  The run checks what is not proved.
+`bounds` of `tcc.ir.index` returns integer bounds only.  Here a bound may be symbolic: an iterator
+over `n` is at most `n - 1`, and a remainder at most its divisor minus 1.  The result True means
+that the claim is proved, False that no proof was found; then the program checks the claim at run
+time.  A proof splits into cases at minima and maxima.  Each split may double the number of cases,
+so this number is limited.
 """
 
 from collections.abc import Iterator
@@ -20,23 +21,23 @@ from tcc.ir.index import (
     sole_atom,
 )
 
-_MOST_CASES = 256  # a proof gives up after this many cases; real models need some dozens
+_MOST_CASES = 256  # a proof fails after this many cases; real models need some dozens
 
 
 @lru_cache(1 << 14)
 def inside(index: Index, extent: IndexLike) -> bool:
-    """True if `0 <= index < extent` is proved wherever the iterators of `index` have a value."""
+    """True if `0 <= index < extent` is proved for all values of the iterators."""
     return at_most(const(0), index) and at_most(index, as_index(extent) - 1)
 
 
 @lru_cache(1 << 14)
 def at_most(a: Index, b: Index) -> bool:
-    """True if `a <= b` is proved wherever the iterators of both have a value."""
+    """True if `a <= b` is proved for all values of the iterators of both."""
     return _proved(a, b, iter(range(_MOST_CASES)))
 
 
 def _proved(a: Index, b: Index, cases: Iterator[int]) -> bool:
-    """Proves `a <= b` with at most the remaining `cases`."""
+    """True if `a <= b` is proved; takes an item of `cases` for each case, and fails without one."""
     if next(cases, None) is None:
         return False
     if nonnegative(b - a):
@@ -52,11 +53,13 @@ _Split = tuple[bool, tuple[tuple[Index, Index], ...]]
 
 
 def _split_side(a: Index, b: Index) -> _Split | None:
-    """Splits `a <= b` at an extremum on one side; None if neither side is an extremum.
+    """Splits `a <= b`, where one side is a minimum or maximum plus a constant, into inequalities.
 
-    Returns True if all parts are needed, or False if one is enough, and the parts. `max(x, y) <= b`
-    needs both parts. `min(x, y) <= b` follows from either part, or from their mean `x + y <= 2*b +
-    1`. For an extremum on the right, min and max change roles.
+    Returns (every, pairs): `a <= b` holds if all the inequalities `x <= y` of `pairs` hold, or, if
+    `every` is False, if any of them holds. Returns None if neither side is an extremum.
+
+    `max(x, y) <= b` needs both `x <= b` and `y <= b`. `min(x, y) <= b` follows from either of them,
+    and also from `x + y <= 2*b + 1`. For an extremum on the right, min and max change roles.
     """
     extremum_of_a, extremum_of_b = sole_atom(a), sole_atom(b)
     if isinstance(extremum_of_a, Extremum):
@@ -73,10 +76,13 @@ def _split_side(a: Index, b: Index) -> _Split | None:
 
 
 def _split_sum(index: Index) -> _Split | None:
-    """Splits `0 <= index` at an extremum in the sum; returns the same as `_split_side`.
+    """Splits `0 <= index`, where a term of the sum is a minimum or maximum, into inequalities.
 
-    `0 <= 3*min(x, y) + rest` needs both parts. `0 <= 3*max(x, y) + rest` follows from either part,
-    or from their mean. For a negative factor, min and max change roles.
+    Returns (every, pairs) or None, with the meaning that `_split_side` gives them.
+
+    `0 <= 3*min(x, y) + z` needs both `0 <= 3*x + z` and `0 <= 3*y + z`. `0 <= 3*max(x, y) + z`
+    follows from either of them, and also from `-1 <= 3*(x + y) + 2*z`. For a negative factor, min
+    and max change roles.
     """
     if len(index.terms) < 2 and all(c == 1 for _, c in index.terms):
         return None

@@ -1,4 +1,4 @@
-"""The text of integer expressions, which also defines their sort order."""
+"""The text of index expressions; terms are sorted by it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from tcc.ir.index import Index
 
 
-# Longest text; the importer names longer formulas (`tcc.frontends.scope`).
+# The longest text of an atom.  Such formulas are rare, because the importer replaces long formulas
+# by symbols (`tcc.frontends.scope`).
 _LONGEST = 1 << 13
 
 
@@ -31,9 +32,9 @@ def sum_text(index: Index) -> str:
 
 
 def atom_text(text: str) -> str:
-    """Returns the text of an atom.
+    """Returns `text`, the text of an atom, or `#` and its digest if it is too long.
 
-    A text that is too long becomes its digest; only formulas that contain formulas have such texts.
+    Only deeply nested formulas have such long texts.
     """
     if len(text) <= _LONGEST:
         return text
@@ -41,7 +42,7 @@ def atom_text(text: str) -> str:
 
 
 def factor_text(index: Index) -> str:
-    """Returns the text of a sum as an operand of `//` or `%`."""
+    """Returns the text of an operand of `//` or `%`, in parentheses if it is a sum or product."""
     is_number = not index.terms and index.const >= 0
     monomials = [] if index.const else index.terms
     atom = len(monomials) == 1 and monomials[0][1] == 1 and len(monomials[0][0]) == 1
@@ -49,6 +50,6 @@ def factor_text(index: Index) -> str:
 
 
 def name_text(name: str) -> str:
-    """Returns `name` itself if it reads as one word, else quoted."""
+    """Returns `name` itself if it is one word that has no meaning in the text, else quoted."""
     word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
     return name if word else json.dumps(name)

@@ -8,17 +8,18 @@ into the artifact's kernel table; there are no addresses.
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
              | PlanArena | Collective | Wait
 
-Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
-arena and symmetric ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end
-of the run or their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and
-offsets are bytes.  The host computes sizes and nothing else.
+Semantics.  A register is written before it is read.  The `Place` of a buffer determines its
+address.  Ranges of the arena and the symmetric arena are valid for the whole run.  `Dynamic` memory
+is valid from its `Allocate` to the next `Allocate` of the same buffer or the end of the run.  A
+`View` instruction sets the address of an `Alias`.  Sizes and offsets are in bytes.  The host
+computes nothing but sizes.
 
 The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
-writes all registers that the arenas need (size; offset and size of every range), and no later
-instruction changes them.  After the prologue the arenas are allocated and their buffers get
-addresses. Kernels may rely on 64-byte aligned arenas, state, scratch and dynamic memory, and on
-weights as aligned as their offsets; the caller's arrays are aligned to one element.
-`verify_program` proves all this.
+writes the registers with the sizes of the arenas and with the offset and size of every range in
+them, and no later instruction changes these registers.  The arenas are allocated after the
+prologue.  Kernels may rely on an alignment of 64 bytes for arenas, state, scratch and dynamic
+memory, and on weights as aligned as their offsets.  The caller's arrays are aligned to their
+element type.  `verify_program` proves these rules.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ BufferId: TypeAlias = int
 class IntOp(Enum):
     """Integer instructions on registers; division rounds down, divisors are positive."""
 
-    CONST = 0  # a is the immediate value
-    DIM = 1  # a is the port (inputs in order), b the dimension, of the caller's array
+    CONST = 0  # the result is the number a itself, not a register's value
+    DIM = 1  # the size of dimension b of the caller's array for input port a
     ADD = 2
     SUB = 3
     MUL = 4
@@ -47,7 +48,7 @@ class IntOp(Enum):
     MOD = 6
     MIN = 7
     MAX = 8
-    RANK = 9  # this process's number in the comm, from 0 on
+    RANK = 9  # the rank of this process in the comm, from 0
     SEED = 10  # the run's seed, constant during a run; all 64 bits count
 
 
@@ -57,12 +58,14 @@ class Relation(Enum):
     EQ = 0
     LE = 1
     LT = 2
-    DIVIDES = 3  # a divides b
+    DIVIDES = 3  # holds if b is a multiple of a
 
 
 class CollectiveKind(Enum):
-    """The operations that the ranks of a comm do together; tcc_comm.h defines a function for
-    each."""
+    """The operations in which the ranks of a comm exchange data.
+
+    tcc_comm.h declares a function for each.
+    """
 
     ALL_REDUCE = 0
     REDUCE_SCATTER = 1
@@ -86,7 +89,7 @@ class CollectiveKind(Enum):
 
 
 class Reduction(Enum):
-    """The combination of the ranks' elements, with the numbers of tcc_comm_reduction."""
+    """The ways to combine the elements of all ranks, with the values of tcc_comm_reduction in C."""
 
     SUM = 0
     PROD = 1
@@ -124,7 +127,10 @@ class Weight:
 
 @frozen
 class Arena:
-    """A range of the planned arena; both are registers, so the plan may depend on sizes."""
+    """A range of bytes of the arena.
+
+    The registers `offset` and `size` hold its bounds, because they may depend on input sizes.
+    """
 
     offset: Register
     size: Register
@@ -132,9 +138,11 @@ class Arena:
 
 @frozen
 class Symmetric:
-    """A range of memory that lies at the same place on all ranks, for ranks to read and write each
-    other's. Its ranges are planned separately, from offset 0 on; both fields are registers, as of
-    `Arena`."""
+    """A range of bytes of the symmetric arena, which ranks read and write directly.
+
+    The arena has the same layout on all ranks. Its offsets start at 0, independent of those of
+    `Arena`. `offset` and `size` are registers.
+    """
 
     offset: Register
     size: Register
@@ -142,19 +150,19 @@ class Symmetric:
 
 @frozen
 class State:
-    """Bytes that live as long as the instance; zero at creation."""
+    """Memory that belongs to the instance from its creation to its end; zero at first."""
 
     size: int
 
 
 @frozen
 class Dynamic:
-    """Memory from the pool allocator, by `Allocate`."""
+    """Memory that an `Allocate` instruction takes from the pool allocator."""
 
 
 @frozen
 class Alias:
-    """A part of another buffer, aimed by `View`; invalid before its `View`."""
+    """A part of another buffer, which a `View` instruction selects; invalid before it runs."""
 
 
 Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | Symmetric
@@ -162,7 +170,7 @@ Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | S
 
 @frozen
 class Buffer:
-    """A byte range.  `label` is for people (`tcc inspect`), never for the machine."""
+    """A range of bytes.  `label` is a name for messages and for `tcc inspect`."""
 
     place: Place
     label: str = ""
@@ -172,11 +180,11 @@ class Buffer:
 class Port:
     """An input or output as the caller sees it.
 
-    `dims[i]` is the register with the size of dimension i.  For inputs it is the size that the
-    body's checks demand, written in the prologue; for outputs the size that the run computed,
-    written before the output's `Allocate`.  A fixed size is a register set by one CONST, so the
-    port's shape is known without a run.  `text` shows the symbolic shape to people.  `state` names
-    the input port whose caller array this output updates in place, or is -1.
+    `dims[i]` is the register with the size of dimension i.  The prologue writes the sizes of
+    inputs, and checks compare them with the caller's arrays.  The sizes of an output are written
+    before the output's `Allocate`.  The register of a constant size is written by one CONST only,
+    so the size is known without a run.  `text` is the symbolic shape, for messages.  `state` is the
+    input port whose array the output updates in place, or -1.
     """
 
     name: str
@@ -191,7 +199,11 @@ class Port:
 
 @frozen
 class Let:
-    """`register[target] = op(a, b)`; CONST and DIM have immediates, RANK and SEED no operands."""
+    """`register[target] = op(a, b)`.
+
+    `a` and `b` are registers, except that they are numbers for CONST and DIM. RANK and SEED have no
+    operands.
+    """
 
     target: Register
     op: IntOp
@@ -201,7 +213,7 @@ class Let:
 
 @frozen
 class ReadInt:
-    """`register[target] = buffer[element]`, an integer or bool buffer of `dtype`."""
+    """`register[target] = buffer[element]`; the buffer holds integers or bools of type `dtype`."""
 
     target: Register
     buffer: BufferId
@@ -211,7 +223,10 @@ class ReadInt:
 
 @frozen
 class Check:
-    """Ends the run with the user's error `message` (both values appended) unless a REL b."""
+    """Ends the run with an error unless `relation` holds between the registers `a` and `b`.
+
+    The error has the text `message`, followed by the values of both registers.
+    """
 
     relation: Relation
     a: Register
@@ -223,9 +238,9 @@ class Check:
 class Allocate:
     """Gives a `Dynamic` or `Output` buffer at least `size` bytes.
 
-    With `keep`, its old bytes stay at its front (growing scan outputs).  For an `Output`, the
-    caller's array is checked here, or its allocator called; every output is allocated once on every
-    path before it is written.
+    With `keep`, the new memory begins with the buffer's old bytes, as growing scan outputs need it.
+    For an `Output`, the instruction checks the caller's array or calls the caller's allocator.
+    Every path allocates each output once, before it is written.
     """
 
     buffer: BufferId
@@ -235,7 +250,7 @@ class Allocate:
 
 @frozen
 class View:
-    """Aims an `Alias` buffer at `base + register[offset]` bytes."""
+    """Lets an `Alias` buffer begin `register[offset]` bytes after the start of buffer `base`."""
 
     buffer: BufferId
     base: BufferId
@@ -246,10 +261,11 @@ class View:
 class Launch:
     """Runs the tiles `0 <= t < register[grid]` of kernel `kernel`, split over the threads.
 
-    The kernel gets the buffers' addresses and the registers' values in this order, and `scratch`
-    bytes of memory private to each thread.  A thread needs at least `register[least]` tiles, or one
-    if `least` is -1 or the register holds less.  A launch runs on at most `register[grid]` divided
-    by this number of threads; below two, it runs on the calling thread alone.
+    The kernel gets the addresses of `buffers`, the values of the registers `ints`, and the
+    program's `scratch` bytes of memory, which are private to each thread.  The launch uses at most
+    `register[grid] // n` threads, so that a thread has at least n tiles, and only the calling
+    thread if that is less than two.  n is `register[least]`, or 1 if `least` is -1 or the register
+    holds less than 1.
     """
 
     kernel: int
@@ -270,12 +286,11 @@ class TensorRef:
 
 @frozen
 class CallOp:
-    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which documents its
-    operands.
+    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...).
 
-    `results` are registers that the function writes.  For a data-dependent size, `<op>_count` with
-    the same inputs and ints computes the size, and the outputs are allocated before `<op>` is
-    called.  The output of `thin` may start at the address of its input.
+    The C file documents the function's operands.  `results` are registers that the function writes.
+    If the size of an output depends on data, a call of `<op>_count` with the same inputs and ints
+    computes the size first.  The output of `thin` may start at the address of its input.
     """
 
     op: str
@@ -287,7 +302,7 @@ class CallOp:
 
 @frozen
 class Copy:
-    """Copies `size` bytes; ranges do not overlap, or are the same."""
+    """Copies `size` bytes; the two ranges are disjoint or the same range."""
 
     target: BufferId
     source: BufferId
@@ -296,10 +311,10 @@ class Copy:
 
 @frozen
 class Branch:
-    """Runs `then` if the bool at the front of `condition` is true, else `otherwise`.
+    """Runs `then` if the condition is true, else `otherwise`.
 
-    For a condition on sizes, `condition` is -1 and `when` a register: `then` runs unless it holds
-    0.
+    The condition is the first byte of the buffer `condition`, a bool.  For a condition on sizes,
+    `condition` is -1, and the condition is true unless the register `when` holds 0.
     """
 
     condition: BufferId
@@ -312,8 +327,8 @@ class Branch:
 class Loop:
     """Runs `body` for `counter = 0, 1, ...` while `counter < register[trips]` and `condition`.
 
-    `condition` (a bool buffer, or -1) is read before every trip.  After the loop `counter` holds
-    the number of trips that ran.
+    `condition` is a buffer with a bool, which is read before every trip, or -1 for no condition.
+    After the loop the register `counter` holds the number of trips that ran.
     """
 
     trips: Register
@@ -324,12 +339,14 @@ class Loop:
 
 @frozen
 class PlanArena:
-    """Plans an arena for buffers whose sizes the inputs decide.
+    """Plans an arena for buffers whose sizes depend on the inputs.
 
-    Buffer i has `register[sizes[i]]` bytes and lives from position `lives[3 * i]` to position
-    `lives[3 * i + 1]`, both included.  `register[offsets[i]]` becomes its offset, a multiple of 64.
-    It is the offset of buffer `lives[3 * i + 2]`, dead before it, unless that is -1.  Buffers that
-    live at one position get disjoint ranges below `register[end]`.  Equal sizes give equal plans.
+    Buffer i has `register[sizes[i]]` bytes.  Its live range begins at position `lives[3 * i]` and
+    ends at position `lives[3 * i + 1]`, both included.  The instruction writes its offset, a
+    multiple of 64, to `register[offsets[i]]`, and the size of the arena to `register[end]`.
+    Buffers whose live ranges overlap get disjoint bytes.  If `lives[3 * i + 2]` is not -1, buffer i
+    gets the offset of the buffer with this number, whose live range ends before that of buffer i
+    begins.  Equal sizes give equal plans.
     """
 
     end: Register
@@ -340,20 +357,22 @@ class PlanArena:
 
 @frozen
 class Collective:
-    """Starts one collective operation of all ranks of the instance's comm, or of a group of ranks.
+    """Starts a collective operation of all ranks of the instance's comm, or of a group of ranks.
 
-    `Wait` for `ticket` completes it.  Until then nothing else touches `send`, `receive` or memory
-    that they share with other buffers, and no other operation has the ticket.  For reduce_scatter
-    and all_to_all, `send` has `ranks` blocks, in the order of the ranks; for all_gather and
-    all_to_all, `receive` has; otherwise they have one block.  `counts` are numbers of elements: one
-    number for every block, or, for all_gather and all_to_all, the numbers of the blocks of `send`
-    and then of `receive`.  A rank receives from another rank as many elements as that rank sends to
-    it.
+    The operation is complete after a `Wait` with the same `ticket`.  Until then no other operation
+    has the ticket, and no instruction reads or writes the memory of `send` and `receive`.
 
-    `ranks` is the size that the comm must have; 0 stands for any size where neither buffer has
-    several blocks.  `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is
-    broadcast.  With a `group` number, the operation is among the ranks of a list of the group;
-    there are `ranks`, and `root` counts among them.
+    `send` has a block for each rank in reduce_scatter and all_to_all, `receive` in all_gather and
+    all_to_all; blocks are in the order of the ranks.  In all other cases a buffer is one block.
+    `counts` are registers with numbers of elements.  A single register holds for all blocks.  The
+    blocks of all_gather and all_to_all may differ in size; then there is a register for each block
+    of `send`, followed by a register for each block of `receive`.  A rank receives from another
+    rank as many elements as that rank sends to it.
+
+    `ranks` is the number of ranks that take part; 0 allows any number if neither buffer has a block
+    for each rank.  `reduction` is SUM for operations that do not reduce, and `root` is 0 for
+    operations that do not broadcast.  If `group` is not -1, the operation runs among the ranks of
+    each list of this `RankGroup`, and `root` is a position in the list.
     """
 
     kind: CollectiveKind
@@ -370,9 +389,10 @@ class Collective:
 
 @frozen
 class Wait:
-    """Returns when the collective with this ticket, `send` and `receive` is complete.
+    """Waits until the collective with this ticket, `send` and `receive` is complete.
 
-    A body ends with the same operations in progress with which it began, the program with none.
+    The same operations are in progress at the start and at the end of a loop's or branch's body. No
+    operation is in progress at the end of the program.
     """
 
     ticket: int
@@ -389,11 +409,12 @@ Body: TypeAlias = tuple[Instr, ...]
 
 @frozen
 class RankGroup:
-    """Ranks of the comm that have their own collectives.
+    """A division of the comm's ranks into lists that run collectives independently.
 
-    `members` are disjoint lists of ranks, all of one length.  A rank that runs the program is in
-    one of them.  It takes part with the ranks of its list, numbered in the order of the list.  A
-    program for some ranks may leave out the lists of other ranks.  `name` is for people.
+    `members` are disjoint lists of ranks of equal length.  Every rank that runs the program is in a
+    list and communicates with the ranks of this list only.  Its number within a collective is its
+    position in the list.  A program that only some ranks run may omit the lists of other ranks.
+    `name` is for messages.
     """
 
     name: str
@@ -402,7 +423,11 @@ class RankGroup:
 
 @frozen
 class Program:
-    """A whole model for the host.  `kernels` names the symbols behind kernel numbers, in order."""
+    """The program of a model.
+
+    `registers` is the number of registers, `scratch` the bytes of scratch memory per thread, and
+    `arena` the register with the arena's size.  `kernels[n]` is the symbol of kernel n.
+    """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -427,8 +452,10 @@ def prologue_length(program: Program) -> int:
 
 
 def constant_registers(program: Program) -> dict[int, int]:
-    """Returns the registers that the program's top-level code sets to constants, with their
-    values."""
+    """Returns the values of the registers that CONST instructions write last, by register.
+
+    Only instructions at the top level of the program count.
+    """
     constants: dict[int, int] = {}
     for instr in program.body:
         if isinstance(instr, Let) and instr.op is IntOp.CONST:

@@ -1,4 +1,4 @@
-"""The meaning of integer instructions and checks, and values of registers known without a run."""
+"""Evaluates the integer instructions and checks of programs without a run."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ def let_value(
 ) -> int | None:
     """Returns the value that an instruction writes; None if it is unknown.
 
-    `registers` are the known registers, `dims` the known sizes of inputs by port and axis.
+    `registers` has the known values of registers, `dims` the known sizes of inputs by (port, axis).
     """
     if let.op is IntOp.CONST:
         return let.a
@@ -53,13 +53,13 @@ def let_value(
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
     value = MEANING[let.op](a, b)
-    return value if -_LIMIT <= value < _LIMIT else None  # a run ends at an overflow
+    return value if -_LIMIT <= value < _LIMIT else None  # on overflow the run fails
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
-    """Returns the known values of registers after instructions that run one after the other.
+    """Returns the values of registers, where they are known, after straight-line instructions.
 
-    `dims` are the inputs' sizes by port and axis.
+    `dims` has the known sizes of inputs by (port, axis).
     """
     registers: dict[Register, int] = {}
     for instr in body:

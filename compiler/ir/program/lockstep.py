@@ -1,14 +1,15 @@
-"""Proves that the ranks of each group, or of the comm, issue the same collectives on it in the same
-order.
+"""Proves that all ranks of a group issue the collectives of the group in the same order.
 
-Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all ranks
-that take part, and so is everything computed from equal values alone.  Elements of inputs, the own
-blocks of reduce_scatter and all_to_all, and the ranks' numbers may differ.  No collective stands
-under a condition or trip count that may differ between its ranks.  That inputs have equal sizes on
-all ranks is the callers' promise; where they break it, the comm reports a mismatch.
+The comm counts as a group of all ranks.  The proof tracks which values may differ between ranks.
+Equal on all ranks are the sizes of inputs, weights, the results of all_reduce, all_gather and
+broadcast on the ranks that take part, and everything that is computed from equal values alone.
+Elements of inputs, results of reduce_scatter and all_to_all, and the numbers of the ranks may
+differ.  The proof fails if a collective is in a branch or loop whose condition or trip count may
+differ between the ranks of its group.  Callers promise that inputs have equal sizes on all ranks.
+If they break the promise, the comm reports a mismatch.
 
-Groups that share ranks cannot deadlock: every rank issues its collectives in the order of the text,
-trip by trip, so the first collective that is not complete has all its ranks.
+Groups that share ranks cannot deadlock.  Every rank issues its collectives in program order, so no
+rank of the earliest incomplete collective waits for a later collective.
 """
 
 from collections.abc import Sequence
@@ -37,12 +38,14 @@ from tcc.ir.program.operands import bodies_of, operands, shared_memory, walk_ins
 from tcc.ir.program.table import Kind
 
 _Value: TypeAlias = tuple[str, Register | BufferId]
-_MADE = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
+_RESULTS = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
 
 
 def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
-    """Raises UserError where a collective stands under a condition that may differ between ranks;
-    `results` are the positions of each kernel's results among its buffers."""
+    """Raises UserError if ranks may issue different collectives.
+
+    `results[k]` has the positions of the results of kernel k among the buffers of its launches.
+    """
     groups = (i.group for i in walk_instructions(program.body) if isinstance(i, Collective))
     for group in dict.fromkeys(groups):
         _Differing(program, results, group).check()
@@ -59,11 +62,15 @@ class _Differing:
     results: Sequence[Sequence[int]]
     group: int
     values: set[_Value] = field(default_factory=set)
-    # Buffers that lie in one memory.
+    # For each buffer that shares memory, all buffers in this memory.
     shared: dict[_Value, set[_Value]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Checks all runs: a run may find states that an earlier run left."""
+        """Raises UserError if ranks of the group may issue different collectives.
+
+        A run may read the state buffers that an earlier run has written, so the analysis of a run
+        is repeated until the set of state buffers that may differ is stable.
+        """
         for number, sharing in shared_memory(self.program).items():
             self.shared["b", number] = {("b", other) for other in sharing}
         states: set[_Value] = set()
@@ -84,8 +91,10 @@ class _Differing:
             self.values = previous | (self.values & states)
 
     def _run(self, body: Body, *, under: bool) -> None:
-        """Propagates differences through `body`; with `under`, the body runs under a condition that
-        may differ, so all its results may differ."""
+        """Propagates differences through `body`.
+
+        With `under`, the ranks may not agree whether the body runs, so all its results may differ.
+        """
         for instr in body:
             match instr:
                 case Loop():
@@ -110,12 +119,15 @@ class _Differing:
                 case Let(op=IntOp.RANK | IntOp.SEED):
                     self._mark([("r", instr.target)])
                 case _:
-                    operands_read, values_made = self._operands(instr)
+                    operands_read, values_written = self._operands(instr)
                     if under or not self.values.isdisjoint(operands_read):
-                        self._mark(values_made)
+                        self._mark(values_written)
 
     def _covered(self, group: int) -> bool:
-        """True if ranks that are together in this proof's group are together in `group`."""
+        """True if ranks that are in one list of `self.group` are also in one list of `group`.
+
+        Then a collective of `group` gives them equal results.
+        """
         if group in (-1, self.group):
             return True
         rank_lists = [frozenset(ranks) for ranks in self.program.groups[group].members]
@@ -129,7 +141,7 @@ class _Differing:
             self.values |= self.shared.get(value, {value})
 
     def _loop(self, loop: Loop, *, under: bool) -> None:
-        """Joins the differences after any number of trips, also none."""
+        """Adds the differences that any number of trips may cause, zero trips included."""
         before: set[_Value] | None = None
         while self.values != before:
             before = set(self.values)
@@ -137,25 +149,28 @@ class _Differing:
             self.values |= before
 
     def _decided(self, instr: Branch | Loop, *, under: bool) -> bool:
-        """True if ranks may take different paths through `instr`; raises UserError if a collective
-        stands on one of these paths."""
-        operands_read, values_made = self._operands(instr)
+        """True if ranks may take different paths through `instr`.
+
+        Raises UserError if the bodies of `instr` then contain a collective of the group.
+        """
+        operands_read, values_written = self._operands(instr)
         if not (under or not self.values.isdisjoint(operands_read)):
             return False
         for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
             if isinstance(inner, Collective) and inner.group == self.group:
                 raise self._refusal(inner, instr)
-        self._mark(values_made)
+        self._mark(values_written)
         return True
 
     def _operands(self, instr: Instr) -> tuple[list[_Value], list[_Value]]:
-        """Returns the values that an instruction itself reads, and those that it computes from
-        them."""
-        operands_read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
-        values_made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
+        """Returns (operands, results): the values that an instruction itself reads and writes."""
+        operands_read = [
+            (k.letter, v) for k, v in operands(instr) if k.letter and k not in _RESULTS
+        ]
+        values_written = [(k.letter, v) for k, v in operands(instr) if k in _RESULTS]
         if isinstance(instr, Launch):
-            values_made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
-        return operands_read, values_made
+            values_written = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
+        return operands_read, values_written
 
     def _refusal(self, collective: Collective, under: Branch | Loop) -> UserError:
         condition = ("b", under.condition) in self.values

@@ -1,4 +1,4 @@
-"""The operands of instructions: registers, buffers and kernels, each with the way it is used."""
+"""The operands of instructions: registers, buffers and kernels, and how they are used."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +22,14 @@ from tcc.ir.program import (
 from tcc.ir.program.table import Field, FieldCount, Kind, row_of
 
 _USED = (Kind.USED, Kind.WHEN, Kind.LEAST)
-STEPS = (Launch, CallOp, Collective, Wait)  # instructions that take time of their own
+STEPS = (Launch, CallOp, Collective, Wait)  # the instructions that work on elements or wait
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
-    """Yields the kind and the value of each field of `node`, in order. A list yields each of its
-    items; absent values are left out."""
+    """Yields (kind, value) for each field of `node`, in order.
+
+    A list yields a pair for each item. Absent values yield nothing.
+    """
     for field in row_of(node).fields:
         kind, value = field.kind, getattr(node, field.name)
         match field.form:
@@ -70,10 +72,10 @@ def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
 
 
 def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Returns the instructions that take time of their own, in order of the text.
+    """Returns an item for each instruction that works on elements, in order of the text.
 
-    A launch is the number of its kernel, a call the name of its function, a collective the name of
-    its kind, and a wait "wait".
+    The item is the kernel's number for a launch, the function's name for a call, the name of its
+    kind for a collective, and "wait" for a wait.
     """
     return tuple(
         instr.kernel
@@ -89,9 +91,10 @@ def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
 
 
 def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
-    """Returns for each buffer that shares memory all buffers in that memory, itself included.
+    """Returns a map from each buffer that shares memory to all buffers in this memory.
 
-    Views share memory with their bases, and outputs with the inputs that they update in place.
+    The buffer itself is included. Views share memory with their bases, and outputs with the inputs
+    that they update in place.
     """
     pairs = [(i.buffer, i.base) for i in walk_instructions(program.body) if isinstance(i, View)]
     ports = {b.place: n for n, b in enumerate(program.buffers) if isinstance(b.place, Input)}
@@ -107,8 +110,10 @@ def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
 
 
 def memory_of(instr: Instr, shared: Mapping[BufferId, frozenset[BufferId]]) -> set[BufferId]:
-    """Returns the buffers that an instruction itself names, and those that share memory with them;
-    `shared` is the result of `shared_memory`."""
+    """Returns the buffers that an instruction itself names and all buffers in the same memory.
+
+    `shared` is the result of `shared_memory`.
+    """
     return {other for b in buffers_of(instr) for other in shared.get(b, (b,))}
 
 
@@ -117,10 +122,10 @@ def renumbered(
     moves: Mapping[str, Callable[[int], int]],
     body: Callable[[Body], Body] = tuple,
 ) -> Instr:
-    """Returns `instr` with other numbers and bodies.
+    """Returns `instr` with new numbers of registers, buffers or kernels, and new bodies.
 
-    `moves` has a function for the numbers of registers ("r"), buffers ("b") and kernels ("k");
-    `body` is applied to each body.
+    `moves` maps "r", "b" and "k" to functions from old to new numbers of registers, buffers and
+    kernels. `body` is applied to each body.
     """
 
     def number(kind: Kind, value: Any) -> Any:

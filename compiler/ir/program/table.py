@@ -1,17 +1,18 @@
 """The table of the host program's instructions and places.
 
 A row is the text of one instruction, in which `{field:kind}` stands for a field of its class.  The
-text, its parser in the tests, the encoding, the verifier, the passes' uses and definitions, and the
-C decoder (`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order
-of the rows is that of their codes in the encoding.
+text, its parser in the tests, the encoding, the verifier, the operands that passes read and write,
+and the C decoder (`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.
+The encoding numbers the instructions in the order of the rows.
 
 `kind*` is a list of numbers in parentheses, `kind[]` a list of `TensorRef`s whose buffers are of
-that kind.  `{word field:kind}` is omitted, with its word, where the field has the kind's absent
-value.
+that kind.  The text omits `{word field:kind}`, including the word, where the field has the kind's
+absent value.
 
-An instruction's words are its code and its fields in the order of the class: single ones first,
-then the counts of all lists, the items of all lists, and the bodies, each with its count.  A
-program without groups has no words for fields of kind GROUP.
+An instruction is encoded as words in this order: its code, the fields with a single value, the
+lengths of all lists, the items of all lists, and the bodies, each after the number of its
+instructions.  Fields of one sort keep the order of the class.  A program without groups has no
+words for fields of kind GROUP.
 """
 
 import re
@@ -56,8 +57,8 @@ from tcc.ir.program import (
 class Kind(Enum):
     """The kind of a field's values.
 
-    A kind has the letter that precedes its numbers in the text, and the value that stands for an
-    absent one.
+    `letter` precedes the numbers of this kind in the text, as in `r0`. `absent` is the value of a
+    field that is not used, or None if a field of this kind is always used.
     """
 
     def __init__(self, text: str, letter: str = "", absent: int | None = None) -> None:
@@ -66,33 +67,33 @@ class Kind(Enum):
     USED = "used", "r"
     DEFINED = "defined", "r"
     READ = "read", "b"
-    WRITTEN = "written", "b"  # in memory that the program may write
-    TOUCHED = "touched", "b"  # read or written, by the kernel
+    WRITTEN = "written", "b"  # a buffer that the instruction writes, neither input nor weight
+    TOUCHED = "touched", "b"  # a buffer that the kernel reads or writes
     ALLOCATED = "allocated", "b"
     AIMED = "aimed", "b"
-    CONDITION = "condition", "b", -1  # its first byte is read
-    WHEN = "when", "r", -1  # a register, used if the field for a condition is absent
+    CONDITION = "condition", "b", -1  # a buffer whose first byte is read
+    WHEN = "when", "r", -1  # a register, read if `condition` is absent
     KERNEL = "kernel", "k"
     TICKET = "ticket", "t"
     GROUP = "group", "g", -1
-    PORT = "port"  # an input's
+    PORT = "port"  # an input port
     AXIS = "axis"  # an axis of the preceding port
     NUMBER = "number"
     ELEMENT = "element"
-    LEAST = "least", "r", -1  # used if present
+    LEAST = "least", "r", -1  # a register, read unless absent
     FLAG = "flag", "", 0
     OPERATION = "operation"
     RELATION = "relation"
     COLLECTIVE = "collective"
     REDUCTION = "reduction"
     DTYPE = "dtype"
-    INTEGER = "integer"  # an element type of sizes
+    INTEGER = "integer"  # the integer type of elements that are read as sizes
     STRING = "string"
-    FUNCTION = "function"  # a function of runtime/src/ops
+    FUNCTION = "function"  # the name of a function of runtime/src/ops
     BODY = "body"
 
 
-# Kinds whose values are enum members: a word in the text, a number in the encoding.
+# The kinds whose values are members of an enum: words in the text, numbers in the encoding.
 ENUMS: Mapping[Kind, type[Enum]] = MappingProxyType(
     {
         Kind.OPERATION: IntOp,
@@ -113,7 +114,7 @@ class FieldCount(Enum):
 
 @frozen
 class Field:
-    """A field of an instruction's class; `lead` is the word before it in the text."""
+    """A field of an instruction or place; `lead` is the word before it in the text."""
 
     name: str
     kind: Kind
@@ -123,8 +124,11 @@ class Field:
 
 @frozen
 class Row:
-    """One instruction or place: its C name, its text (literals and fields alternating), its fields
-    in encoding order."""
+    """An instruction or place.
+
+    `name` is its name in C. `text` alternates between literals and fields. `fields` are in the
+    order of the encoding. `operation` is the operation of a `Let`, else None.
+    """
 
     name: str
     node: type
@@ -226,5 +230,5 @@ _ROWS: dict[Any, Row] = {row.operation or row.node: row for row in (*INSTRUCTION
 
 
 def row_of(node: Instr | Place) -> Row:
-    """The row of an instruction or a place."""
+    """Returns the row of an instruction or a place."""
     return _ROWS[node.op if isinstance(node, Let) else type(node)]

@@ -1,4 +1,4 @@
-"""Text of host programs, a line an instruction; tests read it back to the same.
+"""The text of host programs, with a line for each instruction; tests parse it back.
 
     program registers 3 scratch 0 arena r2
       input "x" : f32[r0] "[n]"

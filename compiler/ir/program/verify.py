@@ -1,11 +1,11 @@
 """Proves the properties of a program on which the runtime relies; the runtime itself checks memory
-safety alone.
+safety only.
 
-Along every path: registers are written before they are read; aliases are aimed, and dynamic buffers
-and outputs allocated, before they are used; outputs are allocated exactly once, after the registers
-of their shape are written.  Collectives are waited for before anything touches their buffers;
-collectives of a group have as many ranks as the group.  The arena's registers are written in the
-prologue and nowhere else.
+On every path, registers are written before they are read.  A `View` precedes the uses of an alias,
+and an `Allocate` the uses of a dynamic buffer or an output.  Outputs are allocated exactly once,
+after the registers of their shape are written.  A `Wait` for a collective precedes all other uses
+of its buffers, and collectives of a group have as many ranks as the group.  Only the prologue
+writes the registers of the arenas.
 """
 
 from __future__ import annotations
@@ -74,14 +74,18 @@ def _arena_registers(program: Program) -> Iterable[Register]:
 
 @dataclass
 class _State:
-    """The facts at one point of the program."""
+    """The state of the proof at a point of the program.
+
+    `defined` are the registers that are written on every path, and `ready` the buffers that have
+    memory. The registers `frozen` must not be written again.
+    """
 
     program: Program
     shared: Mapping[BufferId, frozenset[BufferId]]
     defined: frozenset[Register] = frozenset()
     ready: frozenset[BufferId] = frozenset()
     frozen: frozenset[Register] = frozenset()
-    flying: Mapping[int, Wait] = field(default_factory=dict)  # the wait that is due, by ticket
+    flying: Mapping[int, Wait] = field(default_factory=dict)  # the pending `Wait` of each ticket
     depth: int = 0
     at: Instr | None = field(default=None, repr=False)
 
@@ -120,11 +124,12 @@ class _State:
             self.ready = after_bodies[0].ready & after_bodies[1].ready
             self._same_outputs(after_bodies)
         elif after_bodies:
-            # No trip may run, so registers and buffers of the body are not available afterwards.
+            # The loop may run no trip, so registers and buffers of its body are not available after
+            # it.
             self._same_outputs([self, *after_bodies])
 
     def _use(self, kind: Kind, value: Any, instr: Instr) -> None:
-        """Checks the precondition of an operand of this kind."""
+        """Raises InternalError if an operand may not be used in this way at this point."""
         match kind:
             case Kind.USED | Kind.WHEN | Kind.LEAST:
                 self.read(value)
@@ -144,7 +149,7 @@ class _State:
                     raise self.fail(f"dimension {value} of input {port}")
 
     def _make(self, kind: Kind, value: Any) -> None:
-        """Applies the effect of an operand of this kind."""
+        """Updates the state for an operand that the instruction writes, allocates or aims."""
         match kind:
             case Kind.DEFINED:
                 self.write(value)
@@ -184,7 +189,7 @@ class _State:
         self.flying = {t: wait for t, wait in self.flying.items() if t != instr.ticket}
 
     def _untouched(self, instr: Instr) -> None:
-        """Raises InternalError if an instruction touches a buffer of a collective in progress."""
+        """Raises InternalError if an instruction uses memory of a collective in progress."""
         touched = memory_of(instr, self.shared)
         for wait in self.flying.values():
             if not touched.isdisjoint((wait.send, wait.receive)):
@@ -248,8 +253,11 @@ class _State:
     # ---- control ---------------------------------------------------------------------------------
 
     def _same_outputs(self, states: list[_State]) -> None:
-        """Checks that all paths allocate the same outputs; else one could be allocated twice, or
-        never."""
+        """Raises InternalError if some of the paths that join here allocate an output and others
+        do not.
+
+        Otherwise the output could be allocated twice, or never.
+        """
         for number, buffer in enumerate(self.program.buffers):
             if isinstance(buffer.place, Output) and len({number in s.ready for s in states}) > 1:
                 raise self.fail(f"output {buffer.place.port} is allocated on some paths only")

@@ -14,9 +14,10 @@ is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
         Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, literal(0, F32)),
         Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
 
-Loops are positions, the iterators of the result before those of the sum, so equal states have equal
-values whatever their loops were called.  The nodes are named tuples: made, compared and hashed as
-tuples are.  A rule makes new stages where it changes some, and shares all others.
+Loops have numbers instead of names, first the iterators of the result, then those of the sum.  So
+regions that differ only in the names of loops are equal.  The nodes are named tuples, which are
+fast to create, compare and hash.  A rule creates new stages for those that it changes; the new
+region shares all other stages with the old one.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ Literal: TypeAlias = bool | int | float
 class Factor(NamedTuple):
     """An element of type `dtype`: component `component` of `source` at the indices `forms`.
 
-    There is one form for each dimension.  `source` is the number of a parameter, or `~n` for stage
-    n.  If it is None, the factor is the integer that its only form gives.  Outside of the source's
-    extents the value is `fill`, a node, so that 0.0 and -0.0 differ.  If `fill` is None, no read is
-    outside, or a `select` drops it.  A factor of a leaf has no forms and reads the whole source.
+    `forms` has an index for each dimension, as a form of the stage's loops.  `source` is the number
+    of a parameter, or `~n` for stage n.  If it is None, the factor is the value of its only form.
+    A read outside the source's extents gives `fill`, a node so that 0.0 and -0.0 differ.  If `fill`
+    is None, no read is outside, or a `select` drops its value.  A factor of a leaf stage (see
+    `RegionStage`) has no forms and stands for the whole source.
     """
 
     source: int | None
@@ -63,12 +65,15 @@ Factors: TypeAlias = tuple[Factor, ...]
 
 
 class RegionStage(NamedTuple):
-    """One tensor: for every point of `iters` (extents of the result), the monoid's combination of
-    `body` over `sums`, or `body` itself where `monoid` is None.
+    """A definition of a tensor, or of a tensor for each component of the monoid.
 
-    `body` has a scalar for each component, in which `Arg` n stands for the n-th factor.  A stage
-    that these fields do not express (data-dependent indices, extrema of loops, divisions by
-    symbols) is a leaf: its `body` is a stage of an expression, whose operand n is the n-th factor.
+    `iters` are the extents of the result's loops, `sums` those of the summed loops.  At each point
+    of the result, the value is the monoid's combination of `body` over the summed loops, or `body`
+    itself where `monoid` is None.  `body` has a scalar for each component, in which `Arg` n stands
+    for factor n.
+
+    A stage that these fields cannot express (data-dependent indices, extrema of loops, divisions by
+    symbols) is a leaf: its `body` is an `expr.Stage`, whose operand n is factor n.
     """
 
     iters: Sizes
@@ -90,9 +95,10 @@ class RegionStage(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Stages in order over parameters; `outputs` are (stage, component).
+    """A list of stages; each reads parameters and earlier stages.
 
-    A stage reads parameters and earlier stages.
+    `params` are the types of the parameters, None for an absent one. `outputs` has a pair (stage,
+    component) for each output.
     """
 
     params: tuple[TensorType | None, ...]
@@ -101,7 +107,7 @@ class Region(NamedTuple):
 
 
 def is_leaf(stage: RegionStage) -> bool:
-    """True where the stage is an opaque stage of an expression."""
+    """True if the stage is a leaf: an `expr.Stage` that rules cannot look into."""
     return isinstance(stage.body, expr.Stage)
 
 
@@ -116,7 +122,7 @@ def shape_of(region: Region, source: int) -> Sizes:
 
 
 def reads_inside(region: Region, stage: RegionStage, factor: Factor) -> bool:
-    """True where every read of a factor of `stage` is certain to lie inside its source."""
+    """True if it is certain that `factor`, a factor of `stage`, never reads outside its source."""
     if factor.source is None:
         return True
     sizes = shape_of(region, factor.source)
@@ -129,7 +135,10 @@ def reads_inside(region: Region, stage: RegionStage, factor: Factor) -> bool:
 
 
 def product(dtypes: tuple[DType, ...], dtype: DType, constant: Literal = 1) -> Scalars:
-    """Returns the body that multiplies `constant` and a factor of each of `dtypes`, in `dtype`."""
+    """Returns the body that multiplies `constant` and all factors.
+
+    `dtypes` has the type of each factor; the product is computed in `dtype`.
+    """
     if not dtypes:
         return (literal(constant, dtype),)
     scalar = _multiplied(dtypes, dtype)
@@ -152,7 +161,7 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
     while pending:
         scalar = pending.pop()
         if scalar in visited and not isinstance(scalar, Const):
-            return None  # a power, which may have as many as 2^n factors
+            return None  # a scalar that is used twice is squared; n squares have 2^n factors
         visited.add(scalar)
         match scalar:
             case Const():
@@ -173,16 +182,16 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
 
 
 def constant_of(stage: RegionStage) -> Literal | None:
-    """Returns the constant by which the body multiplies all factors, each once; None for other
-    bodies.
+    """Returns c if the body is c times the product of all factors, with each factor once.
 
-    A conversion that keeps every value counts as no operation.
+    Returns None for other bodies. Casts to a type that holds every value of the source type are
+    ignored.
     """
     return None if is_leaf(stage) else _constant(stage.body, len(stage.factors))
 
 
 def is_contraction(stage: RegionStage) -> bool:
-    """True where the stage is a sum of products of its factors, which algebra may reorder."""
+    """True if the stage sums a product of all its factors, so that rules may reorder it."""
     return stage.monoid == "sum" and constant_of(stage) is not None
 
 
@@ -190,7 +199,7 @@ _MANTISSA = {"f64": 53, "f32": 24, "bf16": 8, "f16": 11}
 
 
 def widens(source: DType, result: DType) -> bool:
-    """True where `result` holds every value of `source`."""
+    """True if type `result` holds every value of type `source`."""
     if source is result:
         return True
     if source.is_float:

@@ -1,10 +1,12 @@
-"""Quasi-affine forms of loops: a sum of steps, an offset, and digits of such forms.
+"""Quasi-affine forms of loops: an offset, a multiple of each loop, and digits of other forms.
+
+A digit is `(x // div) % mod` for a form x, as a digit of a number is.  Forms of the loops h and r:
 
     8*h + r - 1                   Affine((8, 1), -1)
     4*((h + r)//2) + (h + r) % 2  Affine((0, 0), 0, (Digit(4, h + r, 2, 0), Digit(1, h + r, 1, 2)))
 
-Loops are positions: `steps[k]` is the coefficient of the k-th loop, which runs over `extents[k]`.
-A `Size` is an int, or an `Index` of size symbols where it is not known; divisors are ints.
+Loops have numbers: `steps[k]` is the coefficient of loop k, which runs over `0..extents[k]`.  A
+`Size` is an int, or an `Index` if it contains size symbols.  Divisors are ints.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Interval: TypeAlias = "tuple[Size | None, Size | None]"
 
 
 class Digit(NamedTuple):
-    """`step * ((of // div) % mod)`; `mod` 0 stands for no remainder."""
+    """`step * ((of // div) % mod)`, or `step * (of // div)` if `mod` is 0."""
 
     step: Size
     of: Affine
@@ -44,7 +46,7 @@ class Digit(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """`offset`, plus `steps[k]` times the k-th loop for every k, plus the digits."""
+    """The sum of `offset`, of `steps[k]` times loop k for every k, and of `digits`."""
 
     steps: Sizes
     offset: Size = 0
@@ -52,41 +54,43 @@ class Affine(NamedTuple):
 
 
 Affines: TypeAlias = tuple[Affine, ...]
-# The loops (by position) and digits (of, div, mod) of a form, with their coefficients.
+# The terms of a form: the coefficients of loops, by number, and of digits (of, div, mod).
 _Atom: TypeAlias = "int | tuple[Affine, int, int]"
 _Terms: TypeAlias = "dict[_Atom, Size]"
 
 
 def plain(size: Size) -> Size:
-    """Returns `size` as an int, or `size` itself where it holds a symbol."""
+    """Returns `size` as an int, or `size` itself if it contains a symbol."""
     value = size if type(size) is int else as_int(size)
     return size if value is None else value
 
 
 def unit(loop: int, loops: int) -> Affine:
-    """Returns the form that is loop `loop`, among `loops` loops."""
+    """Returns the form whose value is loop number `loop`; `loops` is the number of loops."""
     return Affine(tuple(int(k == loop) for k in range(loops)))
 
 
 def units(loops: int) -> Affines:
-    """Returns the form of every loop: the identity map."""
+    """Returns the identity map: form k has the value of loop k."""
     return tuple(unit(k, loops) for k in range(loops))
 
 
 def constant(value: Size, loops: int) -> Affine:
-    """Returns the form of a value that depends on no loop."""
+    """Returns a form of constant value; `loops` is the number of loops."""
     return Affine((0,) * loops, value)
 
 
 def digit(of: Affine, div: int, mod: int = 0, extents: Sizes | None = None) -> Affine:
-    """Returns `(of // div) % mod`, or `of // div` for `mod` 0; simplified where `extents` are
-    given."""
+    """Returns `(of // div) % mod`, or `of // div` if `mod` is 0.
+
+    The form is simplified if the loops' `extents` are not None.
+    """
     form = Affine((0,) * len(of.steps), 0, (Digit(1, of, div, mod),))
     return form if extents is None else simplified(form, extents)
 
 
 def combine(parts: Sequence[tuple[Size, Affine]], extents: Sizes, offset: Size = 0) -> Affine:
-    """Returns the sum of `offset` and of `factor * form` over `parts`, simplified."""
+    """Returns the simplified sum of `offset` and of `factor * form` for each pair of `parts`."""
     terms: _Terms = {}
     for factor, form in parts:
         offset += _add(terms, form, factor)
@@ -94,10 +98,10 @@ def combine(parts: Sequence[tuple[Size, Affine]], extents: Sizes, offset: Size =
 
 
 def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
-    """Returns `form` with `maps[k]`, a form of the loops over `extents`, in the place of its k-th
-    loop.
+    """Returns `form` with loop k replaced by `maps[k]`, for every k.
 
-    Without digits the result is the matmul of the row `steps` and the matrix of the maps.
+    The maps are forms of new loops, whose extents are `extents`. Without digits, the result is the
+    vector `steps` times the matrix whose rows are the maps.
     """
     if not form.digits:
         weighted_maps = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
@@ -119,7 +123,7 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
 def _weighted_sum(
     offset: Size, weighted_forms: Sequence[tuple[Size, Affine]], loops: int
 ) -> Affine:
-    """Returns the sum of forms without digits, each times its step."""
+    """Returns `offset` plus the sum of the forms, each times its weight; they have no digits."""
     steps: list[Size] = [0] * loops
     for step, inner in weighted_forms:
         offset += step * inner.offset
@@ -130,11 +134,10 @@ def _weighted_sum(
 
 
 def simplified(form: Affine, extents: Sizes) -> Affine:
-    """Returns `form` with digits reduced as far as the loops' ranges allow, equal at every point of
-    the loops.
+    """Returns a form of equal value at every point of the loops, with simpler or fewer digits.
 
-    `(4*i + j)//4` is i and `(4*i + j) % 4` is j for j in 0..4; a digit of a digit is one digit;
-    `4*(x//4) + x % 4` is x.
+    For j in 0..4, `(4*i + j)//4` is i, and `(4*i + j) % 4` is j. A digit of a digit may be a single
+    digit. `4*(x//4) + x % 4` is x.
     """
     return substitute(form, units(len(form.steps)), extents) if form.digits else form
 
@@ -149,9 +152,9 @@ def loops_of(form: Affine) -> frozenset[int]:
 
 
 def interval(form: Affine, extents: Sizes) -> Interval:
-    """Returns inclusive bounds of `form` over the box of the loops; None for an unknown bound.
+    """Returns inclusive bounds of `form` over all values of the loops; None for an unknown bound.
 
-    The bounds are attained where `form` has no digits and no symbolic step.
+    The bounds are exact if `form` has no digits and no symbolic step.
     """
     ranges = [(step, (0, plain(e - 1))) for step, e in zip(form.steps, extents, strict=True)]
     ends: list[tuple[Size, Interval]] = [pair for pair in ranges if pair[0] != 0]
@@ -180,17 +183,17 @@ def _digit_interval(digit: Digit, extents: Sizes) -> Interval:
 
 
 def is_nonnegative(size: Size) -> bool:
-    """True where `size >= 0` is certain."""
+    """True if `size >= 0` is certain."""
     return size >= 0 if isinstance(size, int) else nonnegative(size)
 
 
 def is_multiple(size: Size, by: int) -> bool:
-    """True where `by` divides `size` for certain."""
+    """True if it is certain that `by` divides `size`."""
     return plain(size % by) == 0
 
 
 def is_inside(form: Affine, size: Size, extents: Sizes) -> bool:
-    """True where `0 <= form < size` is certain at every point of the loops."""
+    """True if `0 <= form < size` is certain at every point of the loops."""
     low, high = interval(form, extents)
     return _is_in(low, high, size)
 
@@ -217,10 +220,10 @@ def index_of(form: Affine, loops: Sequence[Index]) -> Index:
 
 
 def affine_of(index: Index, loops: Mapping[Var, int]) -> Affine | None:
-    """Returns `index` as a form of the loops at the given positions, with its digits unchanged.
+    """Returns `index` as a form; `loops` has the number of each loop's variable.
 
-    None for an index that is no such form: a product or an extremum of loops, or a division by a
-    symbol.
+    Quotients and remainders become digits, which are not simplified. Returns None for an index that
+    is no form: a product or an extremum of loops, or a division by a symbol.
     """
     terms: _Terms = {}
     offset: Size = index.const
@@ -276,7 +279,7 @@ def _add(terms: _Terms, form: Affine, factor: Size) -> Size:
 
 
 def _affine(terms: _Terms, offset: Size, extents: Sizes) -> Affine:
-    """Returns the form of `terms`, its digits reduced."""
+    """Returns `offset` plus `terms` as a form with simplified digits."""
     if not all(isinstance(atom, int) for atom in terms):
         terms, offset = _reduced(terms, offset, extents)
     return _form(terms, offset, len(extents))
@@ -301,8 +304,10 @@ def _order(digit: Digit) -> tuple[str, ...]:
 
 
 def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]:
-    """Returns the same sum with every digit in its simplest form, and quotients joined with
-    remainders."""
+    """Returns (terms, offset) of equal sum, with every digit in its simplest form.
+
+    A quotient and a remainder that together are a single digit are joined (see `_join`).
+    """
     simple_terms: _Terms = {}
     for atom, step in terms.items():
         if isinstance(atom, int):
@@ -317,8 +322,11 @@ def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]
 
 
 def _join(terms: _Terms) -> tuple[tuple[Affine, int, int], Size] | None:
-    """Removes `c*m*((x//(d*m)) % n) + c*((x//d) % m)` from `terms` and returns its equal,
-    `c*((x//d) % (m*n))`, as a digit and its step."""
+    """Removes two terms from `terms` whose sum is a single digit.
+
+    They are `c*m*((x//(d*m)) % n)` and `c*((x//d) % m)`; their sum is `c*((x//d) % (m*n))`. Returns
+    ((x, d, m*n), c), or None if there are no such terms.
+    """
     for atom, step in terms.items():
         if isinstance(atom, int) or not atom[2] or step == 0:
             continue
@@ -360,10 +368,10 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 
 
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
-    """Returns `(of // div) % mod` after dividing `of` and `div` by a common factor, and dropping
-    the remainder of that division.
+    """Returns `(of // div) % mod` with a smaller divisor where possible.
 
-    A form `of` that is one digit is merged with the new digit.
+    `of` and `div` are divided by a factor of `div` if the remainder of `of` has no effect. If `of`
+    is a single digit, it is merged with the new digit.
     """
     for size in _scales(of, div):
         high, low = _divided(of, size)
@@ -381,9 +389,10 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
 
 
 def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
-    """Returns the digit as a form without digits; None if that is not possible.
+    """Returns `(of // div) % mod` as a form without digits; None if that is not possible.
 
-    It is possible for a loop of two trips, because any function of two points is linear.
+    It is possible if `of` depends on a single loop of extent 2, because a function of two points is
+    linear.
     """
     terms = [(k, step) for k, step in enumerate(of.steps) if step != 0]
     if of.digits or len(terms) != 1 or extents[terms[0][0]] != 2:
@@ -397,8 +406,10 @@ def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
 
 
 def _scales(of: Affine, div: int) -> list[int]:
-    """Returns the numbers greater than 1 that divide `div` and possibly some terms, largest
-    first."""
+    """Returns candidates for a factor of `div` that also divides terms of `of`, largest first.
+
+    1 and `div` itself are left out.
+    """
     steps = [s for s in (*of.steps, *(d.step for d in of.digits)) if isinstance(s, int) and s]
     scales = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
     return sorted(scales - {1, div} if steps else (), reverse=True)
@@ -407,7 +418,8 @@ def _scales(of: Affine, div: int) -> list[int]:
 def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
     """Returns `(quotient, remainder)` with `of == by * quotient + remainder`.
 
-    Each term is part of the quotient or of the remainder. Only a numeric offset is divided."""
+    A term that `by` divides goes to the quotient, any other term to the remainder. The offset is
+    divided with remainder if it is a number."""
 
     def split(size: Size) -> tuple[Size, Size]:
         if not isinstance(size, int):

@@ -1,14 +1,17 @@
 """Canonical forms and fingerprints of regions.
 
-Regions that differ in names, in the order of sum loops, of factors or of stages, or by stages that
-nothing reads or that occur twice, have one canonical form.
+Two regions have the same canonical form if they differ only in names, in the order of sum loops, of
+factors or of stages, or by stages that nothing reads or that occur twice.
 
-The order of a stage's sum loops follows from where the loops occur.  Colours of loops are refined
-by the accesses in which the loops stand, as vertices are by their edges (Weisfeiler and Leman
-1968). Loops of equal colour take the order with the least code.  Where equal colours leave more
-than `_MOST_ORDERS` orders, the loops keep their own order: a state may then have several codes, but
-no two states share a code. A stage is named by the hash of its code, in which the hashes of its
-sources stand, so a region costs as many codes as it has new stages.
+The code of a stage is a tuple that describes the stage completely.  The hash of its code identifies
+a stage, and the code of a stage contains the hashes of the stages that it reads.  Codes of stages
+are cached, so only new stages of a region cost time.
+
+The order of a stage's sum loops is determined by the accesses in which the loops occur.  Loops get
+colours, which are refined by these accesses, as the colours of vertices are refined by edges
+(Weisfeiler and Leman 1968).  Among loops of equal colour, all orders are tried, and the order with
+the smallest code is taken.  If there would be more than `_MOST_ORDERS` orders, the loops keep their
+order.  Then equal regions may have different codes, but different regions never have equal codes.
 """
 
 from __future__ import annotations
@@ -50,19 +53,19 @@ class _Form(NamedTuple):
 
 
 def fingerprint(region: Region) -> bytes:
-    """Returns 128 bits, equal for regions of equal canonical form."""
+    """Returns a hash of 128 bits, which is equal for regions of equal canonical form."""
     digests = stage_digests(region)
     outputs = tuple((digests[n], component) for n, component in region.outputs)
     return _hash((_param_codes(region.params), outputs))
 
 
 def stage_digests(region: Region) -> list[bytes]:
-    """Returns 128 bits for each stage, which identify what it computes from the parameters."""
+    """Returns for each stage a hash of 128 bits of its meaning as a function of the parameters."""
     return [form.digest for form in _forms(region)]
 
 
 def canonical(region: Region) -> Region:
-    """Returns the region that represents all regions that compute the same in another order."""
+    """Returns the canonical form of a region."""
     forms = _forms(region)
     place: dict[bytes, int] = {}
     stages: list[RegionStage] = []
@@ -81,7 +84,8 @@ def canonical(region: Region) -> Region:
 
 
 def _hash(code: _Code) -> bytes:
-    # Version 2 writes equal values as equal bytes: later versions write references to objects.
+    # Version 2 of marshal writes equal values as equal bytes.  Later versions write references to
+    # objects, so their bytes depend on which values are one object.
     return blake2b(marshal.dumps(code, 2), digest_size=16).digest()
 
 
@@ -143,7 +147,7 @@ def _reordered(stage: RegionStage, form: _Form) -> RegionStage:
 
 
 def _size(size: Size) -> int:
-    """Returns an int for a size; for a symbol it is a hash, larger than any size."""
+    """Returns `size` itself if it is an int, else a hash of it that is larger than any int size."""
     return size if isinstance(size, int) else _symbol(size.key)
 
 
@@ -163,8 +167,10 @@ def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
 
 @lru_cache(maxsize=4096)
 def _text(body: Scalars) -> tuple[str, ...]:
-    """Returns a line for each scalar of a body: operands by their line numbers, factors by order of
-    use."""
+    """Returns a line of text for each scalar of a body.
+
+    Lines refer to operands by line numbers, and to factors by their position in the order of use.
+    """
     factors = _factor_order(body)
     place: dict[object, int] = {}
     lines: list[str] = []
@@ -194,11 +200,11 @@ def _factor_order(body: Scalars) -> tuple[int, ...]:
 
 
 class _Columns(NamedTuple):
-    """An access, encoded so that codes can be compared.
+    """The parts of an access from which its code is made for any order of the loops.
 
-    `fixed` encodes the parts that depend on no loop, and `loops` has a column of numbers for each
-    loop. `forms` are the access's forms if any of them has digits, because columns do not describe
-    digits completely; else it is empty.
+    `fixed` encodes the parts that depend on no loop. `loops[k]` is the column of loop k: its
+    coefficient in each form of the access. If a form has digits, the columns also describe the
+    loop's place in the digits, but not completely; then `forms` has all forms, else it is empty.
     """
 
     fixed: _Code
@@ -206,7 +212,7 @@ class _Columns(NamedTuple):
     forms: tuple[Affine, ...]
 
     def code(self, order: Sequence[int]) -> _Code:
-        """Returns the code of the access with its loops in another order."""
+        """Returns the code of the access if its loops are in the order `order`."""
         columns = tuple(self.loops[k] for k in order)
         return self.fixed, columns, tuple(_digits(f, order) for f in self.forms)
 
@@ -231,7 +237,7 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
 
 
 def _column(form: Affine, loop: int) -> _Code:
-    """Returns a code for the places of a loop in the digits of a form.
+    """Returns a code that describes where a loop occurs in the digits of a form.
 
     The code does not depend on the order of loops and digits.
     """
@@ -260,9 +266,9 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 
 
 def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
-    """Returns candidates for the order of the sum loops, usually one.
+    """Returns the orders of the sum loops among which the caller selects the smallest code.
 
-    The canonical order is the candidate with the smallest code.
+    Usually there is one order. `columns` describes the stage's accesses.
     """
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))
@@ -293,12 +299,15 @@ def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, 
 def _occurrences(
     marks: Sequence[int], columns: Sequence[_Columns], loop: int
 ) -> list[tuple[int, _Code]]:
-    """Returns for each access its mark and its column of `loop`, sorted."""
+    """Returns the pairs (mark, column of `loop`) of all accesses, sorted.
+
+    `marks` has a number for each access, which is equal for accesses not yet told apart.
+    """
     return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
 
 
 def _ranked(keys: Sequence[Any]) -> list[int]:
-    """Returns the rank of each key among the distinct keys."""
+    """Returns the position of each key among the sorted distinct keys."""
     places = [0] * len(keys)
     order = sorted(range(len(keys)), key=keys.__getitem__)
     for last, n in pairwise(order):

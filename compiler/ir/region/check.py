@@ -1,9 +1,9 @@
-"""Compares two regions by exact values modulo two primes at chosen points.
+"""Compares two regions by exact values modulo two primes at some points of their outputs.
 
-Both regions are evaluated at corners, edges, around every boundary of a quotient, a remainder and a
-padding, and at random points, each sum in full.  Parameters are random elements, made where they
-are read.  A point misses a false polynomial identity of degree d with a probability of at most d/p
-(Schwartz 1980; Zippel 1979).
+The points are corners, edges, points around every boundary of a quotient, a remainder or a padding,
+and random points.  All terms of a sum are evaluated.  Elements of parameters are random; a hash
+computes them when they are read.  If two different polynomials of degree d are compared, they agree
+at a point with a probability of at most d/p for a prime p (Schwartz 1980; Zippel 1979).
 """
 
 from __future__ import annotations
@@ -24,31 +24,35 @@ from tcc.ir.region.canonical import stage_digests
 from tcc.ir.region.field import PRIMES, PrimeField, Values, element, key_of, scattered
 from tcc.ir.types import BOOL, DType
 
-_CHUNK = 1 << 18  # about this many elements of a grid are evaluated at once
+_CHUNK = 1 << 18  # the approximate number of terms of sums that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
-# Sets of sizes at which regions with symbols are compared; tries to draw a set; and the number of
-# tries after which the range of the symbols doubles.
+# Three numbers for regions with symbols: how many sets of symbol values are compared, how often a
+# set is drawn until it is valid, and after how many draws the range of the values doubles.
 _DRAWS, _TRIES, _DOUBLED = 3, 160, 8
 
 
 class Unchecked(InternalError):
-    """A region cannot be checked: it has too many terms, or no sizes at which it has points."""
+    """A region cannot be checked.
+
+    Its sums have too many terms, or no symbol values are found for which its loops run.
+    """
 
 
 class _Outside(Exception):
-    """A read without a fill lies outside its source."""
+    """A read without a fill value is outside its source."""
 
 
 def equal_at(
     a: Region, b: Region, points: int = 16, seed: int = 0, max_terms: int = _MOST_ELEMENTS
 ) -> bool:
-    """True where all outputs agree at `points` random points and at the boundaries of both regions.
+    """True if all outputs agree at `points` random points and at the boundaries of both regions.
 
-    False where shapes or types differ, where a read of `b` without a fill lies outside, or where an
-    extent of `b` is negative.  A leaf counts as a function that its digest names: two leaves agree
-    where they read the same states. Raises `Unchecked` where the sums of a region have more than
-    `max_terms` terms, where no sizes are found at which every loop of `a` runs, and where `a` reads
-    outside.
+    False if shapes or types differ, if a read of `b` without a fill value is outside its source, or
+    if an extent of `b` is negative.  Leaf stages are not evaluated: an element of a leaf is a hash
+    of the leaf's digest and the position, so two leaves agree only if their digests are equal.
+
+    Raises `Unchecked` if the sums of a region have more than `max_terms` terms, if no symbol values
+    are found for which all loops of `a` run, or if `a` reads outside a source without a fill value.
     """
     if _types(a) != _types(b):
         return False
@@ -94,7 +98,7 @@ def _agree(
     return True
 
 
-# ---- where --------------------------------------------------------------------------------------
+# ---- sizes and points ---------------------------------------------------------------------------
 
 
 def _symbols(*regions: Region) -> list[Var]:
@@ -130,16 +134,16 @@ def _forms(stage: RegionStage) -> Iterator[Affine]:
 
 
 def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str, int]:
-    """Returns small values of the symbols, at which a region has points and its loops run.
+    """Returns small random values of the symbols for which all symbolic extents are positive.
 
-    An extent such as height - window bounds its symbols from below; so ranges grow until all
-    symbolic extents are positive.
+    An extent such as `height - window` is positive only for some values, so values are drawn again
+    until they fit, from ranges that grow. Raises `Unchecked` after `_TRIES` draws.
     """
     positive = [extent for n, _ in a.outputs for extent in a.stages[n].iters]
     positive += [extent for extent in _extents(a) if not isinstance(extent, int)]
     rng = random.Random(key_of("sizes", seed, draw))
     for number in range(_TRIES):
-        # Symbols that may be 0 or negative, such as padding, are seldom positive together.
+        # Some symbols may be 0 or negative, such as padding; every other draw makes all positive.
         first = 1 if number % 2 else -2
         sizes = _values(symbols, rng, first, 5 << number // _DOUBLED)
         if all(_int(extent, sizes) > 0 for extent in positive):
@@ -148,8 +152,12 @@ def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str,
 
 
 def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -> dict[str, int]:
-    """Returns a value for each symbol, at most `span` steps above its minimum or `first`; one name
-    may have ranges and divisors at several places."""
+    """Returns a random value for each name of a symbol.
+
+    Values are multiples of the symbol's divisor, at least its minimum and at least `first` times
+    the divisor, and at most `span` multiples above that. Symbols of one name but different ranges
+    get a common value.
+    """
     named: dict[str, list[Var]] = {}
     for var in symbols:
         named.setdefault(var.name, []).append(var)
@@ -163,8 +171,10 @@ def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -
 
 
 def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
-    """Returns the distances from either end of an axis at which values may change: divisors,
-    offsets and small extents."""
+    """Returns distances from the ends of an axis at which values of the region may change.
+
+    They are divisors, products of divisors and moduli, offsets of forms, and small extents of sums.
+    """
     edges = {1}
     for stage in region.stages:
         edges.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
@@ -176,8 +186,11 @@ def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
 
 
 def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
-    """Returns corners, a point for each edge of each axis, and `count` random points. Half of the
-    coordinates of a random point are edges."""
+    """Returns an array of points, one in each row, with an index below each of `extents`.
+
+    The points are corners, a point for each boundary of each axis near one of `edges`, and `count`
+    random points. Half of the coordinates of a random point are such boundaries.
+    """
     special = [
         sorted(
             {
@@ -213,7 +226,12 @@ def _int(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 class _Values:
-    """The values of a region's stages at points, each computed once."""
+    """Evaluates the stages of a region at points; computes each value once.
+
+    `sizes` has the symbols' values. `side` tells the two regions of a comparison apart: reads
+    outside a source without a fill value give different elements in them. Raises `Unchecked` after
+    `max_terms` terms.
+    """
 
     def __init__(
         self, region: Region, field: PrimeField, sizes: Mapping[str, int], side: int, max_terms: int
@@ -224,7 +242,7 @@ class _Values:
         self._terms_left, self._max_terms = max_terms, max_terms
 
     def stage(self, number: int, at: Values) -> list[Values]:
-        """Returns the components of a stage at points, a row of `at` each."""
+        """Returns each component of a stage at some points; each row of `at` is a point."""
         shape = self._shape(~number)
         places = _linear(at, shape)
         requested = _distinct(places)
@@ -327,7 +345,7 @@ class _Values:
 
 
 def _unconditional(body: Sequence[Scalar]) -> set[int]:
-    """Returns the factors that a body reads under every condition of its selects."""
+    """Returns the numbers of the factors that a body reads whatever its selects choose."""
     pending, visited = list(body), set[Scalar]()
     while pending:
         scalar = pending.pop()
@@ -339,8 +357,10 @@ def _unconditional(body: Sequence[Scalar]) -> set[int]:
 
 
 def _distinct(places: Values) -> Values:
-    """Returns the distinct places in order; `np.unique` would import masked arrays, which takes a
-    third of a second."""
+    """Returns the distinct numbers in ascending order.
+
+    `np.unique` is not used, because it imports masked arrays, which takes a third of a second.
+    """
     ordered = np.sort(places, axis=None)
     first = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
     distinct: Values = ordered[first]

@@ -1,7 +1,7 @@
-"""Converts expressions to regions and back: the identity up to the names of iterators.
+"""Converts expressions to regions and back, without loss except for the names of iterators.
 
-Both directions keep the order of stages and factors.  A body that is only a product gets a factor
-for each of its reads, every other body a factor for each distinct read.
+Both directions keep the order of stages and factors.  If a body is a product, every occurrence of a
+read becomes a factor of its own.  In any other body, equal reads become one factor.
 """
 
 from __future__ import annotations
@@ -36,29 +36,31 @@ from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
 
 
-@lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph
+@lru_cache(maxsize=4096)  # cached for equal layers, and for later passes over the same graph
 def from_expr(source: Expr) -> Region:
-    """Returns the region that computes what `source` does; a stage that no `RegionStage` expresses
-    is a leaf."""
+    """Returns the region that computes the same as `source`.
+
+    A stage that the fields of a `RegionStage` cannot express becomes a leaf.
+    """
     stages = tuple(map(_stage, source.stages))
     return Region(source.params, stages, tuple((o.stage, o.component) for o in source.outputs))
 
 
 def to_expr(region: Region) -> Expr:
-    """Returns the expression of a region, its iterators named as `canonical` names them."""
+    """Returns the expression of a region, with iterators named i0, i1, ..."""
     stages = tuple(map(_expr_stage, region.stages))
     return canonical(Expr(region.params, stages, tuple(StageRef(*o) for o in region.outputs)))
 
 
 def region_text(region: Region) -> str:
-    """Returns the text of the region's expression, which parses back to the region."""
+    """Returns the text of a region's expression, from which the region can be parsed again."""
     return expr_text(to_expr(region))
 
 
 # ---- from expressions ---------------------------------------------------------------------------
 
-# A body with more occurrences of its factors is not written out: a power by repeated squares has
-# 2^n occurrences.
+# If the reads of a product occur more often in total, equal reads become one factor: n repeated
+# squares would give 2^n factors.
 _MOST_OCCURRENCES = 16
 
 
@@ -92,12 +94,15 @@ def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
 
 
 def _number(source: Source) -> tuple[int, int]:
-    """Returns the source and component of a factor."""
+    """Returns (source, component) as a factor numbers them: `~n` for stage n."""
     return (~source.stage, source.component) if isinstance(source, StageRef) else (source, 0)
 
 
 def _numbered(body: Scalars, factor_of: Mapping[Scalar, Factor]) -> tuple[Factors, Scalars]:
-    """Returns the factors in order of use, and the body over their numbers."""
+    """Returns the factors in order of use, and the body with `Arg` n in place of factor n.
+
+    `factor_of` has the factor of each read.
+    """
     if len(factor_of) < _occurrences(body) <= _MOST_OCCURRENCES:
         factors: list[Factor] = []
         spread = _spread(body[0], factor_of, factors)
@@ -110,8 +115,10 @@ def _numbered(body: Scalars, factor_of: Mapping[Scalar, Factor]) -> tuple[Factor
 
 
 def _occurrences(body: Scalars) -> int:
-    """Returns the number of reads that a product multiplies, counted with repetition; 0 for other
-    bodies."""
+    """Returns the number of reads in a product of reads, with repetition.
+
+    Returns 0 for a body that is not such a product.
+    """
     counts: dict[Scalar, int] = {}
     for node in walk(*body):
         match node:
@@ -127,7 +134,10 @@ def _occurrences(body: Scalars) -> int:
 
 
 def _spread(scalar: Scalar, factor_of: Mapping[Scalar, Factor], factors: list[Factor]) -> Scalar:
-    """Returns `scalar` with a new factor, appended to `factors`, for every occurrence of a read."""
+    """Returns `scalar` with a new `Arg` for every occurrence of a read.
+
+    Appends the factor of each occurrence to `factors`.
+    """
     if scalar not in factor_of:
         return rebuild(scalar, lambda operand: _spread(operand, factor_of, factors))
     factors.append(factor_of[scalar])
@@ -135,7 +145,7 @@ def _spread(scalar: Scalar, factor_of: Mapping[Scalar, Factor], factors: list[Fa
 
 
 def _leaf(stage: expr.Stage) -> RegionStage:
-    """Returns the stage itself as a leaf, its sources numbered by factors."""
+    """Returns the stage as a leaf; its body reads operand n instead of the source of factor n."""
     numbers: dict[Source, int] = {}
     numbered = with_sources(stage, lambda source: numbers.setdefault(source, len(numbers)))
     named = canonical(Expr((), (numbered,), ())).stages[0]

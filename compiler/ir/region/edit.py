@@ -1,8 +1,8 @@
-"""Operations from which rules are built: new loops for a stage, a producer in place of an access,
-several stages in place of one.
+"""Edits of regions from which rules are built.
 
-Functions are pure.  A function keeps the computed values unless its text says otherwise. Functions
-that change loops raise ValueError for a leaf.
+They change the loops of a stage, inline a producer, or replace a stage by several stages.
+Functions are pure and keep the computed values unless their text says otherwise.  Functions that
+change loops raise ValueError for a leaf, a stage that has no separate accesses (see `RegionStage`).
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ from tcc.ir.region.affine import (
 
 
 def depends(factor: Factor) -> frozenset[int]:
-    """Returns the loops that an access depends on."""
+    """Returns the numbers of the loops on which the indices of an access depend."""
     return frozenset().union(*map(loops_of, factor.forms))
 
 
 def mapped(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
-    """Returns the access with `maps[k]`, a form of the loops over `extents`, in the place of loop
-    k."""
+    """Returns the access with loop k replaced by `maps[k]`, for every k.
+
+    The maps are forms of new loops, whose extents are `extents`.
+    """
     return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
 
 
 def with_loops(
     stage: RegionStage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]
 ) -> RegionStage:
-    """Returns the stage with loops over `iters` and `sums`.
+    """Returns the stage with new loops; `iters` and `sums` are their extents.
 
-    `maps[k]` is the old loop k as a form of the new loops. The values stay the same if the maps
-    reach every old point, and reach each point of a sum exactly once. A new result loop changes the
-    shape of the stage, so its readers must change too.
+    `maps[k]` is the old loop k as a form of the new loops. The caller must ensure that the maps
+    give every old point, and that they give each old point of a sum exactly once; then the values
+    stay the same. If the result loops change, so does the shape of the stage, and its readers must
+    change too.
     """
     if isinstance(stage.body, expr.Stage):
         raise ValueError("a leaf keeps its loops")
@@ -55,9 +58,9 @@ def with_loops(
 def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int]) -> RegionStage:
     """Returns the stage with its loops in another order.
 
-    Its result loops are the old loops numbered `iters`, its sum loops those numbered `sums`. So
-    loops may also move between result and sum. A loop that is named in neither is dropped, and
-    stays at 0.
+    `iters` and `sums` have the numbers of the old loops that become its result loops and its sum
+    loops. So a loop may also move between result and sum. An old loop in neither of them is
+    replaced by 0.
     """
     loops = stage.loops
     maps = loop_maps((*iters, *sums), len(loops))
@@ -65,9 +68,9 @@ def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int
 
 
 def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
-    """Returns the maps of `count` old loops to new loops.
+    """Returns each of `count` old loops as a form of the new loops.
 
-    The new loops are the old loops numbered `numbers`; the other old loops stay at 0.
+    New loop n is old loop `numbers[n]`. All other old loops become 0.
     """
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
@@ -75,9 +78,11 @@ def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
 
 
 def with_extra_loop(stage: RegionStage, loop: int, size: Size, is_sum: bool = False) -> RegionStage:
-    """Returns the stage with one more loop at position `loop`, on which nothing depends yet.
+    """Returns the stage with a new loop of extent `size`, on which no access depends yet.
 
-    Over a sum the result is `size` times the old result.
+    The loop gets the number `loop`. With `is_sum` it is a sum loop, so the values of a sum become
+    `size` times the old values; else it is a result loop. Raises ValueError if the number is not
+    among the loops of this sort.
     """
     first = len(stage.iters)
     if not (first <= loop if is_sum else loop <= first):
@@ -92,16 +97,16 @@ def with_extra_loop(stage: RegionStage, loop: int, size: Size, is_sum: bool = Fa
 
 
 def inlined(region: Region, number: int, place: int) -> RegionStage | None:
-    """Returns stage `number` with a producer's body in place of its factor `place`, which reads the
-    producer. None if the result would differ.
+    """Returns stage `number` with its factor number `place` replaced by the body of its producer.
 
-    The producer's sum loops become loops of the stage. A producer may be inlined in three cases:
+    The producer is the stage that the factor reads. Its sum loops become sum loops of the result.
+    Returns None if the values would differ. A producer can be inlined in three cases:
 
     - It has no monoid.
-    - It is a sum, and the stage is a product of the same type.
-    - It has any monoid, and each component of the stage is only a factor.
+    - It is a sum, and the body of stage `number` is a product of the same type.
+    - It has any monoid, and the body of stage `number` is an unchanged factor.
 
-    In the last two cases the stage combines by the same monoid or by none.
+    In the last two cases, stage `number` must have the same monoid as the producer, or none.
     """
     stage = region.stages[number]
     factor = stage.factors[place]
@@ -142,12 +147,12 @@ def _shifted(node: Scalar, by: int) -> Scalar:
 
 
 def is_map(stage: RegionStage) -> bool:
-    """True where each component of a stage is an unchanged element that it reads."""
+    """True if each component of a stage is an unchanged factor, so that the stage only copies."""
     return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
 
 
 def _joins(stage: RegionStage, producer: RegionStage) -> bool:
-    """True where the loops of a producer may become loops of its reader."""
+    """True if the sum loops of a producer may become sum loops of its reader `stage`."""
     if stage.monoid not in (None, producer.monoid) or stage.dtypes != producer.dtypes:
         return False
     return len(stage.dtypes) == 1 and (
@@ -164,7 +169,7 @@ def without_unused(stage: RegionStage) -> RegionStage:
 
 
 def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
-    """Returns the body with factor `place[n]` for factor n."""
+    """Returns the body with `Arg` `place[n]` instead of `Arg` n, for every factor n."""
     return transform_all(
         body, lambda n: argument(place[n.number], n.dtype) if isinstance(n, Arg) else n
     )
@@ -174,7 +179,7 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 
 
 def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
-    """Returns the stage reading `of(source)` for every source."""
+    """Returns the stage with `of(source)` in place of every source."""
     factors = tuple(
         f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
     )
@@ -187,7 +192,7 @@ def stages_read(stage: RegionStage) -> frozenset[int]:
 
 
 def readers(region: Region, number: int) -> tuple[int, ...]:
-    """Returns the stages that read stage `number`."""
+    """Returns the numbers of the stages that read stage `number`."""
     return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
 
 

@@ -1,9 +1,10 @@
 """Evaluates the bodies of stages exactly, as integers modulo a prime, to check derivations.
 
-Elements are int64 in `[0, p)`; their order is that of the representatives from -p/2 to p/2, so
-small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are further elements.  A hash with
-a key stands for each function that is no ring operation.  So equal arguments give equal results,
-and different arguments give equal results with probability 1/p.
+Values are int64 in `[0, p)` for a prime p.  In comparisons, a value v above p/2 stands for the
+negative number `v - p`, so small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are
+two more values.  A function that integers modulo p do not have, such as `sin`, is replaced by a
+hash of its arguments.  So equal arguments give equal results, and different arguments give equal
+results with a probability of 1/p.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, Scalar, Scalars, walk
 from tcc.ir.region import Literal, widens
 from tcc.ir.types import BOOL, DType
 
-PRIMES = (2147483647, 2147483629)  # the two largest below 2^31: products fit 64 bits
+PRIMES = (2147483647, 2147483629)  # the largest two below 2^31, so that products fit 64 bits
 INFINITY, MINUS_INFINITY = -1, -2
 
 Values: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def key_of(*parts: object) -> int:
-    """Returns 64 bits that depend on `parts` alone."""
+    """Returns a hash of `parts` with 64 bits."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 def scattered(key: int, numbers: Values, prime: int) -> Values:
-    """Returns a hash of each number as an element (splitmix64; Steele, Lea and Flood 2014)."""
+    """Returns a hash of each number modulo `prime`; `key` selects the hash function.
+
+    The hash is splitmix64 (Steele, Lea and Flood 2014).
+    """
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) + np.uint64(key)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -44,9 +48,10 @@ def scattered(key: int, numbers: Values, prime: int) -> Values:
 
 
 def element(value: Literal, prime: int) -> int:
-    """Returns the element that stands for a literal.
+    """Returns the value modulo `prime` of a literal.
 
-    A finite float gives its exact fraction, and NaN gives one fixed element.
+    A finite float is an exact fraction, whose quotient exists modulo `prime`. NaN gives a fixed
+    value.
     """
     if isinstance(value, float) and not isfinite(value):
         if isinf(value):
@@ -127,7 +132,10 @@ class PrimeField:
         return mixed
 
     def signed(self, value: Values) -> Values:
-        """Returns the representatives from -p/2 to p/2; infinities become -p and p."""
+        """Returns the integers from -p/2 to p/2 for which the values stand.
+
+        The infinities become -p and p.
+        """
         p = self.prime
         centred = np.where(value > p // 2, value - p, value)
         return np.where(value >= 0, centred, np.where(value == INFINITY, p, -p))
@@ -164,9 +172,12 @@ class PrimeField:
     def combined(
         self, monoid: str, dtypes: tuple[DType, ...], values: list[Values]
     ) -> list[Values]:
-        """Returns the combination over the last axis of each component."""
+        """Returns the monoid's combination of `values` over the last axis.
+
+        `values` has an array for each component, and `dtypes` its type.
+        """
         if monoid == "sum" and np.all(values[0] >= 0):
-            return [np.sum(values[0], axis=-1) % self.prime]  # 2^32 terms fit 64 bits
+            return [np.sum(values[0], axis=-1) % self.prime]  # up to 2^32 terms fit 64 bits
         row = MONOIDS[monoid]
         if not values[0].shape[-1]:
             shape = values[0].shape[:-1]

@@ -1,6 +1,6 @@
-"""Computes what a stage yields at points where a factor has its fill value.
+"""Computes the value of a stage at points where a factor has its fill value.
 
-Rules that change the bounds of loops rely on it.
+Rules that change the bounds of loops use it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
             return yes if value else no
         case "select", (_, yes, no) if yes is no:
             return yes
-        case ("and" | "or") as function, (Const(value=value), rest) | (rest, Const(value=value)):
-            return literal(value, BOOL) if value == (function == "or") else rest
+        case ("and" | "or") as function, (Const(value=value), term) | (term, Const(value=value)):
+            return literal(value, BOOL) if value == (function == "or") else term
         case "mul", (Const(value=0), _) | (_, Const(value=0)) if absorbs:
             return literal(0, node.dtype)
         case "eq", (Const(value=a), Const(value=b)):
@@ -70,7 +70,7 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
 
 
 def _computed(scalar: Scalar) -> Const:
-    """Returns the value of a scalar of literals."""
+    """Returns the value of a scalar whose operands are literals."""
     with np.errstate(all="ignore"):
         (value,) = evaluate_scalars([scalar], {}, ())
     return literal(value.item(), scalar.dtype)
@@ -79,9 +79,11 @@ def _computed(scalar: Scalar) -> Const:
 def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """Returns the value of a stage with this body if `values` replaces scalars in all its terms.
+    """Returns the constant that the body yields if some of its scalars have constant values.
 
-    Returns None if the value is not constant, or if the terms would change the monoid's result.
+    `values` has these scalars' values. Returns None if the body is not constant then. In a stage
+    with a monoid, the body is a term of a reduction; then the result is also None unless the
+    constant is the monoid's identity, so that the terms can be left out.
     """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
@@ -93,9 +95,11 @@ def value_at(
 
 
 def filled_value(stage: RegionStage, place: int) -> Const | None:
-    """Returns the value of the stage where factor number `place` reads outside its source.
+    """Returns the constant value of the stage where factor number `place` reads outside its source.
 
-    The factor then has its fill value, or 0 if it has none.
+    The factor then has its fill value, or 0 if it has none. Returns None if the stage's value is
+    not constant there. In a stage with a monoid, the value is a term; then the result is None
+    unless the term is the monoid's identity.
     """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
@@ -111,7 +115,7 @@ def _filled(
 def inner_range(
     form: Affine, size: object, stage: RegionStage, loop: int
 ) -> tuple[int, int] | None:
-    """Returns the first and the last value of a loop for which `form` may lie within 0..size.
+    """Returns the first and the last value of a loop for which `0 <= form < size` is possible.
 
     Returns None if they are unknown.
     """
@@ -122,17 +126,17 @@ def inner_range(
     low, high = interval(form._replace(steps=steps), stage.loops)
     if not isinstance(low, int) or not isinstance(high, int) or not isinstance(size, int):
         return None
-    first, last = -high, size - 1 - low  # of step * loop
+    first, last = -high, size - 1 - low  # bounds of step * loop
     if step < 0:
         first, last, step = -last, -first, -step
     return -(-first // step), last // step
 
 
 def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
-    """Returns (first, end, value) if a loop needs to run from `first` to `end` - 1 only.
+    """Returns (first, end, value): the loop needs to run from `first` to `end` - 1 only.
 
-    At other values of the loop, the stage or its terms have the constant `value`. Returns None if
-    no factor determines the range.
+    At all other values of the loop, the stage, or the term of its reduction, has the constant
+    `value`, because a factor reads outside its source. Returns None if no factor limits the loop.
     """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):

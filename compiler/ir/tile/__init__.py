@@ -1,4 +1,4 @@
-"""Tile: one kernel as a program over blocks, the same for every target.
+"""Tile: a kernel as a program over blocks, in the same form for every target.
 
     kernel = buffers, sizes, parallel axes, body
     stmt   = Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout
@@ -26,10 +26,10 @@ sizes, the variables of enclosing loops and the block's *lane variables* l0, l1,
 Data-dependent indices are variables bound to integer blocks (`indirect`), which broadcast to the
 block's shape.
 
-A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill` and a store is
-dropped.  Guards are the only masks.  The remainder of a loop is blocks of smaller shapes.  On
-targets that mask lanes, the remainder of a loop of symbolic size is whole vectors, whose guards
-turn off the lanes behind the loop's end.
+A `Guard` is a condition that each lane of an access must meet.  In a lane that fails it, a load
+gives `fill`, and a store does nothing.  Guards are the only masks.  The remainder of a loop is
+computed by blocks of smaller shapes.  On targets with masked instructions, the remainder of a loop
+of symbolic size is computed by full vectors, whose guards exclude the lanes after the loop's end.
 
 A tile is one point of the parallel axes.  Tiles are independent; they may run in any order on any
 thread.  Within a tile, statements run in order.  `MemorySpace.LOCAL` buffers are private to a tile
@@ -50,16 +50,16 @@ from tcc.ir.types import DType
 
 
 class MemorySpace(Enum):
-    """The memory of a buffer's bytes."""
+    """The kind of memory in which a buffer is stored."""
 
-    INPUT = "input"  # global, only read
-    OUTPUT = "output"  # global, written (and read back only by the tile that wrote it)
-    LOCAL = "local"  # a tile's scratch: cache on a CPU, shared memory on a GPU
+    INPUT = "input"  # global memory that is only read
+    OUTPUT = "output"  # global memory; a tile may read only what it wrote itself
+    LOCAL = "local"  # scratch of a tile: cache on a CPU, shared memory on a GPU
 
 
 @entity
 class TileBuffer:
-    """A row-major array of `sizes`.  `align` is the alignment of its address in bytes."""
+    """A row-major array with the shape `sizes`.  `align` is its address's alignment in bytes."""
 
     name: str
     dtype: DType
@@ -70,7 +70,7 @@ class TileBuffer:
 
 @entity
 class Block:
-    """An SSA value: `shape` may be () for a scalar."""
+    """An SSA value, an array of static shape; the shape of a scalar is ()."""
 
     name: str
     dtype: DType
@@ -79,7 +79,10 @@ class Block:
 
 @frozen
 class Guard:
-    """Active where `0 <= index < extent`; both over sizes, loop, lane and indirect variables."""
+    """The condition `0 <= index < extent`, which must hold for each lane that is loaded or stored.
+
+    Both are over sizes and the variables of loops, lanes and indirect indices.
+    """
 
     index: Index
     extent: Index
@@ -95,7 +98,10 @@ Indirect: TypeAlias = tuple[tuple[Var, Block], ...]
 
 @entity
 class Load:
-    """`out = buffer[indices]`; `fill` where a guard fails."""
+    """`out = buffer[indices]`; lanes in which a guard fails get `fill`.
+
+    `indirect` binds the variables of data-dependent indices to integer blocks.
+    """
 
     out: Block
     buffer: TileBuffer
@@ -107,9 +113,9 @@ class Load:
 
 @entity
 class Store:
-    """`buffer[indices] = block`, dropped where a guard fails.
+    """`buffer[indices] = block`; lanes in which a guard fails are not stored.
 
-    Elements of one store go to different positions.
+    All lanes of a store have different positions.
     """
 
     buffer: TileBuffer
@@ -123,8 +129,9 @@ class Store:
 class Prefetch:
     """A hint that the cache line of `buffer[indices]` is needed soon; changes no value.
 
-    The indices are over sizes, loop and indirect variables, the latter bound to blocks of one
-    element.  They may lie outside the buffer; then the hint has no effect and never faults.
+    The indices are over sizes and the variables of loops and indirect indices.  Indirect variables
+    are bound to blocks of a single element.  If the indices are outside the buffer, the hint has no
+    effect and causes no fault.
     """
 
     buffer: TileBuffer
@@ -151,10 +158,11 @@ class Compute:
 class Contract:
     """`out = acc + sum over k of a * b`.
 
-    Every axis of a block has a label; equal labels are equal axes.  Labels in `a`, `b` and `out`
-    are batch, in `a` and `out` m, in `b` and `out` n, in `a` and `b` only k.  Products and sums are
-    in the dtype of `acc`, fused or not; k runs in order.  For bf16 operands a processor may sum
-    products in pairs and treat denormals as zeros; i8 and u8 operands are multiplied in i32.
+    Every axis of a block has a label; equal labels mean the same axis.  A label in `a`, `b` and
+    `out` is a batch axis, in `a` and `out` an m axis, in `b` and `out` an n axis, and in `a` and
+    `b` only a k axis.  Products and sums have the dtype of `acc`, with or without fused
+    multiply-add; terms are added in the order of k.  For bf16 operands a processor may sum products
+    in pairs and treat denormals as zeros; i8 and u8 operands are multiplied in i32.
     """
 
     out: Block
@@ -168,7 +176,7 @@ class Contract:
 
 @entity
 class Reduce:
-    """Combines `blocks` (the components of `monoid`) along `axes`, which keep extent one."""
+    """Combines `blocks`, the components of `monoid`, along `axes`, which get extent 1 in `outs`."""
 
     outs: Blocks
     monoid: str
@@ -178,7 +186,7 @@ class Reduce:
 
 @entity
 class Broadcast:
-    """Repeats `block` along axes of extent one up to `out.shape` (equal rank)."""
+    """Repeats `block` along axes of extent 1 to give `out.shape`, which has the same rank."""
 
     out: Block
     block: Block
@@ -186,7 +194,7 @@ class Broadcast:
 
 @entity
 class Relayout:
-    """Permutes the axes of `block` by `order`, then reshapes it to `out.shape`."""
+    """Transposes `block` so that axis n is its axis `order[n]`, then reshapes it to `out.shape`."""
 
     out: Block
     block: Block
@@ -197,8 +205,9 @@ class Relayout:
 class TileLoop:
     """A serial loop: `for var in start, start + step, ... < stop`.
 
-    `stop - start` is a multiple of `step`.  `carried` blocks hold `inits` on the first trip and
-    `yields` after each trip; `results` are their values at the end.
+    `stop - start` is a multiple of `step`.  The blocks `carried` have the values `inits` in the
+    first trip, and the values `yields` of the previous trip in every later one.  `results` are
+    their values after the last trip.
     """
 
     var: Var
@@ -214,7 +223,10 @@ class TileLoop:
 
 @entity
 class If:
-    """Runs `then` where `lhs < rhs` (no lanes), else `otherwise`; neither defines outer blocks."""
+    """Runs `then` if `lhs < rhs`, else `otherwise`.
+
+    Both indices have no lane variables. Blocks that a branch defines are not visible outside it.
+    """
 
     lhs: Index
     rhs: Index
@@ -246,15 +258,16 @@ Blocks: TypeAlias = tuple[Block, ...]
 
 @entity
 class TileKernel:
-    """One kernel.
+    """A kernel.
 
-    `buffers` are in the order of the launch, without LOCAL ones, which are in `locals`.  `sizes`
-    are the size symbols whose values the launch passes, in order.  `axes` are the parallel axes
-    with their extents, outermost first; a launch's grid is the product of the extents, and tile t
-    is the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
-    position in `buffers`, that a launch may give the same memory.  `nontemporal`: results, by
-    position, whose stores bypass the caches where the target gains by it; each element is stored
-    once.
+    `buffers` are in the order of the launch; LOCAL buffers are in `locals` instead.  `sizes` are
+    the size symbols whose values the launch passes, in order.  `axes` are the parallel axes,
+    outermost first.  The grid of a launch is the product of their extents, and the number of a tile
+    is the row-major position of its values of the axes.
+
+    `in_place` has pairs of an input and an output, as positions in `buffers`, that a launch may
+    give the same memory.  `nontemporal` has the positions of results whose stores may bypass the
+    caches if that is faster on the target; each element of them is stored once.
     """
 
     buffers: tuple[TileBuffer, ...]
@@ -267,12 +280,12 @@ class TileKernel:
 
     @property
     def results(self) -> tuple[int, ...]:
-        """The positions in `buffers` of the results."""
+        """The positions of the results in `buffers`."""
         return tuple(n for n, b in enumerate(self.buffers) if b.scope is MemorySpace.OUTPUT)
 
 
 def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
-    """Returns the bodies of a statement, in order."""
+    """Returns the bodies of a loop or a branch, in order; empty for other statements."""
     match node:
         case TileLoop():
             return (node.body,)

@@ -1,9 +1,9 @@
 """Proofs that the accesses of a tile kernel are inside their buffers.
 
-`IndexFacts` are the facts at one place of a kernel: the ranges of loop variables, and the
-conditions of enclosing branches.  Each fact rewrites an index to an equal expression whose
-variables have stronger bounds.  An index is inside once both its limits are proved for one of these
-expressions.
+`IndexFacts` has what is known at a point of a kernel: the ranges of loop variables, and the
+conditions of enclosing branches.  Each fact replaces a variable of an index by an equal expression
+with tighter bounds, as for k and y in the examples.  An index is proved to be inside its extent if
+both bounds are proved for any of the equal expressions of the index.
 
     for k in 0, 4, ... < n - n % 4      k = 4*j  with  0 <= j < n // 4
     where 0 <= 2*y + i - 1 < h          y = (u - i + 1) / 2  with  0 <= u < h
@@ -46,10 +46,11 @@ from tcc.ir.tile import Guard, If, TileLoop, guards_at
 
 @frozen
 class IndexFacts:
-    """Facts at one place of a kernel.
+    """Facts about the variables of indices at a point of a kernel.
 
-    `values` replaces variables by equal expressions.  `conditions` are further `0 <= index <
-    extent` that hold here (only their upper limits are used where the lower is not certain).
+    `values` has equal expressions for some variables; an expression may use the variables before
+    it.  `conditions` are conditions `0 <= index < extent` that hold at this point.  Where `0 <=
+    index` is not certain, only `index < extent` is used.
     """
 
     values: tuple[tuple[Var, Index], ...] = ()
@@ -66,7 +67,7 @@ class IndexFacts:
         return replace(self, values=(*self.values, (loop.var, value)))
 
     def in_branch(self, node: If, holds: bool) -> IndexFacts:
-        """Returns the facts where `lhs < rhs` holds, or does not."""
+        """Returns the facts in a branch: `then` if `holds`, else `otherwise`."""
         var = var_of(node.lhs)
         if var is not None and var.extent is not None:
             low = const(0) if holds else node.rhs
@@ -78,10 +79,10 @@ class IndexFacts:
         return replace(self, conditions=(*self.conditions, Guard(node.lhs, node.rhs)))
 
     def loop_claims(self, loop: TileLoop) -> list[str]:
-        """Returns the claims about a loop that are not proved.
+        """Returns the claims about a loop that are not proved, as text.
 
-        A loop claims that it runs whole steps, and that its values lie within its variable's
-        extent.
+        The claims are that the loop's range is a multiple of its step, and that its values are
+        within the extent of its variable.
         """
         claims = []
         if (
@@ -102,10 +103,11 @@ class IndexFacts:
     ) -> bool:
         """True if `0 <= index < size` is certain where `guards` hold.
 
-        The `loose` variables have no bounds except those of the guards.
+        The `loose` variables, which stand for data-dependent indices, may have any value for which
+        the guards hold.
         """
         if any(at_most(g.index, const(-1)) or at_most(g.extent, g.index) for g in guards):
-            return True  # the guards never hold
+            return True  # a guard never holds, so nothing is accessed
         ends = (index, size - 1 - index)
         return all(self._certain(distance, guards, loose) for distance in ends)
 
@@ -116,7 +118,7 @@ class IndexFacts:
         return any(map(_nonnegative, self._forms(distance, guards, loose)))
 
     def _mapping(self) -> dict[Var, Index]:
-        """Returns the known values of variables, in terms of variables without known values."""
+        """Returns `values` as a map to expressions of variables that have no value in it."""
         mapping: dict[Var, Index] = {}
         for var, value in self.values:
             mapping[var] = substitute(value, mapping)
@@ -136,10 +138,10 @@ class IndexFacts:
 
 
 def _applied(index: Index, facts: Sequence[Guard]) -> Index:
-    """Returns `index` in terms of new iterators.
+    """Returns `index` in terms of new iterators, one for each fact that can be used.
 
-    Each fact bounds an expression; a new iterator over the fact's extent takes the place of that
-    expression.
+    A fact bounds an expression. The expression is replaced by an iterator over the fact's extent:
+    with `0 <= 2*y + i < h`, `2*y` becomes `u - i` for an iterator u over h.
     """
     for number, fact in enumerate(facts):
         bounded = iterator(f"within.{number}", fact.extent)
@@ -160,32 +162,36 @@ def _applied(index: Index, facts: Sequence[Guard]) -> Index:
 
 
 def _coefficient(index: Index, atom: Atom) -> tuple[Index, Index] | None:
-    """Returns `(factor, rest)` with `index == factor * atom + rest`; None where `atom` is not a
-    factor."""
+    """Returns `(factor, rest)` with `index == factor * atom + rest`.
+
+    Returns None if `index` does not contain `atom`, or a variable `atom` not linearly.
+    """
     linear = linear_in(index, atom) if isinstance(atom, Var) else factor_of(index, atom)
     return None if linear is None or linear[0] is const(0) else linear
 
 
 def _without_remainders_of_sizes(index: Index) -> Index:
-    """Returns `index` with `n - n % 4` written as `4 * (n // 4)`."""
+    """Returns an equal index in which `n - n % 4` is written as `4 * (n // 4)`."""
     for atom in atoms(index):
         if isinstance(atom, Remainder) and (linear := _coefficient(index, atom)):
             factor, other_terms = linear
             rewritten = factor * (atom.num - atom.den * (atom.num // atom.den)) + other_terms
-            # In `r - r % 4` with `r = n % 64` only the outer remainder is rewritten.
+            # Rewrite only if the sum does not get longer: in `r - r % 4` with `r = n % 64`, that
+            # is true of the outer remainder only.
             index = rewritten if len(rewritten.terms) <= len(index.terms) else index
     return index
 
 
-# ---- limits ---------------------------------------------------------------------------------
+# ---- bounds ---------------------------------------------------------------------------------
 
 
 @lru_cache(1 << 14)
 def _nonnegative(index: Index) -> bool:
     """True if `index >= 0` is certain.
 
-    First each iterator is set to the end of its range that makes the index smallest. Then each size
-    that is divided is written as quotient and remainder.
+    If there is no direct proof, it is tried again after two rewrites. The first sets each iterator
+    to the end of its range that makes the index smallest. The second writes each size that is
+    divided as quotient and remainder.
     """
     for _ in range(3):
         if at_most(const(0), index) or at_most(const(0), _with_upper_bounds_of_remainders(index)):
@@ -195,8 +201,11 @@ def _nonnegative(index: Index) -> bool:
 
 
 def _at_minimum(index: Index) -> Index:
-    """Returns `index` with every iterator in which it is linear at the end that makes it
-    smallest."""
+    """Returns a lower bound of `index`, in which iterators are replaced by values.
+
+    An iterator in which `index` is linear is set to the end of its range that makes `index`
+    smallest.
+    """
     for _ in range(2):
         for var in (v for v in free_vars(index) if v.extent is not None):
             linear = linear_in(index, var)
@@ -211,8 +220,11 @@ def _at_minimum(index: Index) -> Index:
 
 
 def _upper_bound(remainder: Remainder) -> Index:
-    """Returns an upper bound for `x % d`: x, reduced by multiples of d as long as it is certainly
-    not negative."""
+    """Returns an upper bound of `x % d`.
+
+    It is x minus as many multiples of d as keep it certainly at least 0, or `x % d` itself if x may
+    be negative.
+    """
     low, by = bounds(remainder.num)[0], as_int(remainder.den)
     bound = remainder.num - (low // by * by if by and low is not None and low > 0 else 0)
     while remainder.den.const > 0 and at_most(const(0), bound - remainder.den):
@@ -221,10 +233,10 @@ def _upper_bound(remainder: Remainder) -> Index:
 
 
 def _with_upper_bounds_of_remainders(index: Index) -> Index:
-    """Returns a lower bound of `index`.
+    """Returns a lower bound of `index` with fewer remainders and quotients.
 
-    Where `-(x % d)` occurs, also multiplied by a factor that is at least 0, minus an upper bound of
-    `x % d` takes its place. Likewise `-x` takes the place of `-(d * (x // d))`.
+    In terms with a negative coefficient, and with other factors that are at least 0, `x % d` is
+    replaced by an upper bound, and `d * (x // d)` by its upper bound x.
     """
     for monomial, coeff in index.terms:
         for n, atom in enumerate(monomial):
@@ -246,9 +258,10 @@ def _with_upper_bounds_of_remainders(index: Index) -> Index:
 
 
 def _in_radix(index: Index) -> Index:
-    """Returns `index` with `4*q + r` in place of n, and `q` in place of `n // 4`.
+    """Returns `index` with every size that it divides by a constant written in quotients.
 
-    Every size n that `index` divides by a constant, here 4, is replaced like this.
+    A size n that is divided by 4 becomes `4*q + r`, where q is a new symbol and r a new iterator
+    over 4. So `n // 4` becomes q.
     """
     divisors: dict[Var, tuple[int, int]] = {}
     for atom in atoms(index):

@@ -1,20 +1,21 @@
 """Tile group: the structure of one kernel before a schedule binds its sizes.
 
-A group is an expression whose operands and results have storage: every read is an offset into a
-flat buffer, with the guards under which it may touch memory.  Iterators are unified, so that a
-stage and its readers name the same loop by the same variable, and adjacent loops over contiguous
-storage are collapsed.
+A group is an expression whose operands and results have storage.  Every read is an offset into a
+flat buffer, with guards that must hold for memory to be accessed.  A stage and its readers use the
+same variable for the same loop.  Adjacent loops over contiguous storage are a single loop.  The
+loops of a stage are:
 
-    common  iterators of every stage: the loops that can run in parallel; cheap stages that are
-            no results may lack some, and are then recomputed in every tile
-    inner   the other iterators of a stage
-    reduce  the iterators that its monoid combines
+    common  the iterators that all stages have, which can run in parallel; a cheap stage without a
+            result in memory may lack some of them, and is then recomputed in every tile
+    inner   the other iterators of the stage's result
+    reduce  the iterators over which the stage's monoid combines
 
-Where a stage reads an earlier one through a window (a convolution after another), the earlier one
-has its own loops, and its rows follow a common loop: see `Strip`.
+A stage that a later stage reads through a window, such as a convolution before a convolution, has
+loops of its own.  For each block of a common loop, it computes the rows that the window needs: see
+`Strip`.
 
 A `Schedule` (see `tcc.schedule`) has the block size along each iterator and the parallel loops;
-`tcc.passes.tile.cpu.lower` binds group and schedule into a `TileKernel`.
+`tcc.passes.tile.cpu.lower` makes a `TileKernel` of a group and a schedule.
 """
 
 from collections.abc import Mapping
@@ -30,11 +31,11 @@ from tcc.ir.types import DType
 
 @frozen
 class GroupBuffer:
-    """A flat buffer of `size` elements: an operand or a result of the kernel.
+    """A flat buffer of `size` elements: an operand, a result, or local memory of a tile.
 
-    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.
-    `place` is the result buffer whose memory a local buffer of symbolic size shares, element by
-    element.
+    A `constant` buffer can be packed in any layout, so its strides do not matter for the choice of
+    loops. If a LOCAL buffer has no memory of its own, `place` is the number of the result buffer
+    that holds its elements; this is so for buffers of symbolic size.
     """
 
     dtype: DType
@@ -46,11 +47,15 @@ class GroupBuffer:
 
 @frozen
 class Access:
-    """The place of a read or a store in a buffer: an offset in elements, and its guards.
+    """The element of a buffer that a stage reads or stores.
 
-    Local memory belongs to one tile; `along` are the common loops that select the tile. `beyond`
-    are the guards of a padding of symbolic size; outside of them memory holds zeros, which are the
-    read's fill.
+    `offset` is its position in elements. Memory is accessed only where all `guards` hold. For rows
+    in local memory, which belongs to a single tile, `along` are the common loops that select the
+    tile.
+
+    `beyond` are conditions that need no test. Where they fail, the read is in padding of the
+    buffer, which holds zeros, and zero is also the read's fill value. They are kept because terms
+    of a sum may be left out where they fail. Only conditions with symbolic extents are listed.
     """
 
     buffer: int
@@ -62,15 +67,16 @@ class Access:
 
 @frozen
 class Strip:
-    """The rows of a stage that a tile computes for its rows of the common loop `loop`.
+    """The rows of a stage that a tile computes because a later stage reads them through a window.
 
-    For rows `b .. b + n - 1` of `loop`, later stages read the rows `scale*b + low` to `scale*(b + n
-    - 1) + high` of the stage's loop `rows`.
+    If the tile has the values `b` to `b + n - 1` of the common loop `loop`, later stages read the
+    rows `scale*b + low` to `scale*(b + n - 1) + high` of the stage's loop `rows`.
 
-    Local memory holds these rows one after the other. `row` has a triple `(before, extent, after)`
-    for each other loop, outermost first: the numbers of elements before the loop's elements, of the
-    loop, and after them. Elements before and after, and rows outside `rows`, have the value `fills`
-    of their component. None there means that nothing reads them.
+    Local memory holds these rows one after the other, with padding around each row. `row` has
+    (before, extent, after) for each inner loop except `rows`, outermost first: the number of
+    padding elements before the loop's elements, the loop's extent, and the number of padding
+    elements after them. The padding of component c, and its rows outside the range of `rows`, hold
+    `fills[c]`; None means that nothing reads them.
     """
 
     loop: Var
@@ -83,20 +89,22 @@ class Strip:
 
     @property
     def width(self) -> int:
-        """The number of stored elements of a row, including the elements of its halo."""
+        """The number of stored elements of a row, padding included."""
         return prod(sum(axis) for axis in self.row)
 
     def count(self, size: int) -> int:
-        """Returns the number of rows that `size` neighbouring rows of `loop` need."""
+        """Returns how many rows later stages read for `size` adjacent values of `loop`."""
         return self.scale * (size - 1) + self.high - self.low + 1
 
 
 @entity
 class GroupStage:
-    """One stage.  `accesses` says for each read of an operand in `body` which element it reads.
+    """A stage of a group.
 
-    `stores` has for each component the results it is written to (often none or one).  With a
-    `strip`, offsets into its local memory count rows from zero, so they may be negative.
+    `accesses` has the element of a buffer for each read in `body` that reads memory.  `stores` has
+    for each component the elements to which it is stored, often none or one.  If the stage has a
+    `strip`, the offsets into its local memory begin at row 0 of the loop `rows`, not at the first
+    row in memory, so they may be negative.
     """
 
     iters: Vars
@@ -114,18 +122,17 @@ class GroupStage:
 
     @property
     def written(self) -> tuple[Access, ...]:
-        """All stores of all components."""
+        """The stores of all components, in order."""
         return tuple(chain.from_iterable(self.stores))
 
 
 @frozen
 class Rescale:
-    """Multiplies a stage's running sums when an accumulator changes, as online softmax does when
-    its maximum grows.
+    """A correction of the running sums of stage number `stage` when an accumulator changes.
 
-    `state` is the read of the accumulator; its indices are iterators of the stage. The sums are
-    multiplied by `factor`, in which `Arg(0)` is the accumulator before the change and `Arg(1)` the
-    accumulator after it.
+    Online softmax needs it when its maximum grows. `state` is the read of the accumulator; its
+    indices are iterators of the stage. The sums are multiplied by `factor`, in which `Arg(0)` is
+    the accumulator before the change and `Arg(1)` the accumulator after it.
     """
 
     stage: int
@@ -141,11 +148,11 @@ class Rescale:
 
 @frozen
 class StreamLoop:
-    """Stages that run together through the streaming loop `loop`, a block at a time.
+    """A streaming loop: several stages run together, a block of `loop` at a time.
 
-    Each of `stages` has the loop as an iterator or reduces over it. `before` are stages that these
-    read and that do not have the loop; all other stages come after. `rescales` are the corrections
-    of running sums.
+    `stages` are the numbers of these stages; each has the loop as an iterator or reduces over it.
+    `before` are the numbers of stages without the loop that `stages` read. All other stages run
+    after the loop. `rescales` are the corrections of running sums.
     """
 
     loop: Var
@@ -156,9 +163,10 @@ class StreamLoop:
 
 @entity
 class TileGroup:
-    """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
+    """The structure of a kernel: its stages, in order, and the buffers that they access.
 
-    With a `stream`, a tile holds one block of the results of the stages along its loop.
+    `common` are the iterators that all stages have. `sizes` are the size symbols that the kernel
+    needs. With a `stream`, a tile holds a block at a time of the streamed stages' results.
     """
 
     buffers: tuple[GroupBuffer, ...]
@@ -169,5 +177,5 @@ class TileGroup:
 
     @property
     def cut(self) -> Vars:
-        """The loops of which a tile holds a part: the common ones and the streaming loop."""
+        """The loops of which a tile holds a block at a time: common loops and streaming loop."""
         return self.common if self.stream is None else (*self.common, self.stream.loop)

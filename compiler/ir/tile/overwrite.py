@@ -1,10 +1,11 @@
-"""Decides whether a kernel may write a result over an operand, so that both are one memory.
+"""Decides whether a kernel may store a result in the memory of an operand.
 
-    %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]      y may lie where x does
+    %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]    x and y may share memory
 
-It may if every load of the operand precedes a store of the same lanes to the same positions in the
-same body, and no element is stored twice.  Then the trip of the body that replaces an element reads
-it before, and no other trip reads it, in whichever order and on whichever threads tiles run.
+It may if every load of the operand precedes, in the same body, a store of the same lanes to the
+same positions, and if no element is stored twice.  Then the run of the body that replaces an
+element has read it before, and no other run reads it.  This holds for all orders of tiles on all
+threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +21,10 @@ from tcc.known import all_known
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
-    """True if each load of buffer `operand` is followed, in the same body, by a store of the same
-    elements to buffer `result`.
+    """True if each load of `operand` is followed by a store of the same elements to `result`.
 
-    `stored_once` tells separately that each element is stored once.
+    Both are positions in `kernel.buffers`. The load and the store must be in the same body, and
+    nothing may load from `result`. `stored_once` decides whether each element is stored only once.
     """
     source, target = kernel.buffers[operand], kernel.buffers[result]
     if source.dtype is not target.dtype or source.sizes != target.sizes:
@@ -61,8 +62,11 @@ def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
 
 
 def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
-    """True if tiles store no point of the group twice; different points have different
-    positions."""
+    """True if the tiles store each element of a result only once.
+
+    The stages of the group store different points to different positions, so it suffices that the
+    kernel stores as many elements as the group has points.
+    """
     points = const(0)
     for stage in group.stages:
         stores = sum(access.buffer == result for targets in stage.stores for access in targets)
@@ -71,9 +75,10 @@ def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
 
 
 def stored_lanes(kernel: TileKernel, result: int) -> Index | None:
-    """Returns the number of elements that all tiles store to a buffer, as an index of sizes.
+    """Returns the number of elements that all tiles together store to a buffer.
 
-    Guarded and repeated stores count too.  None where the number depends on more than sizes.
+    The result is an index of size symbols. Lanes that guards drop and repeated stores count too.
+    Returns None if the number depends on more than sizes.
     """
     ranges = {axis: (const(0), extent(axis)) for axis in kernel.axes}
     counts = all_known(_stores(kernel.body, kernel.buffers[result], ranges, const(1)))
@@ -86,8 +91,11 @@ _Ranges: TypeAlias = Mapping[Var, tuple[Index, Index]]
 def _stores(
     body: Sequence[Stmt], buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """Yields the lanes of each store of `body`, which runs `trips` times for each tile with `axes`;
-    None where the number of runs is unknown."""
+    """Yields the number of elements that each store of `body` to `buffer` stores in all tiles.
+
+    `body` runs in the tiles whose parallel axes are in the ranges `axes`, `trips` times in each.
+    Yields None for a store whose number of runs is unknown.
+    """
     for node in body:
         match node:
             case Store() if node.buffer is buffer:
@@ -107,10 +115,10 @@ def _stores(
 def _branch_stores(
     node: If, buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """Yields the lanes of each store in both branches.
+    """Yields the number of elements that each store in the branches stores in all tiles.
 
-    Branches on `axis < size` divide the tiles between them. For other conditions the number of runs
-    is unknown, and the lanes are None.
+    A condition `axis < size` divides the tiles between the branches. For other conditions the
+    number of runs is unknown, so None is yielded for each store.
     """
     var, limit = var_of(node.lhs), as_index(node.rhs)
     if var is None or var not in axes or not _of_sizes(limit):

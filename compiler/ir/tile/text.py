@@ -1,4 +1,4 @@
-"""Text of tile kernels; tests read it back to the same text.
+"""The text of tile kernels, which tests parse back.
 
 The types of results stand before the operation that computes them, so that the lanes l0, l1, ...
 are known where they are used.  `tcc.ir.tile` shows an example.
@@ -29,8 +29,7 @@ from tcc.ir.tile import (
 
 
 def kernel_text(kernel: TileKernel) -> str:
-    """Returns the text of a kernel: the size symbols it names, then the kernel; ends with a
-    newline."""
+    """Returns the text of a kernel, after lines for its size symbols; ends with a newline."""
     sizes = dict.fromkeys(kernel.sizes)
     for buffer in kernel.buffers:
         sizes.update({v: None for n in buffer.sizes for v in free_vars(n) if v.extent is None})

@@ -1,9 +1,9 @@
-"""The verifier of tile kernels: every backend may rely on these facts.
+"""The verifier of tile kernels: every backend may rely on these properties.
 
-A block is defined once, before its uses and in their scope; shapes and element types agree in every
-statement; indices use the variables in scope; a tile stores to OUTPUT and LOCAL buffers only; local
-buffers have static sizes.  `tcc.ir.tile.access` proves that accesses are inside their buffers;
-unproved claims are returned.
+A block is defined once, before its uses, and is in scope there.  Shapes and element types agree in
+every statement.  Indices use variables in scope only.  A tile stores to OUTPUT and LOCAL buffers
+only, and LOCAL buffers have static sizes.  `tcc.ir.tile.access` proves that accesses are inside
+their buffers; claims without a proof are returned.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +52,10 @@ def verify_kernel(kernel: TileKernel) -> tuple[str, ...]:
 
 
 class _Verifier:
-    """Collects problems of one kernel; `_visible` are the blocks in scope."""
+    """Collects the problems of a kernel.
+
+    `_visible` are the blocks in scope, and `_defined` all blocks defined so far.
+    """
 
     def __init__(self, kernel: TileKernel) -> None:
         self.problems: list[str] = []
@@ -101,12 +104,12 @@ class _Verifier:
             self._statement(node)
             if not isinstance(
                 node, TileLoop
-            ):  # a loop defines its carried blocks in its body's scope
+            ):  # `_loop` defines the blocks of a loop, some in its body's scope
                 self._define(*defined_blocks(node))
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """Ends the scope of definitions inside the `with` statement."""
+        """Opens a scope: definitions inside the `with` statement are not visible after it."""
         visible, variables, facts = set(self._visible), set(self._vars), self._facts
         yield
         self._visible, self._vars, self._facts = visible, variables, facts
@@ -191,8 +194,12 @@ class _Verifier:
         lane_variables: Indices = (),
         guarded: Iterable[Index] = (),
     ) -> bool:
-        """Checks the names in a statement; returns True if it has an index for each axis of its
-        buffer."""
+        """Checks that the buffer, blocks and variables of an access are in scope.
+
+        `where` describes the statement in messages. The indices may use `lane_variables`; `guarded`
+        are the indices and extents of the guards. Returns True if there is an index for each axis
+        of the buffer.
+        """
         buffer = node.buffer
         self._ask(buffer in self._buffers, f"{where}: {buffer.name} is no buffer of the kernel")
         fits = len(node.indices) == len(buffer.sizes)

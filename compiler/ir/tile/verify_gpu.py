@@ -1,7 +1,8 @@
-"""The verifier of block kernels: the facts on which a GPU backend may rely beyond `verify_kernel`.
+"""The verifier of GPU kernels: the facts on which a GPU backend may rely beyond `verify_kernel`.
 
-Axes of blocks are powers of two; contractions are matmuls with at most one batch axis; there is no
-local memory, prefetch or barrier; every buffer is flat; conditions are over sizes alone.
+Extents of blocks are powers of two.  Contractions are matmuls with at most one batch axis.  There
+is no local memory, prefetch or barrier.  Every buffer has a single axis.  Conditions of branches
+contain only size symbols.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ SIDE = 16
 
 
 def verify_blocks(kernel: TileKernel) -> None:
-    """Checks a block kernel that `verify_kernel` has accepted.
+    """Checks a GPU kernel that `verify_kernel` has accepted.
 
     Raises `InternalError` whose `why` lists every problem, one on each line.
     """

@@ -1,4 +1,4 @@
-"""Activation functions: formulas of ONNX operators, rearranged so that overflow does no harm."""
+"""Activation functions: ONNX's formulas, rewritten so that overflow gives no wrong result."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class EluAttrs:
 
 @frozen
 class CeluAttrs:
-    """`-alpha` is the limit of the result at minus infinity; the operand is divided by `alpha`."""
+    """The function `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`."""
 
     alpha: float = 1.0
 
@@ -187,7 +187,8 @@ def _activation(
 ) -> OpSpec:
     """Returns the row of the op table for an activation of one float operand.
 
-    `exact`: results must equal the reference's; otherwise the tolerance `ACTIVATION` applies.
+    With `exact`, results must equal the reference's results; otherwise the tolerance `ACTIVATION`
+    applies.
     """
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,

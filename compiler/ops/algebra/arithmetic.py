@@ -1,4 +1,4 @@
-"""Functions of several elements: arithmetic, extrema, comparison, logic, bits, selection."""
+"""Elementwise functions of several operands: arithmetic, comparison, logic, bits, selection."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -50,7 +50,7 @@ from tcc.ops.shapes import (
     same_dtype,
 )
 
-MANY = 1 << 16  # more operands than any model has
+MANY = 1 << 16  # the operand limit of variadic ops, above what models use
 
 
 @frozen

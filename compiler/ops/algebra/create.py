@@ -61,7 +61,7 @@ def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
 
 
 def _nth(values: Shape, place: Index) -> Scalar:
-    """Returns element `place` of a vector of dims."""
+    """Returns `values[place]` as an i64 scalar; `values` are dims, and `place` may be symbolic."""
     return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 

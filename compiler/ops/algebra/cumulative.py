@@ -1,7 +1,8 @@
 """Cumulative sums and products along one axis.
 
-The result at i combines x[i - k] over all k >= 0; a read before the first element gives the
-monoid's identity. This is quadratic in the size of the axis, so a C function computes long axes.
+The expression combines x[i - k] over all k from 0 to n - 1 for the result at i. Reads before the
+first element give the monoid's identity. The work is quadratic in the size n of the axis, so a C
+function computes long axes.
 """
 
 from collections.abc import Callable
@@ -32,8 +33,10 @@ _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 @frozen
 class CumSumAttrs:
-    """`exclusive` leaves out the element itself; `reverse` accumulates from the last element
-    back."""
+    """The attributes of a cumulative sum or product along `axis`.
+
+    `exclusive` leaves out the element itself. `reverse` accumulates from the last element back.
+    """
 
     axis: int
     exclusive: bool = False
@@ -68,9 +71,9 @@ _SHORT = 32
 
 
 def _is_long(types: Types, attrs: CumSumAttrs) -> bool:
-    """True if the C function computes this op.
+    """True if the C function computes this op instead of the expression.
 
-    The expression always computes f16 and bf16, because it sums them in f32.
+    f16 and bf16 always use the expression, because it accumulates them in f32.
     """
     x = required(types, 0)
     size = as_int(x.shape[attrs.axis])

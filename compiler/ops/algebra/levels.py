@@ -1,4 +1,8 @@
-"""Matmuls whose right operand has quantised levels with block scales, or 8-bit floats."""
+"""Matmuls whose right operand is stored in integers of 4 or 8 bits, or in 8-bit floats.
+
+The stored values are called levels.  A level minus a zero point, times a scale, is the value that
+is multiplied; a block of levels has a common zero point and scale.
+"""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -23,11 +27,11 @@ from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 
 @frozen
 class LevelsAttrs:
-    """How levels (quantised integers) are stored.
+    """The storage of levels (quantised values).
 
     With 4 `bits`, a byte holds two levels that are neighbours along the summed axis, the first one
     in its low nibble. With 8 bits, each level has its own byte. Along the summed axis, `block`
-    levels share a scale.
+    levels share a scale and a zero point; 0 means that there are none.
     """
 
     bits: int = 8
@@ -50,7 +54,10 @@ def nibbles(levels: Array, axis: int) -> Array:
 
 
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
-    """Returns the types of both operands, the levels unpacked to one element each."""
+    """Returns the types of both operands of the matmul, with f32 levels that are not packed.
+
+    Raises ValueError if the operands do not fit.
+    """
     x, levels = present(types, 2)
     check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")

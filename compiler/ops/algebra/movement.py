@@ -1,6 +1,7 @@
 """Movement: ops that copy elements to other positions.
 
-Each op is one index map per output; `concat` and `pad` select between reads.
+Each output is a read of the operand at other indices; `concat` and `pad` select one of several
+reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +48,8 @@ class TransposeAttrs:
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.
 
-    An axis of the input may have a symbolic size that differs from the one in `shape`. A run then
-    requires the size to be 1 or equal; a `require` node checks it.
+    An axis of the input may have a symbolic size that differs from the size in `shape`. Then a
+    `require` node checks at run time that the input's size is 1 or equal.
     """
 
     shape: Shape
@@ -73,7 +74,7 @@ class ConcatAttrs:
 
 @frozen
 class SplitAttrs:
-    """`sizes` are those of the parts along `axis`; their sum is the size of the axis."""
+    """`sizes` are the sizes of the parts along `axis`; they add up to the size of the axis."""
 
     axis: int
     sizes: Shape
@@ -104,15 +105,15 @@ def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
 def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
     x = required(b.params, 0)
     if as_int(element_count(x.shape)) == 0:
-        return literal(0, x.dtype)  # never evaluated, because the output is empty too
+        return literal(0, x.dtype)  # any value: the output is empty, so nothing is computed
     return b.read(0, *_reshaped(i, attrs.shape, x.shape))
 
 
 def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]) -> Point:
-    """Returns the index into a tensor of shape `before` of the element at index `i` of `shape`.
+    """Returns the index of an element before a reshape from `before` to `shape`.
 
-    Equal axes at the front and at the end keep their index. Otherwise the sizes of all axes would
-    appear in divisions.
+    `i` is its index after the reshape. Leading and trailing axes that both shapes share keep their
+    index, so that divisions by sizes are needed for the axes between them only.
     """
     equal = [a is b for a, b in zip(shape, before, strict=False)]
     first = ([*equal, False]).index(False)
@@ -127,7 +128,7 @@ def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
     """Returns the row-major position of `indices` in a tensor of `shape`."""
     linear = const(0)
     for index, dim in zip(indices, shape, strict=True):
-        # An axis of extent one adds nothing; without its iterator the formula stays simple.
+        # The index of an axis of extent 1 is 0. Leaving it out keeps the formula simple.
         linear = linear if as_int(dim) == 1 else linear * dim + index
     return linear
 
@@ -135,7 +136,7 @@ def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
 def delinearise(linear: Index, shape: Sequence[Index]) -> Point:
     """Returns the indices of the element at row-major position `linear` in a tensor of `shape`.
 
-    No extent may be the constant zero.
+    No size in `shape` may be the constant 0, because the sizes become divisors.
     """
     indices: list[Index] = []
     stride = const(1)
@@ -333,8 +334,8 @@ def move_row(
 ) -> OpSpec:
     """Returns the row of the op table for an op that copies elements.
 
-    `functions` are the type rule (infer), the NumPy reference, and the element at a point of the
-    result.
+    `functions` are `infer`, the NumPy reference, and a function that returns the scalar of the
+    element at a point of the result.
     """
     infer, reference, element = functions
     return by_element(

@@ -102,7 +102,7 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
 
 
 def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
-    """Computes the same as `narrowed`, in NumPy."""
+    """Returns `x` converted to the narrow type `attrs.to`, by NumPy."""
     with np.errstate(all="ignore"):
         value = x.astype(np.float32)
         if attrs.to is not F8E8M0:
@@ -228,7 +228,7 @@ def _code(element: Scalar) -> Scalar:
     above = fn("shift_right", halves, 1) + 2
     top = fn("shift_right", halves, 2) + 4
     size = choose(halves < 4, halves, choose(halves < 8, above, top))
-    negative = 1.0 / value < 0.0  # true for -0.0 too
+    negative = 1.0 / value < 0.0  # unlike `value < 0.0`, true for -0.0
     return cast(choose(negative, size + 8, size), U8)
 
 

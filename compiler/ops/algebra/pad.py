@@ -60,7 +60,7 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    mode: Any = attrs.mode  # NumPy's stubs want a literal
+    mode: Any = attrs.mode  # Any, because NumPy's stubs accept only literal modes
     return (np.pad(x[cropped], widths, mode=mode),)
 
 
@@ -98,9 +98,10 @@ def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
-    """Returns the input's index that a padded axis reads at `index`.
+    """Returns the index into an axis of the input whose element is at `index` of the padded axis.
 
-    It lies inside the part of the input that cropping leaves.
+    `dim` is the input's size, and `before` and `after` are the padding; negative ones crop. The
+    result is inside the part of the input that cropping leaves.
     """
     if before is const(0) and after is const(0):
         return index
@@ -111,8 +112,8 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
         return crop + minimum(maximum(k, 0), size - 1)
     if mode == "wrap":
         return crop + k % size
-    # A reflection repeats after twice the axis less its two end points; one element has period 1.
-    # Where both paddings are shorter than the axis, one reflection suffices.
+    # Repeated reflection of n elements has period 2 * n - 2, or 1 if n is 1, because the end points
+    # are not repeated. If both paddings are shorter than the axis, a single reflection suffices.
     period = maximum(2 * size - 2, 1)
     phase = maximum(k, -k) if nonnegative(size - 1 - maximum(before, after)) else k % period
     return crop + minimum(phase, period - phase)

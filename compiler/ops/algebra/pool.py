@@ -33,10 +33,11 @@ from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 
 @frozen
 class PoolAttrs(WindowAttrs):
-    """Attributes of all pools; some apply to one op alone.
+    """The attributes of all pools; some fields apply to a single op.
 
-    `count_include_pad` applies to average_pool and `p` to lp_pool. `storage_order` applies to
-    max_pool_indices: 0 gives row-major positions, 1 column-major positions.
+    `count_include_pad` applies to average_pool and counts padding as elements. `p` applies to
+    lp_pool and is the order of the norm. `storage_order` applies to max_pool_indices: 0 gives
+    row-major positions, 1 column-major positions.
     """
 
     kernel: tuple[int, ...]
@@ -101,9 +102,10 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
 def _window(
     b: ExprBuilder, x: TensorType, attrs: PoolAttrs, outside: float
 ) -> tuple[Point, Point, Scalar, list[Index]]:
-    """Returns (iterators of the output, iterators of the window, element, its position).
+    """Returns (iterators of the output, iterators of the window, element, its spatial position).
 
-    The element is the one of the window that both iterators select; the position lies in the image.
+    The output's iterators select a window, and the window's iterators an element of it. The
+    position is relative to the image; an element outside the image has the value `outside`.
     """
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
@@ -207,7 +209,11 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
 
 
 def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
-    """Returns the divisor of the average at output `o`: the number of elements that count."""
+    """Returns the divisor of the average at output `o`.
+
+    It is the number of elements of the window inside the image, or inside the padded image if
+    padding counts.
+    """
     window_size = prod(attrs.kernel)
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
         return const(window_size)

@@ -60,7 +60,9 @@ _SCALES = (F32, F16, BF16)
 
 @frozen
 class QuantizeAttrs:
-    """`to` is the integer or narrow float type; with `saturate`, floats beyond its range saturate.
+    """`to` is the integer or narrow float type.
+
+    With `saturate`, values beyond its range become the nearest value of the type.
 
     The quotient by the scale is rounded to `precision`. A scale of rank 1 has an element for each
     position along `axis`. With a `block_size` above 0, the scale has x's rank, and each of its
@@ -76,9 +78,10 @@ class QuantizeAttrs:
 
 @frozen
 class DequantizeAttrs:
-    """`axis` and `block_size` mean the same as in `QuantizeAttrs`.
+    """`to` is the result's type, or None for the scale's type.
 
-    `to` is the result's type, by default the scale's.
+    A scale of rank 1 has an element for each position along `axis`. With a `block_size` above 0,
+    the scale has x's rank, and each of its elements applies to `block_size` elements along `axis`.
     """
 
     axis: int = 1
@@ -120,7 +123,7 @@ def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLik
 
 
 def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
-    """Returns the scale or zero point of each element of `x`, in a shape that broadcasts to x's."""
+    """Returns the scales or zero points `values` in a shape that broadcasts to the shape of `x`."""
     if attrs.block_size:
         repeated = np.repeat(values, attrs.block_size, attrs.axis)
         return np.take(repeated, np.arange(x.shape[attrs.axis]), attrs.axis)

@@ -98,9 +98,10 @@ def _columns(c: TensorType) -> Index:
 
 
 def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> None:
-    """Checks scales and zero points of `x`, the operands `numbers`.
+    """Checks the operands at the positions `numbers`, which are scales or zero points of `x`.
 
-    They must have one element or `count` elements. A zero point must have the type of `x`.
+    Each must have one element or `count` elements. A zero point must have the type of `x`. Raises
+    ValueError otherwise.
     """
     for number in numbers:
         type_ = optional(types, number)
@@ -246,7 +247,7 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
 
 
 def _not_none(scalar: Scalar | None) -> Scalar:
-    assert scalar is not None  # infer has checked that the operand is present
+    assert scalar is not None  # not None, because `infer` has checked it
     return scalar
 
 

@@ -56,8 +56,10 @@ from tcc.ops.shapes import (
 
 @frozen
 class ReduceAttrs:
-    """`axes` are distinct; without any, nothing is reduced. `keepdims` keeps them with extent
-    one."""
+    """`axes` are distinct; if there are none, no axis is reduced.
+
+    With `keepdims`, reduced axes stay in the result with extent 1.
+    """
 
     axes: tuple[int, ...]
     keepdims: bool
@@ -83,7 +85,7 @@ class _Reduction:
     """The scalar functions of a reduction.
 
     `element` maps each element before `monoid` combines them. `finish` maps the accumulator and the
-    number of combined elements to the result. `real`: integer operands are computed in f64.
+    number of combined elements to the result. With `real`, integer operands are computed in f64.
     """
 
     monoid: str
@@ -95,8 +97,10 @@ class _Reduction:
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
 ) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    """Returns (iterators over the result, iterators over the reduced axes, indices of the
-    operand)."""
+    """Returns (iterators of the result, iterators of the reduced axes, indices into the operand).
+
+    `shape` is the operand's shape.
+    """
     axes = attrs.axes
     at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
     over = b.iters(*(shape[n] for n in axes))

@@ -15,7 +15,11 @@ from tcc.ops.shapes import Point, agree, present, replaced, required
 
 @frozen
 class DepthToSpaceAttrs:
-    """`mode` is "DCR" (depth, column, row) or "CRD"."""
+    """Groups of `blocksize ** 2` channels become blocks of the image.
+
+    The position in the block is the outer part of the operand's channel number if `mode` is "DCR",
+    and the inner part if it is "CRD".
+    """
 
     blocksize: int
     mode: str
@@ -28,7 +32,10 @@ class SpaceToDepthAttrs:
 
 @frozen
 class ReverseSequenceAttrs:
-    """One of the two axes is 0, the other 1."""
+    """`batch_axis` and `time_axis` are 0 and 1, in either order.
+
+    Each element of the batch axis has a length, up to which the time axis is reversed.
+    """
 
     batch_axis: int
     time_axis: int
@@ -111,7 +118,7 @@ def _reverse_sequence_element(b: ExprBuilder, i: Point, attrs: ReverseSequenceAt
     extent = required(b.params, 0).shape[attrs.time_axis]
     at, binding = b.position(choose(step < length, back, step), extent)
     indices = replaced(i, attrs.time_axis, at)
-    # A length beyond the extent would give indices outside; the clamped read with a fill is safe.
+    # A length above the extent gives indices outside the tensor, where the read gives the fill.
     return b.read(0, *indices, fill=0, indirect=(binding,))
 
 

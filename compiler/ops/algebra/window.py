@@ -38,8 +38,10 @@ from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, requi
 
 @frozen
 class WindowAttrs:
-    """Each field has one entry per spatial axis; `before` and `after` are the padding of the
-    image."""
+    """The strides, padding and dilations of windows, with an entry for each spatial axis.
+
+    `before` and `after` are the numbers of padding elements before and after the image.
+    """
 
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
@@ -48,8 +50,7 @@ class WindowAttrs:
 
     @property
     def lists(self) -> tuple[Sequence[Any], ...]:
-        """The four fields, in the order in which `window_count` takes them after image and
-        kernel."""
+        """The strides, `before`, `after` and dilations: the order of `window_count`'s arguments."""
         return self.strides, self.before, self.after, self.dilations
 
     @property
@@ -60,7 +61,7 @@ class WindowAttrs:
 
 @frozen
 class ConvAttrs(WindowAttrs):
-    """A convolution whose padding is zero."""
+    """The attributes of a convolution with zero padding and `group` groups of channels."""
 
     group: int
 
@@ -121,7 +122,7 @@ def transposed_count(
 def reaching_taps(
     extent: int, kernel: int, stride: int, before: int, after: int, dilation: int
 ) -> range:
-    """Returns the kernel elements along an axis that lie inside the image in some window."""
+    """Returns the kernel positions along an axis that are inside the image in some window."""
     windows = (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
     first = -(((windows - 1) * stride - before) // dilation)
     return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))
@@ -159,7 +160,8 @@ def group_channel(m: Index, c: Index, filters: Index, channels: Index, group: in
 def _check_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
     """Checks that `groups` divides the size of an axis of `x`.
 
-    Raises ValueError if it certainly does not, and `UnequalDimsError` if only a run can know.
+    Raises ValueError if it certainly does not, and `UnequalDimsError` if that depends on a symbolic
+    size. `what` names the axis in messages.
     """
     size = x.shape[axis]
     number = as_int(size)
@@ -276,7 +278,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
     x, w = present(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
-    # The size of the transposed convolution without cropping, and the size of the result.
+    # `full_sizes` is the size before cropping by the padding, `result_sizes` the size after it.
     bare = replace(attrs, before=none, after=none, output_padding=none)
     full_sizes, result_sizes = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
     full_sizes = tuple(max(n, 0) for n in full_sizes)
@@ -312,8 +314,11 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
 def sources(
     o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs
 ) -> tuple[list[Index], list[Scalar]]:
-    """Returns the window whose element `k` lies at output `o`, and the conditions that it
-    exists."""
+    """Returns (window, conditions): the index of the window whose element `k` is at output `o`.
+
+    Windows of outputs begin a stride apart, so there is such a window only if all conditions hold.
+    In a transposed convolution, input element w is added to window w, times the kernel.
+    """
     axes = zip(o, k, attrs.dilations, attrs.before, strict=True)
     positions = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
     hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in positions if s > 1]

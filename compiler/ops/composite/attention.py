@@ -1,7 +1,7 @@
 """Attention and rotary position embedding as single ops.
 
-Most models express both by many small ops. A model that has them as one operator gets one
-expression with the same stages.
+Most models express both by many small ops. If a model has them as single operators, their
+expressions have the same stages as the small ops.
 """
 
 import numpy as np
@@ -21,9 +21,11 @@ from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, pres
 
 @frozen
 class AttentionAttrs:
-    """A `softcap` of 0 means that scores are not capped.
+    """The attributes of attention.
 
-    If causal, query `i` sees the keys up to `i + offset`; `offset` keys precede the first query.
+    Scores are multiplied by `scale`.  A `softcap` c above 0 then replaces a score s by `c * tanh(s
+    / c)`.  With `is_causal`, only the keys up to `i + offset` take part for query i, because
+    `offset` keys precede the first query.
     """
 
     scale: float
@@ -64,7 +66,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
 
 
 def _sharing(q: TensorType, k: TensorType) -> int:
-    """Returns the number of query heads that share each key head."""
+    """Returns the number of query heads that use the same key head."""
     many, few = as_int(q.shape[1]), as_int(k.shape[1])
     if many is None or few is None:
         require(q.shape[1] is k.shape[1], f"the heads of {q} and {k} must be known")
@@ -96,7 +98,8 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     term = b.read(powers, n, h, i, j) * wide(b.read(2, n, h // share, j, e))
     mixed = b.sum(at, term, over=(j,))
 
-    # Each result is divided, not each score, so that a kernel can process the keys in blocks.
+    # The sum over keys is divided, not each weight, so that a kernel can process the keys in blocks
+    # before it knows the divisor.
     n, h, i, _ = at = b.point(y)
     shared = b.read(mixed, *at) * (1.0 / b.read(share_sum, n, h, i))
     return b.finish(at, cast(shared, y.dtype))

@@ -64,7 +64,8 @@ class DeformConvAttrs:
 
 _LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
-# clamped position (i64), weight, condition to be inside
+# A tap of an axis: its position (i64), clamped to the axis; its weight, None for 1; the condition
+# that it was inside before the clamp, None if it need not be.
 Tap = tuple[Scalar, Scalar | None, Scalar | None]
 
 
@@ -95,9 +96,9 @@ def _coordinate(value: Scalar, dtype: DType) -> Scalar:
 
 
 def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
-    """Returns the taps along one axis: the elements around the normalised coordinate `x`.
+    """Returns the taps along an axis: the elements that are interpolated at the coordinate `x`.
 
-    `x` is -1 at one end of the axis and 1 at the other.
+    `x` is -1 at one end of the axis and 1 at the other. `extent` is the size of the axis.
     """
     size = cast(index_value(extent, I64), x.dtype)
     if attrs.align_corners:
@@ -140,9 +141,10 @@ def _padded(x: Scalar, size: Scalar, low: Scalar, high: Scalar, mode: str) -> Sc
 def _mixed(
     b: ExprBuilder, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], extents: Sequence[Index]
 ) -> Scalar:
-    """Returns the weighted sum of elements of operand 0 over all combinations of the axes' taps.
+    """Returns the sum of weighted elements of operand 0 over all combinations of taps.
 
-    `lead` are the indices of the axes before the spatial ones.
+    A combination has a tap of each spatial axis; its weight is the product of their weights. `lead`
+    are the indices of the axes before the spatial ones, whose sizes are `extents`.
     """
     terms: list[Scalar] = []
     for combination in product(*taps):

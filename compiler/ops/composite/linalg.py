@@ -129,7 +129,7 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
     a, b = required(arrays, 0).astype(np.float64), required(arrays, 1)
     x, rows = b.astype(np.float64), range(a.shape[-1])
-    with np.errstate(all="ignore"):  # a singular matrix divides by zero
+    with np.errstate(all="ignore"):  # a singular matrix makes it divide by zero
         for row in reversed(rows) if attrs.upper else rows:
             solved = slice(row + 1, None) if attrs.upper else slice(0, row)
             products = a[..., row : row + 1, solved] @ x[..., solved, :]

@@ -40,8 +40,8 @@ from tcc.ops.shapes import (
 class LossAttrs:
     """`reduction` is "none", "sum" or "mean"; the mean is weighted by the weights of the labels.
 
-    Labels equal to `ignore_index` have weight 0. With two `outputs`, the second one holds the
-    log-probabilities (softmax cross entropy only).
+    Labels equal to `ignore_index` have weight 0. Softmax cross entropy may have two `outputs`; the
+    second output holds the log-probabilities.
     """
 
     reduction: str = "mean"

@@ -1,4 +1,4 @@
-"""Shared parts of normalisations: means and variances in two passes, checks, the op-table row."""
+"""Parts that normalisations share: mean and variance in two passes, checks, and op-table rows."""
 
 from collections.abc import Callable
 from math import prod
@@ -23,8 +23,8 @@ from tcc.ops.shapes import (
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
-    With more than one of the `outputs`, the mean and the reciprocal deviation follow the result.
-    They are f32, and their normalised axes have size 1 (layer normalisation only).
+    Layer normalisation may have more than one of the `outputs`. Then the mean and the reciprocal
+    deviation follow the result, in f32, with size 1 along the normalised axes.
     """
 
     axis: int
@@ -37,9 +37,10 @@ class NormAttrs:
 
 @frozen
 class Moments:
-    """The stages that compute the mean and the variance of `count` elements.
+    """The stages that compute the means and variances of `count` elements each.
 
-    `sums` holds the sums, `squares` the sums of the squared distances from the mean.
+    `sums` holds the sums of the elements, and `squares` the sums of the squared distances from the
+    mean.
     """
 
     b: ExprBuilder

@@ -9,8 +9,8 @@ integer. Example: 7 elements at scale 0.7 give 4 outputs. In the first reading, 
 it. ONNX Runtime and PyTorch use the first reading. ONNX's reference and test suite use the second
 one (`fractional`).
 
-PyTorch's linear modes copy an axis whose size does not change, whatever its scale
-(kept_half_pixel). Antialiasing does the same.
+PyTorch's linear modes copy an axis whose size does not change, even if its scale is not 1
+(`kept_half_pixel`). Antialiasing does the same.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ MODES = ("nearest", "linear", "cubic")
 
 @frozen
 class ResizeAttrs:
-    """How Resize maps and weighs elements.
+    """The attributes of Resize.
 
     `sizes` is the output shape. `scales` has one entry per axis: a number, or None. None means that
     the scale follows from the sizes, or that operand 1 has it (f64, one per axis; rounded to f32).
@@ -132,7 +132,10 @@ def _axes(
 
 
 def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
-    """Returns the same as `_axes`, with scales and roi read from operands 1 and 2 if present."""
+    """Returns the axes that interpolation changes.
+
+    Scales and roi are read from operands 1 and 2 if they are present, else they are attributes.
+    """
     x = required(types, 0)
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
@@ -151,7 +154,7 @@ def _is_unchanged(axis: _Axis, attrs: ResizeAttrs) -> bool:
 
 
 def _copies_equal_sizes(attrs: ResizeAttrs) -> bool:
-    """True if an axis of unchanged size is copied, whatever the scale."""
+    """True if an axis of unchanged size is copied even if its scale is not 1."""
     return attrs.taps is not None or attrs.coordinate_mode == "kept_half_pixel"
 
 
@@ -166,7 +169,8 @@ def _number(index: Index) -> Scalar:
 def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
     """Returns `at` divided by the axis' scale.
 
-    A scale that follows from the sizes is not rounded first.
+    Without an explicit scale, `at` is multiplied by the input size and divided by the output size,
+    so that no rounded quotient of the sizes is used.
     """
     if axis.scale is not None:
         return at / _rounded(axis.scale)
@@ -174,7 +178,7 @@ def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
 
 
 def _rounded(amount: Amount) -> Amount:
-    """Returns a constant scale rounded to f32, any other unchanged."""
+    """Returns a constant amount rounded to f32, and an amount that an operand holds unchanged."""
     return float(np.float32(amount)) if isinstance(amount, int | float) else amount
 
 
@@ -190,7 +194,11 @@ def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
 
 
 def _mapped(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
-    """Returns the same as `_coordinate`, for an axis whose size changes."""
+    """Returns the position in the input of the output element at position `at`, in f32.
+
+    `size` and `extent` are the output size and the input size. A copied axis is not considered; see
+    `_coordinate`.
+    """
     last_in = _number(axis.extent - 1)
     width = size
     if attrs.fractional and axis.scale is not None:
@@ -229,18 +237,18 @@ def _scalar(amount: Amount) -> Scalar:
 
 
 def _as_float(amount: Amount) -> float:
-    """Returns a constant amount as a float; the NumPy reference has no others."""
+    """Returns a constant amount as a float; raises TypeError for a scalar."""
     if not isinstance(amount, int | float):
         raise TypeError(f"{amount} is no number")
     return amount
 
 
 def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
-    """Returns the same as `_coordinate`, in NumPy for the reference."""
+    """Returns the position in the input of output element `o`, for the NumPy reference."""
     f, mode = np.float32, attrs.coordinate_mode
     (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_as_float, axis.roi)
     scale = None if axis.scale is None else f(_as_float(axis.scale))
-    # The scale is under / over; if it follows from the sizes, both are exact integers.
+    # The scale is under / over. Without an explicit scale, both are sizes, which f32 holds exactly.
     over, under = (f(1), scale) if scale is not None else (f(n), f(m))
     half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
@@ -328,7 +336,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         else 0.0
         for place in places
     ]
-    weight_sum = sum(weights)  # 0 if no element lies inside
+    weight_sum = sum(weights)  # 0 if all elements are outside the input
     return [
         (p, w / weight_sum if weight_sum else np.nan) for p, w in zip(places, weights, strict=True)
     ]
@@ -365,8 +373,10 @@ def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
 
 
 def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
-    """Returns the integer scale s if nearest interpolation reads `o // s` for output `o`, else
-    None."""
+    """Returns the integer s if nearest interpolation reads input `o // s` for output `o`.
+
+    Returns None if there is no such integer.
+    """
     n, m = as_int(axis.extent), as_int(axis.size)
     scale = axis.scale if axis.scale is not None else (m / n if n and m else 0.5)
     if not isinstance(scale, int | float):
@@ -385,7 +395,10 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
 
 
 def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
-    """Returns the condition that tf_crop_and_resize reads outside the input."""
+    """Returns the condition that the position of output `i` is outside the input.
+
+    tf_crop_and_resize gives `extrapolation_value` there.
+    """
     result: Scalar = literal(False, BOOL)
     for axis in axes:
         x = _coordinate(axis, i[axis.number], attrs)
@@ -435,8 +448,10 @@ def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttr
 def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
 ) -> tuple[Point, Scalar]:
-    """Returns iterators over `shape`, and the scalar of `source` interpolated along `axis` at
-    them."""
+    """Returns (iterators, scalar): `source` interpolated along `axis` at a point of `shape`.
+
+    May append stages to `b`.
+    """
     if attrs.taps is None:
         i = b.iters(*shape)
         return i, _weighted(b, source, i, axis, attrs)
@@ -451,9 +466,9 @@ def _mixed(
 
 
 def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
-    """Returns (position, weight) of element `t` of the kernel that the scale widens.
+    """Returns (position, weight) of element `t` of the kernel for output `o`, with antialiasing.
 
-    The weights do not add up to one.
+    A scale below 1 widens the kernel. The caller divides by the sum of the weights, which is not 1.
     """
     x = _coordinate(axis, o, attrs)
     base = fn("floor", x)

@@ -47,7 +47,10 @@ class MaxRoiPoolAttrs:
 
 
 def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> None:
-    """Raises ValueError for coordinates and batch numbers that the C functions refuse."""
+    """Raises ValueError for regions that the C functions refuse.
+
+    Coordinates must be finite and not too large, and batch numbers must be below x's batch size.
+    """
     if not np.all(np.abs(corners.astype(np.float64) * scale) <= 2.0**31):
         raise ValueError("a region's coordinate is not finite or too large")
     if not np.all((batches >= 0) & (batches < x.shape[0])):
@@ -69,7 +72,10 @@ def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
 
 
 def _cells(x: TensorType, rois: TensorType, numbers: int, cells: Sequence[int]) -> TensorType:
-    """Returns the result's type; `numbers` is how many numbers describe a region."""
+    """Returns the result's type for regions `rois` and pooled sizes `cells`.
+
+    `numbers` is the required size of axis 1 of `rois`: the count of numbers that describe a region.
+    """
     require(x.rank == 4, f"regions lie in [batch, channel, height, width], not in {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, {numbers}]")
     agree(rois.shape[1], const(numbers), "the numbers of a region")

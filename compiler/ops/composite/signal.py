@@ -32,7 +32,10 @@ from tcc.ops.shapes import (
 
 @frozen
 class SignalWindowAttrs:
-    """A window has `size` elements of type `to`; a periodic one omits the last element."""
+    """A window has `size` elements of type `to`.
+
+    A periodic window is a symmetric window of `size + 1` elements without the last element.
+    """
 
     size: Index
     periodic: bool
@@ -41,11 +44,10 @@ class SignalWindowAttrs:
 
 @frozen
 class DftAttrs:
-    """Transforms `length` elements of `axis`; longer signals are cut, shorter ones padded with
-    zeros.
+    """The attributes of a discrete Fourier transform of `length` elements along `axis`.
 
-    `onesided` returns the first half of the spectrum of a real signal. With `inverse`, it reads the
-    first half.
+    A longer signal is cut, and a shorter signal is padded with zeros. With `onesided`, the result
+    is the first half of the spectrum of a real signal, or the operand is this half if `inverse`.
     """
 
     axis: int
@@ -56,9 +58,9 @@ class DftAttrs:
 
 @frozen
 class StftAttrs:
-    """Frames have `length` elements and start `step` apart.
+    """Frames have `length` elements, and their starts are `step` elements apart.
 
-    `onesided` returns the first half of each spectrum.
+    With `onesided`, the result has the first half of each spectrum.
     """
 
     step: Index
@@ -87,7 +89,8 @@ def _window_infer(types: Types, attrs: SignalWindowAttrs) -> OutTypes:
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
     """Returns the op-table row of a window that is a sum of cosines.
 
-    The window of N elements is c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N).
+    Element n is c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N). The period N is the size of a
+    periodic window, and the size minus 1 of any other window.
     """
 
     def element(_: ExprBuilder, at: Point, attrs: SignalWindowAttrs) -> Scalar:
@@ -166,7 +169,7 @@ def _rotated(
     """
     numerator, length = turn
     real = cast(b.read(0, *at, *([0] * (x.rank - len(at)))), F64)
-    # whole turns are removed first
+    # The remainder leaves out full turns, so that f64 represents the angle well.
     angle = index_value(numerator % length, F64) / length * (2 * pi)
     cos, sin = fn("cos", angle), fn("sin", angle)
     sin = sin if back else -sin
@@ -187,7 +190,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     (y,) = _dft_infer(types, attrs)
     b = ExprBuilder(x)
     *i, part = outer = b.point(y)
-    # A shorter signal is padded with zeros, and their terms need no sum.
+    # The sum leaves out the zeros with which a shorter signal is padded.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _input_length(attrs)))
     at = replaced(i, attrs.axis, n)
     re, im = _rotated(b, x, at, (n * i[attrs.axis], attrs.length), attrs.inverse)

@@ -33,11 +33,14 @@ def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     return (x,)
 
 
-Element = Callable[[Point], Scalar]  # returns the operand of softmax at a point
+Element = Callable[[Point], Scalar]  # returns the scalar of an element at a point
 
 
 def shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> tuple[StageRef, StageRef]:
-    """Appends the stages of exp(x - m) and of its sum; m is the largest element along `axis`."""
+    """Appends and returns the stages of exp(x - m) and of its sum along `axis`.
+
+    x is `element` at each point of `shape`, and m is the largest x along `axis`.
+    """
     below = _below(b, shape, axis, element)
     at = b.iters(*shape)
     share = b.stage(at, fn("exp", below(at)))
@@ -50,7 +53,10 @@ def _below(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element
 
 
 def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
-    """Returns a function that gives the logarithm of softmax at a point."""
+    """Returns a function that gives the logarithm of softmax along `axis` at a point of `shape`.
+
+    The operand of softmax is `element`. Appends the stages of the maximum and of the sum.
+    """
     below = _below(b, shape, axis, element)
     norm = total(b, shape, (axis,), "sum", lambda at: fn("exp", below(at)))
     return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))

@@ -1,7 +1,7 @@
 """Ops with data-dependent loops: sorting, selection, suppression.
 
 They have no expression; each is a C function of the runtime. If the size of a result depends on
-data, `size` in the attributes is a symbol that the op binds when it runs.
+data, the attribute `size` is a size symbol, which gets its value when the op runs.
 """
 
 import numpy as np
@@ -72,10 +72,9 @@ class UniqueAttrs:
 
 @frozen
 class NonMaxSuppressionAttrs:
-    """How boxes are encoded.
+    """`center_point_box` is the encoding of boxes.
 
-    `center_point_box` 0: two opposite corners (y1, x1, y2, x2). 1: (x centre, y centre, width,
-    height).
+    0 means two opposite corners (y1, x1, y2, x2), and 1 means (x centre, y centre, width, height).
     """
 
     center_point_box: int
@@ -84,9 +83,10 @@ class NonMaxSuppressionAttrs:
 
 @frozen
 class BindSizeAttrs:
-    """The op sets `symbol` to element `element` (row-major) of the operand.
+    """The op gives the size symbol `symbol` the value of an element of the operand.
 
-    The value must lie in the symbol's range. If `signed`, negative values are allowed too.
+    `element` is the row-major position of the element. Its value must be in the symbol's range. If
+    `signed`, negative values are allowed too.
     """
 
     symbol: Index

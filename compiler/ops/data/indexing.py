@@ -1,7 +1,8 @@
 """Indexing: elements selected by index tensors.
 
-A negative index counts from the end. An index outside its axis is an error of the model. It gives
-an unspecified element, but never an access outside the tensor: reads clamp it, scatters refuse it.
+A negative index counts from the end. An index outside its axis is an error of the model, but never
+causes an access outside the tensor: reads clamp the index, so they give an unspecified element, and
+scatters refuse it.
 """
 
 from typing import Any
@@ -87,9 +88,10 @@ class TensorScatterAttrs:
 
 
 def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
-    """Returns the position in an axis of extent `size` that the tensor element `index` selects.
+    """Returns (position, binding) for the tensor element `index` as index into an axis of `size`.
 
-    It is clamped to the axis. The binding ties the position to the element.
+    A negative element counts from the end, and the position is clamped to the axis. The position is
+    a variable; the binding is the pair of this variable and the scalar of its value.
     """
     return b.position(clamped(wrapped(index, size), size), size)
 
@@ -188,7 +190,7 @@ def _nd_element(b: ExprBuilder, i: Point, attrs: GatherNdAttrs) -> Scalar:
 
 # ---- scatter -------------------------------------------------------------------------------------
 
-# The C functions know the reductions by their positions here.
+# The position of a reduction in this tuple is its number in the C functions.
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
@@ -198,7 +200,7 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
 
 
 def _scattered(types: Types, reduction: str) -> OutTypes:
-    """Checks what both scatters require; returns the types of x, indices and updates."""
+    """Returns the types of x, indices and updates, after the checks that all scatters share."""
     x, indices, updates = operands = present(types, 3)
     _check_indices(indices)
     require(reduction in REDUCTIONS, f"unknown reduction {reduction}")

@@ -4,8 +4,8 @@ Each op is a C function of the runtime on handles. Lists are immutable: an op th
 returns another list.
 
 In the attributes, `item` is the element type of the entries, and `type` the type of a resulting
-tensor. A symbolic dim of `type` is bound when the op runs; a constant one is checked. A negative
-position counts from the end; without a position, the op takes the last entry.
+tensor. When the op runs, symbolic dims of `type` get their values, and constant dims are checked. A
+negative position counts from the end; without a position, the op uses the last entry.
 """
 
 from collections.abc import Sequence

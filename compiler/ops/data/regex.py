@@ -125,7 +125,7 @@ class _Net:
                 return self._repeat(part, least, most)
 
     def _append(self, last: int, part: Node) -> int:
-        """Builds a part behind the place `last`; returns the part's last place."""
+        """Adds the places of `part` so that it begins at `last`; returns the part's last place."""
         start, end = self.build(part)
         self.free[last].append(start)
         return end
@@ -174,7 +174,10 @@ def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yields the same as `_byte_ranges`, for code points whose UTF-8 forms have equal length."""
+    """Yields the UTF-8 forms of the code points from `low` to `high`, all of the same length.
+
+    A form is a sequence of byte ranges, as in `_byte_ranges`.
+    """
     first, last = chr(low).encode(), chr(high).encode()
     for tail in range(1, len(first)):
         # The range is split so that each byte after the first has one value or takes all values.
@@ -198,7 +201,7 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 class _State:
     """A state of the deterministic automaton: the set of places that the net may be in.
 
-    `word`: the previous character belongs to a word. `first`: nothing has been read.
+    `word` is True if the previous character belongs to a word, `first` if no byte has been read.
     """
 
     places: frozenset[int]
@@ -275,7 +278,7 @@ def _determine(net: _Net, first: int, last: int) -> Automaton:
     classes, samples = _byte_classes(net, builder.bounded)
     builder.number(_State(builder.closure({first}), False, True))
     moves, accepts = [], []
-    for state in builder.order:  # the list grows during the loop
+    for state in builder.order:  # `row` appends new states during the loop
         accepts.append(last in builder.ready(state, False, END))
         moves.append(builder.row(state, samples))
     table = np.array(moves, np.int32).reshape(len(moves), len(samples))
@@ -287,9 +290,10 @@ def _in_word(byte: int) -> bool:
 
 
 def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
-    """Returns the class of each byte, and a sample byte of each class.
+    """Returns (classes, samples): the class of each byte, and a byte of each class.
 
-    No step distinguishes bytes of one class.
+    Bytes of one class are in the same byte ranges of `net`, so an automaton needs one transition
+    for the class. If `bounded`, the class also decides whether a byte belongs to a word.
     """
     cuts = {0, *(boundary for low, high in WORD if bounded for boundary in (low, high + 1))}
     for steps in net.steps:

@@ -26,7 +26,10 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @frozen
 class Chars:
-    """One character of a set, as ascending ranges of code points that do not touch."""
+    """Matches a character of a set.
+
+    `ranges` has the set as ascending ranges (first, last) of code points with gaps between them.
+    """
 
     ranges: Ranges
 
@@ -54,7 +57,7 @@ class Choice:
 
 @frozen
 class Repeat:
-    """`part` repeated from `minimum` to `maximum` times; None means any number of times."""
+    """Matches `part` repeated `minimum` to `maximum` times; None means that there is no maximum."""
 
     part: Node
     minimum: int
@@ -101,7 +104,7 @@ def parse_pattern(pattern: str) -> Node:
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Returns ranges of the same characters, ascending and not touching."""
+    """Returns ranges of the same characters in ascending order, with gaps between them."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -139,8 +142,8 @@ def _case_partners() -> dict[int, tuple[int, ...]]:
 def _categories() -> tuple[tuple[str, int, int], ...]:
     """Returns ranges of characters of one general category of Unicode.
 
-    Each is (the category's two letters, first character, last character). All ranges are computed
-    together and cached, because one pass over Unicode takes long.
+    An item is (the category's two letters, first character, last character). All ranges are
+    computed together and cached, because a pass over Unicode takes long.
     """
     runs, first = [], 0
     names = groupby(map(unicodedata.category, map(chr, range(LAST_CODE + 1))))
@@ -239,7 +242,7 @@ class _Reader:
                 return bounds
         match = _BOUNDS.match(self.text, self.at)
         if match is None:
-            return None  # RE2 takes any other brace literally
+            return None  # in RE2, a brace that starts no repeat matches itself
         self.at = match.end()
         low, comma, high = match.groups()
         return int(low), (int(high) if high else None) if comma else int(low)
@@ -374,7 +377,8 @@ class _Reader:
             else:
                 items += low
         self.at += 1
-        ranges = self._set(tuple(items)).ranges  # cases are added before the negation
+        # The other cases of letters are added before the negation, so that (?i)[^a] excludes A.
+        ranges = self._set(tuple(items)).ranges
         return _without(ranges) if negated else ranges
 
     def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:

@@ -1,11 +1,15 @@
-"""Expressions that sort updates by their positions and find where each position's updates begin.
+"""Expressions that sort the updates of a scatter by the position that they update.
 
-    place    2 0 2 1        item = place * 4 + number    8 1 10 7
-    sorted   1 7 8 10       numbers 1 3 0 2              first of place 0, 1, 2, end: 0 1 2 4
+An item is an integer that holds an update's position and number.  Four updates of the positions
+2 0 2 1 have these items:
 
-Pairs of sorted runs of items are merged until one run is left. An element of a merged run finds by
-bisection how many elements of the first run precede it (the merge path of Green, Odeh and Birk,
-2014). Each expression reads n log n elements for n items and results.
+    items     position * 4 + number           8 1 10 7
+    sorted    items % 4 is the number         1 7 8 10, numbers 1 3 0 2
+    first     of position 0, 1, 2, the end    0 1 2 4, places in the sorted items
+
+Neighbouring sorted runs of items are merged until a single run is left.  For each element of a
+merged run, a bisection finds how many elements of the first run precede it (the merge path of
+Green, Odeh and Birk, 2014).  Each expression reads O(n log n) elements for n items and results.
 """
 
 from collections.abc import Callable
@@ -17,7 +21,7 @@ from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped, guard
 
-# More items than this are not sorted along an axis of symbolic size.
+# The largest number of items that are sorted along an axis of symbolic size.
 MOST = 1 << 31
 
 
@@ -28,16 +32,16 @@ def most(size: Index) -> int:
 
 
 def steps(size: int) -> int:
-    """Returns how many bisections leave one of `size + 1` candidates."""
+    """Returns the number of bisections that leave a single one of `size + 1` candidates."""
     return size.bit_length()
 
 
 def items_of(places: TensorType) -> Expr:
-    """Returns the expression of the items, i64[*lines, count + 1].
+    """Returns the expression of the items of `places`, [..., count]; it is i64[..., count + 1].
 
-    An item orders the updates by their position, then by their number. The last element of each
-    line is the length of its sorted runs (1 at first), so that all levels of merging share one
-    kernel.
+    Items are in the order of the updates' positions, and of their numbers for equal positions. The
+    last element along the last axis is the length of the sorted runs, 1 at first. As the length is
+    data, all levels of merging can use the same kernel.
     """
     b = ExprBuilder(places)
     *lines, count = places.shape
@@ -48,7 +52,11 @@ def items_of(places: TensorType) -> Expr:
 
 
 def merged_runs(items: TensorType, halvings: int) -> Expr:
-    """Returns the expression that merges each pair of neighbouring sorted runs of `items`."""
+    """Returns the expression that merges each pair of neighbouring sorted runs of `items`.
+
+    Runs are twice as long in the result. `halvings` is the number of bisection steps, which must
+    suffice for the longest run.
+    """
     b = ExprBuilder(items)
     *line, number = b.point(items)
     count = items.shape[-1] - 1
@@ -79,8 +87,11 @@ def merged_runs(items: TensorType, halvings: int) -> Expr:
 def bisected(
     low: Scalar, high: Scalar, halvings: int, before: Callable[[Scalar], Scalar]
 ) -> Scalar:
-    """Returns the first position in [low, high] for which `before` is false; `high` if there is
-    none."""
+    """Returns the first position in [low, high) for which `before` is false, else `high`.
+
+    `before` must be true up to some position and false after it. `halvings` is the number of
+    bisection steps.
+    """
     for _ in range(halvings):
         half = apply("shift_right", low + high, literal(1, I64))
         open_, passed = low < high, before(half)
@@ -92,9 +103,10 @@ def bisected(
 
 
 def first_items(items: TensorType, rows: Index) -> Expr:
-    """Returns the expression of the number of items that precede each position's items.
+    """Returns the expression of where the items of each position begin in the sorted `items`.
 
-    The last element belongs to the position after the last row: the number of all items.
+    Positions are below `rows`. The result is i64[..., rows + 1]; its last element is the number of
+    items.
     """
     b = ExprBuilder(items)
     lines, count = items.shape[:-1], items.shape[-1] - 1

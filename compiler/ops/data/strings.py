@@ -76,7 +76,10 @@ class StringParseAttrs:
 
 @frozen
 class StringDecodeAttrs:
-    """`shape` is that of the strings; the operands are their bytes, and where each string ends."""
+    """`shape` is the shape of the resulting strings.
+
+    The operands are the bytes of all strings and the position where each string ends.
+    """
 
     shape: Shape
 
@@ -92,7 +95,7 @@ def encoded(text: object) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Returns the string of UTF-8 bytes; `encoded` restores even invalid bytes."""
+    """Returns the string of UTF-8 bytes; `encoded` returns the same bytes, even invalid ones."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -125,10 +128,13 @@ def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 
 
 def split_text(text: str, delimiter: str, max_splits: int) -> list[str]:
-    """Returns the pieces of a string."""
+    """Returns the pieces of a string after at most `max_splits` splits; -1 means no limit.
+
+    An empty delimiter splits at white space.
+    """
     if delimiter:
         return text.split(delimiter, max_splits)
-    # str.split would also split at Unicode's other white space.
+    # `str.split` is not used, because it also splits at white space outside of `_SPACES`.
     remainder = text.lstrip(_SPACES)
     pieces: list[str] = []
     while remainder and len(pieces) != max_splits:
@@ -199,7 +205,7 @@ def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
 
 
 def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
-    compile_pattern(attrs.pattern)  # raises ValueError for an invalid pattern
+    compile_pattern(attrs.pattern)  # only to raise ValueError for an invalid pattern
     return (TensorType(BOOL, _texts(types).shape),)
 
 

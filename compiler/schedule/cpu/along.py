@@ -4,8 +4,8 @@
     s[i] = sum(j) e[i, j]               ->
     y[i, j] = e[i, j] / s[i]                      for j:  y = e / s
 
-The reduction then reads no scratch, and the latency of its sums is hidden behind the arithmetic of
-the stage.
+The reduction then reads the pointwise results from registers, not from scratch. The pointwise
+arithmetic hides the latency of the reduction's additions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,11 @@ from tcc.schedule.nest import stride
 def loops_along(
     group: TileGroup, numbers: Sequence[int], stage: GroupStage
 ) -> Mapping[Var, Var] | None:
-    """Returns a map from the loops of the pointwise stages `numbers`, which all have the same
-    loops, to the reduction's loops.
+    """Returns a map from the loops of the pointwise stages `numbers` to those of the reduction
+    `stage`.
 
-    Returns None unless `stage` reads each element of these stages exactly once.
+    All these stages have the same loops. Returns None unless `stage` reads each of their elements
+    exactly once.
     """
     sources = [group.stages[n] for n in numbers]
     if group.stream is not None or stage.monoid is None:
@@ -44,8 +45,8 @@ def loops_along(
 def _pairs(
     group: TileGroup, loops: Sequence[Var], stage: GroupStage, node: Read
 ) -> dict[Var, Var] | None:
-    """Returns a map from the loops of the stage that `node` reads to those of its reader; None
-    unless the reader goes element by element."""
+    """Returns a map from the `loops` of the stage that `node` reads to the reduced loops of
+    `stage`, the reader; None unless the reader visits the elements in the order of their writer."""
     assert isinstance(node.source, StageRef)
     access = stage.accesses.get(node)
     stores = group.stages[node.source.stage].stores[node.source.component]

@@ -1,8 +1,8 @@
 """Bytes that cross the border of a cache while a nest of loops runs.
 
-The outermost loop whose body touches no more than the cache holds reads all of its bytes once. Each
-loop around it reads again what it makes the cache forget. (Li et al., "Analytical Characterization
-and Design Space Exploration for Optimization of CNNs", 2021.)
+The outermost loop whose body touches no more than the cache holds reads all of its bytes once. In
+each loop around it, an iteration evicts bytes that the next iteration reads again. (Li et al.,
+"Analytical Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,8 +17,8 @@ from tcc.schedule.footprint import Touch
 
 @entity
 class LoopOver:
-    """A loop of `trips` steps; `steps` has the elements that one step covers along each
-    variable."""
+    """A loop of `trips` steps; `steps` maps each variable that the loop changes to the elements
+    that one step covers."""
 
     trips: int
     steps: Mapping[Var, int]
@@ -26,11 +26,12 @@ class LoopOver:
 
 @entity
 class NestLoops:
-    """The loops of one nest, outermost first; the first `shared` ones are around all nests.
+    """The loops of one nest, outermost first; the first `shared` of them enclose all nests.
 
-    `spans[d][n]` are the bytes that `touches[n]` covers inside the loops from number d on.
-    `scratch` are the sources whose bytes lie at the same place in all steps of the `shared` loops.
-    `ahead`: constants are fetched before they are needed, and occupy the cache beside those in use.
+    `touches` are the nest's memory accesses. `spans[d][n]` is the number of bytes that `touches[n]`
+    covers in one run of the loops from depth d inwards. `scratch` are the sources in scratch: they
+    occupy the same bytes in all steps of the `shared` loops. `ahead`: constants are prefetched, so
+    the cache also holds those of the next step.
     """
 
     loops: tuple[LoopOver, ...]
@@ -50,13 +51,16 @@ def nest_loops(
     *,
     ahead: bool,
 ) -> NestLoops:
-    """Returns the loops of one nest; `extents` has the number of elements along each variable."""
+    """Returns the loops of one nest; `extents` has the number of elements along each variable.
+
+    The other arguments are explained at `NestLoops`.
+    """
     inside = [dict(extents)]
     for loop in loops:
         inside.append({**inside[-1], **loop.steps})
     spans = []
     for depth, elements in enumerate(inside):
-        in_place = inside[max(depth, shared)]  # scratch does not move with the shared loops
+        in_place = inside[max(depth, shared)]  # scratch is at one address in all shared steps
         reached = [t.reach(in_place if t.source in scratch else elements) for t in touches]
         spans.append(tuple(reached))
     return NestLoops(tuple(loops), shared, touches, tuple(spans), scratch, ahead)
@@ -64,16 +68,19 @@ def nest_loops(
 
 @dataclass(slots=True)
 class CacheTraffic:
-    """Bytes read and written across one border, keyed by (source, is a store)."""
+    """Bytes that cross the border of a cache.
+
+    `by_source` maps (source, True for a store or False for a read) to bytes.
+    """
 
     by_source: dict[tuple[int | StageRef, bool], float]
 
     def total(self, *, store: bool) -> float:
-        """Returns the bytes of all stores, or of all reads."""
+        """Returns the bytes of all stores if `store`, else of all reads."""
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
     def seconds(self, read_rate: float, write_rate: float) -> float:
-        """Returns the seconds of all bytes at these rates in bytes a second."""
+        """Returns the seconds for all bytes, with both rates in bytes a second."""
         return self.total(store=False) / read_rate + self.total(store=True) / write_rate
 
     def lose(
@@ -83,9 +90,10 @@ class CacheTraffic:
         constant_share: float,
         constants: Collection[int],
     ) -> None:
-        """Reduces the traffic to the bytes that the cache has lost since the kernel before.
+        """Multiplies the traffic by the fractions of bytes that the cache has lost since the last
+        kernel.
 
-        The fractions lost are `read_share` of computed operands, `store_share` of results and
+        The cache has lost `read_share` of computed operands, `store_share` of results and
         `constant_share` of `constants`.
         """
         for source, store in self.by_source:
@@ -98,7 +106,7 @@ def traffic_of(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
     room = capacity * SHARE
     for depth in range(nests[0].shared + 1):
         if _resident(nests, depth) <= room:
-            # The nests of one tile find what the earlier ones left.
+            # The cache still holds what earlier nests of the same tile have touched.
             return CacheTraffic(_largest(nests, depth))
     by_source: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
@@ -112,8 +120,8 @@ def traffic_of(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
 
 
 def _resident(nests: Sequence[NestLoops], depth: int) -> float:
-    """Returns the bytes touched inside the loops from `depth` on, and those fetched ahead; a source
-    counts once."""
+    """Returns the bytes that the loops from `depth` inwards touch or prefetch; each source counts
+    once."""
     by_source: dict[int | StageRef, float] = {}
     for nest in nests:
         for touch, span in zip(nest.touches, nest.spans[depth], strict=True):
@@ -124,9 +132,11 @@ def _resident(nests: Sequence[NestLoops], depth: int) -> float:
 
 
 def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
-    """Returns the bytes fetched by key; a key is (source, True for a store).
+    """Returns the bytes fetched for each source if the cache holds what the loops from `depth`
+    inwards touch.
 
-    A source that several nests touch counts with the most bytes that one of them fetches.
+    A key is (source, True for a store). If several nests touch a source, the most bytes that one of
+    them fetches count.
     """
     by_key: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
@@ -137,8 +147,8 @@ def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRe
 
 
 def _fetched(nest: NestLoops, number: int, depth: int) -> float:
-    """Returns the bytes that the cache fetches for touch `number`, if it holds all that the loops
-    from `depth` on touch."""
+    """Returns the bytes that the cache fetches for access `number` of the nest, if it holds all
+    that the loops from `depth` inwards touch."""
     bytes_, touch = nest.spans[depth][number], nest.touches[number]
     forgotten = False
     for level in range(depth - 1, -1, -1):
@@ -146,10 +156,11 @@ def _fetched(nest: NestLoops, number: int, depth: int) -> float:
         rewritten = level < nest.shared and touch.source in nest.scratch
         if not rewritten and not touch.loops.isdisjoint(loop.steps):
             inner = nest.spans[level + 1][number]
-            # Neighbouring steps may overlap, and what they share is still there.
+            # Until the cache has lost bytes, elements that neighbouring steps share are fetched
+            # once.
             if forgotten:
                 bytes_ *= loop.trips
-            elif inner:  # reads that never leave the padding span nothing
+            elif inner:  # 0 for reads that never leave the padding
                 bytes_ *= nest.spans[level][number] / inner
             forgotten = forgotten or loop.trips > 1
         elif forgotten:
@@ -158,7 +169,7 @@ def _fetched(nest: NestLoops, number: int, depth: int) -> float:
 
 
 def computed(nests: Sequence[NestLoops]) -> float:
-    """Returns the bytes of all operands and results that are computed at run time."""
+    """Returns the bytes of all operands and results that are no constants."""
     spans: dict[int, float] = {}
     for nest in nests:
         for touch, span in zip(nest.touches, nest.spans[0], strict=True):

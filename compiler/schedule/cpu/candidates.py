@@ -1,15 +1,19 @@
 """The knobs that are worth varying for a group, and the cheapest of their settings.
 
-    contraction    a copy of the vector operand    panels of 2, 3 or 4 vectors
-                   K-blocks of 128 to 1024 steps
-                   2 or 4 register blocks of symbolic rows in a tile
-    anything else  blocks of 1, 2, 4 or 16 vectors 2 to 32 times the elements of a tile
-                   a pass of its own for each stage in front of a reduction
-    masked loop    32 to 256 steps of the streaming loop at a time, besides
-    symbolic dims  vectors along a loop of known size, before all others
+    kernel            knob            settings, besides the rule's
+    symbolic dims     fixed           vectors run along a loop of known size
+    contraction       tall            2 or 4 register blocks of symbolic rows in a tile
+                      copy            the vector operand is copied to scratch
+                      panel           panels of 2, 3 or 4 vectors
+                      k_block         K-blocks of 128 to 1024 steps
+    any other         wide            blocks of 1, 2, 4 or 16 vectors
+                      grain           tiles with 2 to 32 times the elements
+                      along           pointwise stages are not computed along a reduction
+    masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
-Knobs are varied one after another, each with the best settings of those before it: a handful of
-prices, not all combinations. A setting has to save more than the prices' error for that knob.
+Knobs are varied one after another, in this order. Each is varied with the best settings of the
+knobs before it, so there are a handful of prices in place of one for each combination. A setting
+replaces the rule's only if it saves more than the error of prices for its knob.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +43,8 @@ from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
-# A launch of fixed sizes that takes fewer seconds is not varied, because no choice can matter.
+# The knobs of a kernel of fixed sizes are not varied if a launch takes fewer seconds, because then
+# no choice matters.
 LEAST = Seconds(3e-6)
 
 
@@ -52,11 +57,11 @@ class Knob:
 
     @property
     def margin(self) -> Margin:
-        """Returns the margin that a setting must save."""
+        """Returns the fraction of a price that a setting must save to be chosen."""
         return MARGINS[f"knob {self.name}"]
 
     def variants(self, knobs: Knobs) -> list[Knobs]:
-        """Returns `knobs` with each setting of this knob."""
+        """Returns `knobs` once for each setting of this knob, with that setting."""
         return [replace(knobs, **{self.name: n}) for n in self.settings]
 
 
@@ -64,8 +69,8 @@ class Knob:
 class KnobChoice:
     """The chosen knobs and their price.
 
-    `seconds` is the price of their schedule, `analytic` that of the analytic schedule, and `priced`
-    the number of different schedules that were priced.
+    `seconds` is the price of the schedule under `knobs`, and `analytic` that of the schedule which
+    rules choose. `priced` is the number of different schedules that were priced.
     """
 
     knobs: Knobs
@@ -82,7 +87,7 @@ _CONTRACTION = (
     Knob("panel", PANELS),
     Knob("k_block", (128, 192, 384, 512, 1024)),
 )
-# Small tiles of symbolic rows keep all cores busy at any size; large tiles use a panel for more
+# Small tiles of symbolic rows keep all cores busy at any size. Large tiles use each panel for more
 # rows.
 _OPEN_ROWS = (Knob("tall", (2, 4)),)
 _PLAIN = (
@@ -90,7 +95,8 @@ _PLAIN = (
     Knob("grain", (2, 4, 8, 16, 32)),
     Knob("along", (0,)),
 )
-# Small blocks of steps follow a mask closely; large ones rescale their accumulators less often.
+# With small blocks fewer masked steps are computed. With large blocks accumulators are rescaled
+# less often.
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
 _OPEN = (Knob("fixed", (1,)),)
 
@@ -109,15 +115,19 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
-    """Returns the analytic schedule, then the schedules in which one knob has another setting."""
+    """Returns the schedule that rules choose, then those in which a single knob has another
+    setting."""
     varied = [knobs for knob in knobs_of(group) for knobs in knob.variants(Knobs())]
     schedules = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *varied))
     return list(dict.fromkeys(schedules))
 
 
 def read_knobs(text: str, kernel_knobs: Sequence[Knob]) -> Knobs:
-    """Returns the knobs of a text; raises ValueError for other texts, and for settings that
-    `kernel_knobs` do not have."""
+    """Returns the knobs of a text.
+
+    Raises ValueError for a text of something else, and for a setting that none of `kernel_knobs`
+    has.
+    """
     knobs = read_data(text, Knobs)
     if not isinstance(knobs, Knobs):
         raise ValueError("it is no text of Knobs")
@@ -138,12 +148,12 @@ def cheapest(
 ) -> KnobChoice:
     """Returns the cheapest knobs, or those that `ledger` forces at `site`.
 
-    `scheduled` returns the group and schedule that knobs make of a kernel; `resized` returns that
-    group at other sizes. At several sizes, the price of a schedule is the mean of its ratios to the
-    analytic schedule's prices.
+    `scheduled` returns a kernel's group and schedule under the knobs. `resized` returns that group
+    at other sets of sizes. The price of a schedule is the mean, over all sets of sizes, of its
+    price divided by that of the analytic schedule, which rules choose.
 
     Equal arguments give equal results, and the price is never above the analytic schedule's. A
-    launch of fixed sizes that takes less than `LEAST` keeps the analytic schedule.
+    kernel of fixed sizes that takes less than `LEAST` keeps the analytic schedule.
     """
     prices: dict[Schedule, Seconds] = {}
     priced_knobs: dict[Schedule, Alternative[Knobs]] = {}
@@ -174,11 +184,11 @@ def cheapest(
                 reason = f"{knob.name} saves {saved:.1%} (margin {knob.margin.saves:.0%})"
             best = changed
     if ledger.listens and site is not None:
-        others = dict.fromkeys((*priced_knobs.values(), best))
+        alternatives = dict.fromkeys((*priced_knobs.values(), best))
         best = ledger.settle(
             site,
             rule,
-            [a for a in others if a != rule],
+            [a for a in alternatives if a != rule],
             best,
             reason,
             read=lambda text: priced(read_knobs(text, kernel_knobs)),

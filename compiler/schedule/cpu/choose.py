@@ -42,20 +42,20 @@ from tcc.schedule.cpu.vectors import (
 )
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-# A tile with fewer operations is not cut further, because a cut would cost more time than an even
-# distribution of the tiles saves.
+# A grid is not cut further if its tiles have fewer operations. One more cut would take more time
+# than an even distribution of the tiles saves.
 TILE_WORK = 1 << 14
 
 
 def choose(group: TileGroup, core: CoreModel) -> Schedule:
-    """Returns a schedule for `group`."""
+    """Returns the schedule that rules and `core.knobs` choose for `group`."""
     schedule = _choose(group, core)
     nests = tuple(with_vectors(group, nest, core) for nest in schedule.nests)
     return schedule if nests == schedule.nests else replace(schedule, nests=nests)
 
 
 def _choose(group: TileGroup, core: CoreModel) -> Schedule:
-    """Returns a schedule for `group` without the vectors of symbolic remainders."""
+    """Returns the schedule of `group`, except for the field `Nest.vectors` of its nests."""
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
@@ -67,7 +67,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     nest_stages = _parts(group, main, pending)
     along_of = _computed_along(group, nest_stages, vectors, blocks) if core.knobs.along else {}
     if rows is not None:
-        # A copy in front runs over few rows at a time.
+        # A first stage without a sum copies its operand, and covers few rows at a time.
         copy_blocks = {} if group.stages[0].reduce else blocks[group.stages[0]]
         tiles = {
             v: min(n, copy_blocks.get(v, n)) for v, n in blocks[main].items() if v in group.common
@@ -84,7 +84,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
-        if stages in along_of.values():  # the nest of their reduction computes them
+        if stages in along_of.values():  # they are computed inside a reduction's nest
             continue
         decider = deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)
@@ -101,7 +101,11 @@ def _loops_inside(
     tiles: Mapping[Var, int],
     parallel: tuple[str, ...],
 ) -> frozenset[Var]:
-    """Returns the loops of which a tile covers more than one register block of some stage."""
+    """Returns the loops along which a tile covers more than one register block of some stage.
+
+    `blocks` has the register block of each stage along its loops. `tiles` has the elements of a
+    tile along common loops; it covers those loops whole that are not `parallel`.
+    """
     return frozenset(
         v
         for stage, sizes in blocks.items()
@@ -110,12 +114,14 @@ def _loops_inside(
     )
 
 
-@lru_cache(maxsize=256)  # callers try many schedules of a group, all with the same vectors
+@lru_cache(maxsize=256)  # callers choose many schedules of a group, all with these vectors
 def _vectors(
     group: TileGroup, main: GroupStage, because: Because, *, fixed_size: bool
 ) -> Mapping[GroupStage, Var]:
-    """Returns the vector loop of each stage that has one; with `fixed_size` that of `main` has a
-    known size."""
+    """Returns the vector loop of each stage that has one.
+
+    With `fixed_size`, the vector loop of `main` has a known size.
+    """
     loops = vector_loops(group, main, fixed_size=fixed_size)
     alone = len(group.stages) == 1
     for stage in group.stages:
@@ -160,9 +166,9 @@ def _nest(
     inside: frozenset[Var],
     core: CoreModel,
 ) -> Nest:
-    """Returns the nest of `stages`; the loops of `stage` decide its order.
+    """Returns the nest of `stages`, whose loops have the order that suits `stage`.
 
-    `inside` are the loops of which a tile covers more than one register block.
+    `inside` are the loops along which a tile covers more than one register block.
     """
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
@@ -183,29 +189,30 @@ def _nest(
     order: tuple[str, ...] = ()
     core.because("order: neighbours before the next point", stage)
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
-        # Elements side by side come before the next point.
+        # The vector loop is the innermost, so that neighbours in memory are stored one after
+        # another.
         order = tuple(v.name for v in group.common if v in stage.iters)
     return Nest(stages, order, named, vector.name if vector else None)
 
 
 def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreModel) -> bool:
-    """Returns True if the vector operand is read from beyond the second-level cache.
+    """Returns True if a tile reads the vector operand from beyond the second-level cache.
 
-    That is so if the operand does not fit there. It is also so for a weight, because the data of
-    other kernels have displaced it since the last run.
+    That is so if the operand does not fit there. It is also so for a constant that exceeds the
+    first-level cache, because other kernels have evicted it since the last run.
     """
     size = (
         footprint(group, contraction.stage, contraction.vector_factor)
         * contraction.stage.body[0].dtype.bytes
     )
-    if not contraction.rows:  # each core reads a part of its own, once
+    if not contraction.rows:  # each core reads its own part of the operand once
         return size // core.cores > core.l2 // 2
     cold = is_constant(group, contraction.stage, contraction.vector_factor)
     return size > (core.l1 if cold else core.l2 // 2)
 
 
 def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
-    """Returns the stage with the most work, which decides the loops of a nest."""
+    """Returns the stage of `stages` with the most work; the loops of their nest have its order."""
     return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
 
 
@@ -215,9 +222,9 @@ def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
 def _parts(group: TileGroup, main: GroupStage, pending: bool) -> tuple[tuple[int, ...], ...]:
     """Returns the stages of each nest.
 
-    A stage without a reduction shares the nest of the stage before it if their loops are the same.
-    This does not hold if sums of that nest stay in scratch from K-block to K-block. With
-    `pending`, the sums of `main` do.
+    A stage without a reduction joins the nest of the stage before it if their loops are the same,
+    and if it reads that nest only at the current point. It does not join if `pending`, and if the
+    nest contains `main`: the sums of `main` are then complete only after the last K-block.
     """
     nests: list[list[int]] = []
     for number, stage in enumerate(group.stages):
@@ -238,10 +245,10 @@ def _computed_along(
     vectors: Mapping[GroupStage, Var],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
 ) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Returns the nests that are computed along a reduction: the stages of the reduction's nest,
-    mapped to the pointwise stages in front of it.
+    """Returns a map from nests to the nests that are computed along them.
 
-    Vectors must run along the same loop in both.
+    A key has the stages of a reduction's nest, and its value has the pointwise stages of the nest
+    before it. Vectors must run along the same loop in both.
     """
     pairs: dict[tuple[int, ...], tuple[int, ...]] = {}
     for pointwise, part in pairwise(parts):
@@ -263,15 +270,15 @@ def _computed_along(
 
 
 def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: CoreModel) -> bool:
-    """Returns True if the sums of the contraction stay in scratch from K-block to K-block."""
+    """Returns True if the contraction's sums wait in scratch between one K-block and the next."""
     return contraction is not None and bool(
         k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
     )
 
 
 def _reads_elsewhere(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
-    """Returns True if a stage reads one of the stages `numbers` anywhere but at the point that was
-    just computed."""
+    """Returns True if `stage` reads one of the stages `numbers` at any other point than that which
+    was just computed."""
     return any(
         source.stage in numbers and not reads_here(group, stage, node)
         for node, source in reads_of_stages(*stage.body)
@@ -320,8 +327,8 @@ def _tiles(
 def _coarser(
     group: TileGroup, tiles: dict[Var, int], vector: Var | None, core: CoreModel
 ) -> dict[Var, int]:
-    """Returns tiles that cover `grain` times as much of the innermost loop other than the vector
-    loop."""
+    """Returns `tiles` with the knob `grain` times as many elements along one loop: the innermost
+    common loop that is not the vector loop."""
     grain = core.knobs.grain
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
@@ -341,9 +348,9 @@ def _parallel(
 ) -> tuple[str, ...]:
     """Returns the loops of the launch grid, outermost first.
 
-    They are in storage order, except that the outer loops run over a contraction's larger operand
-    once. Loops inside which a tile would have little work are not cut. But loops of symbolic size
-    are always cut if values are `resident` in scratch from nest to nest, because scratch has a
+    The loops are in storage order, or in an order that reads a contraction's larger operand once. A
+    loop is left out of the grid if a tile would have little work inside it. But loops of symbolic
+    size stay in the grid if values are `resident` in scratch between nests, because scratch has a
     fixed size.
     """
     order = [v for v in group.common if v is not vector]

@@ -1,11 +1,10 @@
-"""Blocks, K-blocks and rows of a contraction: its sums stay in registers and its operands in near
-caches.
+"""The register blocks, K-blocks and loop order of a contraction.
 
-A core multiplies rows x vectors sums in registers. The vector operand comes in panels as wide as
-the block. All rows of a tile use a K-block of a panel before the next K-block, so that each tile
-reads a panel from far away once, and prefetches it while the K-block before it is used. Sums wait
-in the tile's scratch from K-block to K-block (Goto and van de Geijn, "Anatomy of High-Performance
-Matrix Multiplication", 2008).
+They keep sums in registers, and operands in near caches. A core multiplies a register block of rows
+x vectors. The vector operand is stored in panels as wide as the block. All rows of a tile use a
+K-block of a panel before the next K-block. So each tile reads a panel from far away once, and
+prefetches it while it uses the K-block before. Sums wait in the tile's scratch from K-block to
+K-block (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 """
 
 from collections.abc import Collection, Mapping
@@ -25,54 +24,56 @@ from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
-# The largest number of steps of a sum that one K-block holds. Storing sums between K-blocks costs
-# more than reading a panel from the second-level cache again for every block of rows.
+# The most steps of a sum that one K-block holds. Up to this length, it takes less time to read a
+# panel again from the second-level cache for every block of rows than to store sums.
 WHOLE = 320
-# The same limit if the second-level cache is fast enough for the register blocks; also the steps of
-# one K-block of longer sums. Measured with blocks of five and six rows: 3 to 5 % less time than
-# with K-blocks that fit the first-level cache. The reason is that sums are stored less often, and
-# sums of up to DEEP steps never; 512 steps gain no more.
+# DEEP is the same limit if the second-level cache is fast enough for the register blocks. LONG is
+# the number of steps of a K-block of a longer sum. Measured with blocks of five and six rows: 3 to
+# 5 % less time than with K-blocks that fit the first-level cache, because sums are stored less
+# often, and sums of up to DEEP steps never. K-blocks of 512 steps gain no more.
 DEEP = 960
 LONG = 384
-# Bytes a cycle of a panel that the second-level cache can deliver beside everything else. Measured:
-# blocks of 5 rows x 4 vectors gain by longer K-blocks, blocks of 14 / 3 rows lose.
+# Bytes of a panel that the second-level cache can deliver in a cycle, beside its other work.
+# Measured: blocks of 5 rows x 4 vectors gain by longer K-blocks; blocks of 14/3 rows, the mean of
+# three blocks, lose.
 FED = 26.0
-# Fewest rows of a tile for which long K-blocks pay: with fewer rows the next K-block is not there
-# in time. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
+# The fewest rows of a tile for which long K-blocks save time. With fewer rows the next K-block does
+# not arrive in time. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
 MANY = 96
-# Fewest K-blocks of a core for which long ones pay, because the first K-block is not prefetched.
-# Measured with sums of 768: a core with six panels loses up to 5 %.
+# The fewest K-blocks of a core for which long K-blocks save time, because the first of them is not
+# prefetched. Measured with sums of 768: a core with six panels loses up to 5 %.
 FOLLOWED = 12
 # The fewest steps of a K-block that are worth its loop.
 MIN_RUN = 64
-# Bytes of a K-block if one block covers all rows of a tile, so that no sum is stored and no panel
-# is used twice. They are sixteen pages, each of which is prefetched at once (tile/cpu/prefetch.py).
-# Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
+# Bytes of a K-block if one register block covers all rows of a tile. Then no sum is stored, and no
+# panel is used twice. They are sixteen pages, which are prefetched side by side
+# (tile/cpu/prefetch.py). Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
 ONE_PASS = 1 << 16
-# Rows of a tile: enough to use a panel some forty times.
+# The usual rows of a tile: enough to use each panel some forty times.
 ROWS = 256
-# Steps of a sum in one block: enough to hide the loop's overhead, few enough for the registers.
+# Steps of the sum in a register block: enough to hide the loop's overhead, and few enough for the
+# registers.
 STEPS = 2
-# Columns of a window that are multiplied at once, if the window slides over each lane by itself:
-# what neighbouring results share is loaded once.
+# The most columns of a window that a register block multiplies at once, if the window slides over
+# each lane by itself. Elements that neighbouring results share are then loaded once.
 WINDOW = 4
-# The same for a wider window, which is multiplied by one vector of lanes and many results. Each
-# column is loaded once for all its results, and all results fit the registers. With more lanes and
-# fewer results, loads take as long as the arithmetic or longer.
+# The same limit for blocks of one vector of lanes and many results. Each column is loaded once for
+# all these results, and their sums fit the registers. With more vectors and fewer results, loads
+# take as long as the arithmetic or longer.
 WIDE_WINDOW = 8
-# With this many tiles for each core, one tile more on some cores matters little.
+# With at least this many tiles for each core, it matters little if some cores have one tile more.
 FEW = 8
-# A narrower panel reads the other operand more often, so it has to save this fraction of the
-# cycles.
+# A narrower panel is chosen only if its cycles are below this fraction of those of a wider panel,
+# because with narrower panels the other operand is read more often.
 WORTH = 1 - MARGINS["cycles of a panel"].saves
 
 
 @frozen
 class ContractionLoops:
-    """A contraction and the loops that its factors vary with.
+    """A contraction and the loops that its two factors vary with.
 
-    `vector_factor` are the loops of the factor along the vector loop, `row_factor` those of the
-    other factor, which varies with the rows.
+    `vector` is the loop along the lanes. `vector_factor` are the loops of the factor that varies
+    with it, and `row_factor` those of the other factor.
     """
 
     stage: GroupStage
@@ -93,12 +94,12 @@ class ContractionLoops:
 
 
 def contraction_loops(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
-    """Returns the loops of a contraction; None for other stages and without a vector loop."""
+    """Returns the loops of a contraction; None for any other stage, or without a vector loop."""
     factors = contraction_factors(stage)
     if factors is None or vector is None:
         return None
     a, b = depends(stage, factors.a), depends(stage, factors.b)
-    if vector in a and vector in b:  # the factor with fewer loops is read again for every row
+    if vector in a and vector in b:  # the factor with fewer loops becomes the vector factor
         a, b = sorted((a, b), key=len)
     return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
 
@@ -131,10 +132,13 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
 def with_phases(
     contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None, core: CoreModel
 ) -> dict[Var, int]:
-    """Returns `blocks` with all of the loop `phases`, and with fewer rows in proportion.
+    """Returns `blocks` with the whole extent of the loop `phases`, and with so many times fewer
+    rows.
 
-    The results of `phases` lie between the lanes of the vector loop. Vectors of all phases are
-    interleaved in registers and stored whole.
+    A phase is a residue of the result's position by the stride of a transposed convolution. Results
+    of neighbouring phases are neighbours in memory: for stride 2, phases 0 and 1 alternate. A block
+    that has all phases interleaves their vectors in registers, and stores whole vectors. Returns
+    `blocks` unchanged if `phases` is None, or if no other row loop has a block.
     """
     count = 1 if phases is None else trips(phases)
     row = next((v for v in contraction.rows if v in blocks), None)
@@ -145,9 +149,11 @@ def with_phases(
 
 
 def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
-    """Returns the register blocks for a window of more than `WINDOW` columns, up to `WIDE_WINDOW`.
+    """Returns the register blocks of a window of more than `WINDOW` and at most `WIDE_WINDOW`
+    columns.
 
-    One block multiplies all its columns by one vector of lanes. Empty for other stages.
+    A block has one vector of lanes, all columns of the window and several results. The dict is
+    empty for any other stage.
     """
     stage = contraction.stage
     if not stage.reduce:
@@ -159,18 +165,18 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
     results = 16 if core.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
-        return {}  # neighbours are further apart than columns: they share few
+        return {}  # Neighbouring results share few columns, so this block would save few loads.
     block = min(lanes, vector_block(contraction.vector, stage, core))
     core.because("blocks: a column is loaded once", stage, contraction.vector, row, columns)
     return {contraction.vector: block, row: results, columns: size}
 
 
-@lru_cache(maxsize=1024)  # every part of a schedule asks for it
+@lru_cache(maxsize=1024)  # each part of a schedule calls this function
 def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
-    """Returns the columns of a panel, at most four vectors.
+    """Returns the number of columns of a panel, at most four vectors.
 
-    It is the widest panel whose cycles are close to the fewest. The cycles count remainders at the
-    ends, and the busiest core's share of the panels.
+    It is the widest panel that takes close to the fewest cycles. The cycles include remainders at
+    the ends and the imbalance between cores.
     """
     stage = contraction.stage
     widest = vector_block(contraction.vector, stage, core)
@@ -206,7 +212,10 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
 
 
 def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: CoreModel) -> float:
-    """Returns the cycles of one step of the sum over all `size` columns and a block of `rows`."""
+    """Returns the cycles of one step of the sum, for a matrix of `rows` x `size` results.
+
+    Its columns are cut into panels. `unpacking` operations compute each vector of the operand.
+    """
     cycles = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
         vectors = -(-width // lanes)
@@ -220,16 +229,17 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: 
 
 
 def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
-    """Returns the cycles of rows x vectors multiply-adds.
+    """Returns the cycles of one step of the sum for a register block of rows x vectors.
 
-    They are the largest of three: arithmetic, its latency, and the loads of both operands.
+    They are the largest of three: the arithmetic, the latency of an addition, and the loads of both
+    operands. `unpacking` operations compute each vector of the operand.
     """
     sums = (rows + unpacking) * vectors / core.fmas
     return max(sums, core.latency, (rows + vectors) / core.loads)
 
 
 def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreModel) -> float:
-    """Returns the busiest core's share of the tiles, divided by an even share.
+    """Returns the work of the busiest core, divided by the mean work of all cores.
 
     Each core takes about the same number of neighbouring tiles.
     """
@@ -247,8 +257,11 @@ def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreM
 
 
 def _dot_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
-    """Returns square blocks of vectors of partial sums, for factors that both run along the
-    reduction."""
+    """Returns the register blocks of a contraction whose vector loop is the summed loop.
+
+    Each result has a vector of partial sums. If each factor has a result loop of its own, a block
+    is a square of results; else it has a single result.
+    """
     stage = contraction.stage
     square = 4 if core.count >= 32 else 3
     rows = {}
@@ -266,7 +279,7 @@ def _dot_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> d
 
 
 def _longest(variables: Vars) -> Var:
-    """Returns the longest loop; of equal ones the innermost."""
+    """Returns the longest loop; among equally long loops, the innermost."""
     return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
 
 
@@ -281,8 +294,8 @@ def _blocked(rows: Vars, row_limit: int) -> Var:
 
 
 def most_rows(vectors: int, core: CoreModel) -> int:
-    """Returns the rows of accumulators that fit beside `vectors` loaded vectors and one broadcast
-    without a spill."""
+    """Returns the largest number of rows whose accumulators fit the registers, together with
+    `vectors` loaded vectors and one broadcast value."""
     table = {4: 6, 3: 8, 2: 12, 1: 14} if core.count >= 32 else {2: 6, 1: 10}
     return table[max(1, min(vectors, 4))]
 
@@ -296,9 +309,11 @@ def k_blocks_of(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns the K-blocks of the outer reductions, outermost first.
+    """Returns the K-blocks of reduced loops, outermost first: the elements of each loop in a
+    K-block.
 
-    The result is empty if one K-block holds all steps of the sum. Tiles cut the loops `common`.
+    The result is empty if one K-block holds all steps of the sum. `common` are the loops that tiles
+    cut.
     """
     stage = contraction.stage
     if (
@@ -333,8 +348,7 @@ def _steps_at_once(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> tuple[int, int]:
-    """Returns the steps of a K-block, and the steps of the longest sum that stays in one
-    K-block."""
+    """Returns (steps, uncut): the steps of a K-block, and those of the longest sum not cut."""
     steps = core.knobs.k_block
     stage = contraction.stage
     if steps is not None:
@@ -349,7 +363,8 @@ def _steps_at_once(
     if followed and _fed(contraction, blocks, panel * word, core):
         core.because("k_blocks: long ones from L2", stage)
         return LONG * word, DEEP * word
-    # If sums are stored anyway, their K-blocks stay in the first-level cache for all rows.
+    # The sums are stored in any case, so K-blocks are short enough to stay in the first-level cache
+    # for all rows.
     core.because("k_blocks: fit L1", stage)
     return max(MIN_RUN, int(core.l1 * 2 / 3 / panel)), WHOLE * word
 
@@ -360,9 +375,9 @@ def _followed(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if a core has many rows for each long K-block, and many long K-blocks.
+    """Returns True if a core has enough rows for each long K-block, and enough long K-blocks.
 
-    The cores share the panels if tiles cut them, else the rows.
+    If tiles cut the panels, the cores share the panels, else the rows.
     """
     stage = contraction.stage
     rows = contraction.rows
@@ -383,10 +398,9 @@ def _fed(
     panel: float,
     core: CoreModel,
 ) -> bool:
-    """Returns True if the panel may come from the second-level cache each time.
+    """Returns True if the second-level cache delivers a panel as fast as the block multiplies it.
 
-    That is so if blocks of rows compute for long enough with each step of a panel. `panel` are the
-    bytes of a step.
+    `panel` is the number of bytes of a panel in one step of the sum.
     """
     rows = contraction.rows
     size, block = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
@@ -396,15 +410,15 @@ def _fed(
 
 
 def _one_pass(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Returns True if one block covers all rows, so that a panel is used once."""
+    """Returns True if one register block covers all rows, so that each panel is used only once."""
     rows = contraction.rows
     return all((known_extent(v) or inf) <= blocks.get(v, 1) for v in rows)
 
 
 def _element(contraction: ContractionLoops) -> float:
-    """Returns how many bytes of the vector operand a column takes in one step of the sum.
+    """Returns the stored bytes of the vector operand for each column and step of the sum.
 
-    They are bytes as they lie in memory or scratch.
+    If the operand is packed, these are its bytes in scratch.
     """
     stage = contraction.stage
     if packs(stage, contraction.vector, contraction.rows):
@@ -417,11 +431,11 @@ def _element(contraction: ContractionLoops) -> float:
 
 
 def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
-    """Returns the innermost summed loop that moves along the vector operand, and the reads that
-    move with it.
+    """Returns the innermost summed loop along which the vector operand is read, and its reads that
+    vary with both this loop and the vector loop.
 
-    A scale that many steps share is not among these reads. Levels of which one element holds
-    several steps do not move with these steps.
+    A read of a scale that many steps share does not vary with their loop. Nor does a read of packed
+    levels, of which one element holds several steps.
     """
     stage = contraction.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
@@ -433,9 +447,10 @@ def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Re
 
 
 def _has_open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
-    """Returns True if a tile's number of rows is unknown.
+    """Returns True if the number of rows of a tile is unknown.
 
-    Sums then cannot be stored between K-blocks, and no part of a panel can be fetched in time.
+    In that case sums cannot be stored between K-blocks, and prefetches cannot be divided among
+    rows.
     """
     return any(known_extent(v) is None and v not in common for v in contraction.rows)
 
@@ -454,11 +469,12 @@ def contraction_nest(
     beyond_l2: bool,
     copied: bool = False,
 ) -> Nest:
-    """Returns the nest of a contraction: panels outside, then K-blocks, then rows.
+    """Returns the nest of a contraction: the loop over panels is outside, then K-blocks, then rows.
 
-    Tiles cut the loops `common`, and cover more than a block of the loops `inner`. `beyond_l2`: the
-    vector operand comes from beyond the second-level cache. `copied`: a vector operand that is only
-    read is multiplied from a copy in scratch.
+    `common` are the loops that tiles cut. A tile covers more than one register block along the
+    loops `inner`. `beyond_l2`: the vector operand comes from beyond the second-level cache.
+    `copied`: a vector operand that needs no computation is copied to scratch before it is
+    multiplied.
     """
     stage = contraction.stage
     rows = contraction.rows
@@ -469,14 +485,14 @@ def contraction_nest(
         core.because("packed: unpacked once" if unpacks else "packed: knob copy, by price", stage)
     core.because("order: panels, K-blocks, rows", stage)
     core.because("ahead: the next K-block", stage)
-    # The blocks of a symbolic vector loop differ in width, and rows run inside each width.
+    # A symbolic vector loop has blocks of several widths. The rows are computed inside each of
+    # them.
     wide = contraction.vector if known_extent(contraction.vector) is None else None
     panels = [v for v in stage.iters if v not in rows and (packed or v in inner or v is wide)]
     panels.sort(key=lambda v: v is contraction.vector)
     row_order = [v for v in rows if v in inner]
     order = (*panels, *k_blocks, *row_order)
-    # Packing a K-block takes place between reading and multiplying it, and hides the latency of
-    # reading.
+    # Packing reads a K-block before it is multiplied, which hides the latency of memory.
     hides = packed or _has_open_rows(common, contraction) or not _streams(contraction, blocks)
     hides |= not core.hinted and _one_pass(contraction, blocks)
     return Nest(
@@ -496,10 +512,11 @@ def _level(
     k_blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> int:
-    """Returns the cache level to which a K-block is prefetched while the one before it is used.
+    """Returns the cache level, 1 or 2, to which the next K-block is prefetched.
 
-    It is 2 if the first cache does not hold both K-blocks, and the rows are too few to fetch lines
-    twice. Data that several blocks of rows use come to the first cache anyway, a part at a time.
+    It is 2 if one block covers all rows, two K-blocks exceed the first-level cache, and the rows
+    are so few that fetching each line twice would take longer than multiplying. With more rows, the
+    panel reaches the first-level cache a part at a time anyway.
     """
     rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
     rate = 4 * core.lanes * core.fmas / rows  # bytes a cycle that the multiply-adds consume
@@ -511,22 +528,23 @@ def _level(
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Returns True if the vector operand is stored as consecutive panels as wide as the block."""
+    """Returns True if the vector operand is stored in panels as wide as a block, one after the
+    other."""
     stage = contraction.stage
     step, reads = _streamed_reads(contraction)
     if step is None or len(reads) != 1:
         return False
     access, block = stage.accesses[reads[0]], blocks[contraction.vector]
-    # All steps that one element holds must be used in one block.
+    # If one element holds several steps of the sum, a block must contain all of these steps.
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    # The matrix may be selected by data.
+    # Guards may depend only on an index that data select, such as the number of a matrix.
     data_loops = {v for v, _ in reads[0].indirect}
     if any(not data_loops.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
     irregular = [v for v in stage.reduce if v is not step and stride(access, v) is None]
-    # Steps are compared a word at a time: neighbours may lie side by side in one word.
+    # Steps are compared in whole words, because neighbouring steps may be stored in one word.
     count = max(2, neighbours(stage))
     after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
     return not irregular and as_int(after - first) == count * block
@@ -538,8 +556,11 @@ def fair(tiles: int, core: CoreModel) -> bool:
 
 
 def parts_of(tiles: int, rows: int, core: CoreModel, row_limit: int) -> int:
-    """Returns the number of pieces of at most `row_limit` rows into which rows are cut, if there
-    are `tiles` tiles without the cut."""
+    """Returns the number of pieces, each of at most `row_limit` rows, into which the rows are cut.
+
+    `tiles` is the number of tiles without this cut. There are more pieces than the limit requires
+    if the cores would otherwise get different numbers of tiles.
+    """
     pieces = -(-rows // row_limit)
     while not fair(tiles * pieces, core):
         if rows // (pieces + 1) < row_limit // 12:

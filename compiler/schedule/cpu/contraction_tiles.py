@@ -14,7 +14,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import depends, points, trips
 
-# A tile with fewer rows uses a panel for a shorter time than it takes to fetch the next panel.
+# The fewest rows that use a panel for as long as it takes to fetch the next panel.
 ENOUGH = 32
 
 
@@ -28,13 +28,13 @@ def row_tiles(
     *,
     bounded: bool,
 ) -> dict[Var, int]:
-    """Returns the elements of each row loop that a tile covers: about `row_limit` rows in all (no
-    more if `bounded`).
+    """Returns the elements of a tile along each row loop: about `row_limit` rows in all (no more if
+    `bounded`).
 
-    If there are only a few tiles, their size is chosen so that every core gets the same number.
-    `other_tiles` are the elements that a tile covers of other loops. Tiles of symbolic loops are
-    whole register `blocks`. But of a symbolic loop around enough other rows, a tile covers one
-    element, because the loop may have a single trip.
+    If there are few tiles, their size gives every core the same number of tiles. `other_tiles` has
+    the elements of a tile along other loops. Along a symbolic loop a tile has whole register
+    `blocks`. But if the loops inside a symbolic loop have enough rows, a tile has one element along
+    it, because the loop may have a single trip.
     """
     rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
@@ -62,7 +62,8 @@ def row_tiles(
 
 
 def _tall(contraction: ContractionLoops, core: CoreModel) -> int | None:
-    """Returns the most symbolic rows of a tile that the knobs allow."""
+    """Returns the most rows that the knob `tall` allows in a tile along a symbolic loop; None
+    without a limit."""
     blocks = core.knobs.tall
     vectors = -(-panel_of(contraction, core) // lanes_of(contraction.stage, core))
     return blocks and blocks * most_rows(vectors, core)
@@ -71,9 +72,9 @@ def _tall(contraction: ContractionLoops, core: CoreModel) -> int | None:
 def _in_blocks(rows: int, block: int, row_limit: int) -> int:
     """Returns about `rows`, at most `row_limit`.
 
-    The rows are rounded to whole blocks if equal blocks would lose a tenth of their rows, because
-    every tile of a symbolic size is cut into the same blocks. Measured on Zen 5: a block of four
-    rows out of six takes 0.7 of the time of a whole one.
+    Every tile of a symbolic loop is cut into equal register blocks of `block` rows. If the last
+    block would lack a tenth of all rows or more, `rows` is rounded to whole blocks. Measured on Zen
+    5: a block of four rows out of six takes 0.7 of the time of a whole one.
     """
     above = -(-rows // block) * block
     if rows == 1 or 10 * rows >= 9 * above:
@@ -82,21 +83,27 @@ def _in_blocks(rows: int, block: int, row_limit: int) -> int:
 
 
 def _counts(rows: Sequence[Var]) -> dict[Var, int]:
-    """Returns the trips of each row loop on which the choice of a tile can rely."""
+    """Returns the number of trips that each row loop counts as when a tile is chosen.
+
+    A symbolic loop counts as a known divisor of its size, or as one trip if the loops inside it
+    have enough rows.
+    """
     counts: dict[Var, int] = {}
     for var in reversed(rows):
         few = prod(counts.values()) < ENOUGH
         certain = divisor_of(extent(var))
         if known_extent(var) is None and certain >= ENOUGH:
-            counts[var] = certain  # the known divisor of the size: the run may have no more
+            counts[var] = certain  # the size is a multiple of this number, and may equal it
         else:
             counts[var] = trips(var) if few or known_extent(var) is not None else 1
     return counts
 
 
 def _even(size: int, rows: int, row_limit: int) -> int:
-    """Returns a number near `rows` that divides `size`, so that tiles also divide each multiple of
-    it; `rows` if no divisor is near."""
+    """Returns a divisor of `size` near `rows`, or `rows` if no divisor is near.
+
+    Tiles of that many rows divide each multiple of `size` too.
+    """
     above = next(n for n in range(rows, size + 1) if size % n == 0)
     below = next(n for n in range(rows, 0, -1) if size % n == 0)
     return next(
@@ -110,10 +117,10 @@ def panels_outer(
     tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if tiles should run over all rows with one panel before the next panel.
+    """Returns True if the grid should run over panels outside and rows inside, False for the
+    reverse.
 
-    That is so if it moves fewer bytes from beyond the second-level cache than running over all
-    panels for each tile of rows.
+    The order that moves fewer bytes from beyond the second-level cache is better.
     """
     stage = contraction.stage
     size = stage.body[0].dtype.bytes
@@ -130,24 +137,26 @@ def panels_outer(
     inner = row_bytes + vector_bytes * (1 if vector_bytes <= core.l2 else parts)
     if outer != inner:
         return outer < inner
-    # Cores that share the rows each read the whole vector operand. Cores that share the panels read
-    # the whole row operand; their results are far from the core that reads these rows next.
+    # The bytes are equal. If cores share the rows, each of them reads the whole vector operand. If
+    # they share the panels, each reads the whole row operand, and the results of a row come from
+    # several cores. So the panels are outside only if the vector operand is larger than the row
+    # operand and the results together.
     return vector_bytes > row_bytes + points(stage.iters) * size
 
 
 def footprint(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> int:
-    """Returns the elements of storage that a factor varying with `loops` reads."""
+    """Returns the number of stored elements of the factor that varies with `loops`."""
     sizes = (as_int(b.size) for b in _buffers_read(group, stage, loops))
     return sum(points(loops) if size is None else size for size in sizes)
 
 
 def is_constant(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> bool:
-    """Returns True if a factor varying with `loops` reads only constants."""
+    """Returns True if the factor that varies with `loops` reads only constants."""
     return all(b.constant for b in _buffers_read(group, stage, loops))
 
 
 def _buffers_read(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> list[GroupBuffer]:
-    """Returns the buffers that a factor varying with `loops` reads."""
+    """Returns the buffers of the reads that vary with no other loops than `loops`."""
     return [
         group.buffers[access.buffer]
         for node, access in stage.accesses.items()

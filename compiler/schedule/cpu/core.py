@@ -1,4 +1,4 @@
-"""The numbers of a core from which schedules are chosen."""
+"""The properties of a core, and the knobs, from which rules choose schedules."""
 
 from tcc.frozen import frozen
 from tcc.schedule.cpu.reasons import Because, unrecorded
@@ -7,17 +7,18 @@ from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 @frozen
 class Knobs:
-    """Settings that replace the analytic choice; by default none does.
+    """Settings that replace what rules choose; the default values replace nothing.
 
-    Contractions: `panel` is the number of vectors of columns in a panel, `k_block` about the number
-    of steps in a K-block. `copy` 1 copies K-blocks of the vector operand to scratch. A tile has at
-    most `tall` register blocks of a symbolic loop of rows.
+    Contractions: `panel` is the number of vectors across a panel, and `k_block` about the number of
+    steps of a K-block. `copy` = 1: K-blocks of the vector operand are copied to scratch. `tall` is
+    the most register blocks of a tile along a symbolic loop of rows.
 
-    Other stages: a block has `wide` vectors, and a tile has `grain` times its elements. `along` 1
-    computes pointwise stages along the reductions that read them.
+    Other stages: `wide` is the number of vectors of a block. A tile has `grain` times as many
+    elements as the rules choose. `along` = 1: pointwise stages are computed along the reduction
+    that reads them; 0: they are not.
 
-    Streaming loops: a block has about `stream_block` steps. Symbolic dims: `fixed` 1 has vectors
-    run along a loop of fixed size.
+    Streaming loops: `stream_block` is about the number of steps of a block. Symbolic dims: `fixed`
+    = 1: vectors run along a loop of known size.
     """
 
     panel: int | None = None
@@ -35,13 +36,14 @@ class Knobs:
 class CoreModel:
     """The resources of one core that a kernel may use.
 
-    `lanes` are f32 elements of a vector, `count` vector registers, `l1` and `l2` bytes of the
-    core's caches, and `cores` share the work. `fmas` and `loads` are vector instructions a cycle,
-    `latency` the cycles until a sum can be added to again.
-    `hinted`: a stream from memory is faster if its lines are prefetched. `limits` bound what
-    becomes one kernel. `skips` is `Schedule.skips` where attention's masks allow it. `masked`:
-    loads and stores may leave out lanes of a vector at the price of whole vectors. Rules call
-    `because` with their name and the field that they set (`tcc.schedule.cpu.reasons`).
+    `lanes`: f32 elements of a vector. `count`: vector registers. `l1`, `l2`: bytes of the core's
+    caches. `cores`: the number of cores that share the tiles. `fmas`, `loads`: vector instructions
+    a cycle. `latency`: the cycles until the next addition to the same sum.
+
+    `hinted`: prefetching lines makes a stream from memory faster. `limits`: what may become one
+    kernel. `skips`: streaming loops may leave out masked blocks (`Schedule.skips`). `masked`: a
+    load or store that leaves out some lanes takes no longer than one of a whole vector. `because`:
+    rules call it with the field that they set and their name (`tcc.schedule.cpu.reasons`).
     """
 
     lanes: int

@@ -1,10 +1,10 @@
 """Prices a tile group under a schedule in seconds, without building its IR.
 
 A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, and the
-traffic across the borders of the three caches and of memory. The part of the traffic from the third
-cache and from memory that the machine does not hide adds to the arithmetic. Threads share the
-tiles; the thread with most of them ends last. If a panel comes from memory and is not prefetched,
-its first user waits for it, so this time adds to the remaining work.
+traffic across the borders of the three caches and of memory. The machine does not hide all traffic
+from the third cache and from memory behind arithmetic; the exposed part adds to the arithmetic.
+Threads share the tiles, and the price is the time of the thread with the most tiles. If a panel
+comes from memory and is not prefetched, its first user waits for it, so this time is added too.
 """
 
 from collections.abc import Mapping
@@ -54,18 +54,19 @@ from tcc.schedule.nest import (
 )
 from tcc.schedule.zero_terms import terms_along, terms_share
 
-# The fraction of a summed loop's time that entering its innermost loop once more takes.
+# The time to enter an innermost loop of a sum once more, as a fraction of `Machine.loop`.
 _ENTRY = 0.147
-# Up to this many steps of a sum, the next sums start before this one ends.
+# If a block has at most this many additions (steps x sums), the next block starts before they end.
 _AHEAD = 32
-# A store of one lane to a line of its own takes the time of this many stores.
+# A store of a single lane to its own cache line takes as long as this many stores.
 _LANE = 2
-# Grids of at most this many tiles are distributed one by one; in larger ones sizes matter little.
+# If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# One in this many parts of the third cache keeps results for the next kernel (two of a Zen 5's
-# cores).
+# Results stay for the next kernel in this fraction of the third cache: 1 / _RESULT_PARTS (for two
+# cores of a Zen 5).
 _RESULT_PARTS = 4
-# A thread's range is taken in parts: a call takes half of the remainder (runtime/src/threads.c).
+# A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
+# remaining pieces (runtime/src/threads.c).
 _PIECES = 16
 
 
@@ -74,8 +75,8 @@ class Price:
     """`seconds` of a launch, and the seconds that each resource alone would take.
 
     The resources are `compute` (arithmetic), `ports` (loads and stores), and `l2`, `l3` and `dram`
-    (traffic from there). `imbalance` is the busiest thread's share of the tiles, divided by an even
-    share; `compute` and `ports` contain it. `launch` is the time to start the threads.
+    (traffic from these levels). `imbalance` is the busiest thread's work divided by the mean of all
+    threads; `compute` and `ports` contain it. `launch` is the time to start the threads.
     """
 
     seconds: Seconds
@@ -89,12 +90,12 @@ class Price:
 
 
 class Pricer:
-    """Prices groups for one machine, and caches the work that it counted in them.
+    """Prices groups for one machine, and caches the work that it has counted for each group.
 
-    `constants` are the bytes of the model's weights. Bytes of weights that a cache does not keep
-    come from the next level. If `constants` is None, weights come from memory in every run.
-    Caches hold the same share of computed operands as of all that a group touches. With `pairs`,
-    one instruction multiplies two bf16 in the time of one f32.
+    `constants` is the number of bytes of the model's weights. Weights that a cache cannot keep from
+    run to run come from the next level; if None, all come from memory. A cache holds the same share
+    of computed operands as of all that a group touches. With `pairs`, one instruction multiplies
+    two bf16 in the time of one f32.
     """
 
     def __init__(
@@ -111,10 +112,11 @@ class Pricer:
     def price(
         self, group: TileGroup, schedule: Schedule, *, single_core: bool = False, live: int = 0
     ) -> Price:
-        """Returns the price of `group`, on one core if `single_core`; symbolic sizes count as
-        typical ones.
+        """Returns the price of `group`, on one core if `single_core`. Symbolic sizes count as
+        typical.
 
-        `live` are the bytes that a run cycles through, more than the third cache keeps.
+        `live`: the bytes of memory that a run uses again and again; the third cache loses what it
+        cannot hold.
         """
         if group not in self.counted:
             self.counted[group] = group_work(group, self.machine)
@@ -123,7 +125,7 @@ class Pricer:
 
 
 class _Pricing:
-    """The computation of one price."""
+    """Computes the price of one group under one schedule."""
 
     def __init__(
         self,
@@ -148,22 +150,21 @@ class _Pricing:
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
-        # The fraction of the vectors of each source that lie in two lines, of blocks priced so far.
+        # For each source, the largest fraction of its vectors that cross a line, so far.
         self.across: dict[int | StageRef, float] = {}
-        # The fraction by which memory takes longer for a source whose blocks lie apart.
+        # For each source, how much slower memory is because its blocks lie apart.
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
-        """Returns the fraction of the streaming loop that each tile runs through; None if all run
-        through all of it."""
+        """Returns the fraction of the streaming loop that each tile computes; None if every tile
+        computes all of it."""
         if not self.schedule.skips:
             return None
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Returns the rows of each loop that follows a common one: those that one tile computes,
-        and those that all tiles compute together. Neighbouring tiles both compute the rows at their
-        border. Rows outside the loop are not computed."""
+        """Maps the row loop of each strip to (rows of one tile, rows of all tiles). The second
+        number counts rows at the border of two tiles twice, because both tiles compute them."""
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -175,8 +176,8 @@ class _Pricing:
         return strips
 
     def _shared(self) -> frozenset[int]:
-        """Returns the leading stages that are the same in every tile: each call computes them
-        once."""
+        """Returns the numbers of the leading stages whose results are equal for all tiles, so a
+        call of the kernel computes them once, before its tiles."""
         if self.group.stream is not None:
             return frozenset()
         cut_loops = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -187,8 +188,8 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _times_computed(self, number: int) -> int:
-        """Returns how often a stage is computed: once a call for shared stages, or by each tile
-        along other loops."""
+        """Returns how often a stage is computed: once for each range of tiles that a thread takes
+        if it is shared, else once for each tile along the loops on which it does not depend."""
         if number in self.shared:
             pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
@@ -201,7 +202,7 @@ class _Pricing:
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, own_dram, cold, reuse = self._traffic()
-        # Too few loads can be in flight to hide all of the distant traffic behind arithmetic.
+        # Too few loads can be in flight to hide all traffic from the third cache and from memory.
         busy = combined(core.either * second, l2, machine.rivals)
         busy = max(busy + machine.l3_exposed * l3, l3)
         waits = busy + machine.memory_exposed * own_dram
@@ -213,8 +214,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's share of the work, divided by an even share. A thread that
-        is free takes the next tile."""
+        """Returns the busiest thread's work divided by the mean of all threads. A thread that is
+        free takes the next tile."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -224,8 +225,8 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _full_tiles(self, var: Var) -> bool:
-        """Returns True for a loop of which only the last tile may be smaller: a vector loop, or one
-        of symbolic size."""
+        """Returns True if all tiles along a loop but the last are full: for a vector loop, and for
+        one of symbolic size. Along other loops tile sizes differ by at most one."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
@@ -241,8 +242,7 @@ class _Pricing:
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map of loops: from those of stages that are computed along a reduction to the
-        reduction's."""
+        """Returns a map from the loops of the stages computed along a reduction to its loops."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
@@ -270,8 +270,8 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage. Blocks of stages in the same nest stay in
-        registers, so they are left out."""
+        """Returns the loads and stores of a stage, without blocks that stay in registers because
+        stages of the same nest exchange them."""
         return [
             t
             for t in work.touches
@@ -280,8 +280,7 @@ class _Pricing:
         ]
 
     def _exchanged(self) -> frozenset[StageRef]:
-        """Returns the results of one nest that another nest reads; they lie in the tile's
-        scratch."""
+        """Returns the results that another nest reads; they lie in the tile's scratch."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -295,7 +294,7 @@ class _Pricing:
     def _cuts(self, var: Var, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
         """Returns pairs (size, count) of the blocks along a loop, over all tiles of the grid."""
         size = trips(var)
-        if var in self.strips:  # row by row
+        if var in self.strips:  # a strip is computed row by row
             return ((1, self.strips[var][1]),)
         tile = self.tile.get(var, size)
         return cuts_of(size, tile, block, self._full_tiles(var), full_blocks)
@@ -315,14 +314,14 @@ class _Pricing:
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
         covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
-        if nest.packed and contracts:  # packed once for the rows of a tile
+        if nest.packed and contracts:  # packed once for all rows of a tile
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
-            loads = 2 * stores  # of two lines each
+            loads = 2 * stores  # each packed vector is loaded from two lines
         hidden = bool(nest.along) and bool(stage.reduce)
         chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
-        compute += stores / machine.stores  # before the sums, not beside them
+        compute += stores / machine.stores  # they come before the sums, and do not overlap them
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             adjacent = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
@@ -334,7 +333,7 @@ class _Pricing:
             count = touch.times * rows_of * instructions
             if touch.store:
                 stores += count
-                # Neighbouring rows are transposed with lanes in registers.
+                # Lanes and rows are transposed in registers.
                 if near_rows > 1 and self._step(touch, vector) not in (0, 1):
                     compute += touch.times * rows_of * wide * log2(min(near_rows, lanes))
                 continue
@@ -348,8 +347,8 @@ class _Pricing:
             elements = wide * lanes
             if not contracts and (gap := touch.gap(stage.reduce, elements)):
                 self.gaps[touch.source] = gap
-            # Only if nests exchange no values through scratch: with both orders of v, BERT's
-            # attention was measured to take as long.
+            # Evictions do not count if nests exchange values in scratch: BERT's attention took
+            # equally long with both storage orders of v.
             if contracts and not (packed or self.exchanged):
                 evicted = touch.crowded(stage.reduce, elements * touch.size, machine.l1)
                 compute += count * (1 - rows / covered) * evicted * LINE / machine.l2.read
@@ -357,8 +356,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns the number of neighbours along a sum that one instruction multiplies. For bf16
-        the number is two only if exactly one factor varies along the lanes."""
+        """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 these
+        are two only if exactly one factor varies along the lanes."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -376,10 +375,11 @@ class _Pricing:
         *,
         hidden: bool,
     ) -> float:
-        """Returns the cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction;
-        each vector has `chains` independent sums.
+        """Returns the cycles of arithmetic of a block: `sums` vectors, each with `chains`
+        independent sums, for `steps` of a reduction.
 
-        `hidden`: the latency of sums is hidden behind the stages computed along them.
+        Sums are stored and loaded again `k_blocks` times. `hidden`: stages that are computed along
+        the reduction hide the latency of its additions.
         """
         machine, stage = self.machine, work.stage
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
@@ -393,13 +393,13 @@ class _Pricing:
         # Each addition to a sum waits for the one before, unless the next sums start meanwhile.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
-        # `loop` was measured without folds; a fold that takes longer determines the end.
+        # A sum's end takes `loop`, or the time to fold its lanes if that is longer.
         end = max(machine.loop, folds)
         return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
-        """Returns the elements between neighbouring lanes. In scratch, lanes along a loop that
-        tiles cut lie side by side."""
+        """Returns the elements between neighbouring lanes; 0 if they are equal, None if irregular.
+        In scratch, lanes along a loop that tiles cut are neighbours."""
         step = touch.step(vector)
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
@@ -413,10 +413,10 @@ class _Pricing:
         distance: int,
         packed: bool,
     ) -> float:
-        """Returns the loads or stores for one row of a block, in issue slots.
+        """Returns the issue slots of loads or stores for one row of a block of `wide` vectors.
 
-        `near_rows` rows lie side by side, and lanes lie `distance` elements apart. A `packed`
-        vector never crosses a line.
+        `near_rows` rows are neighbours in memory. Lanes `distance` elements apart form a vector too
+        (packed words). `packed` vectors never cross a line.
         """
         step = self._step(touch, vector)
         if step == 0 or lanes == 1:
@@ -436,14 +436,15 @@ class _Pricing:
             return cycles if step is None else cycles * self.machine.loads
         if near_rows == 1:
             return wide * lanes * _LANE
-        # Rows are transposed with lanes; stores are whole vectors if nothing lies between rows.
+        # Lanes and rows are transposed; stores are whole vectors if the rows fill the gaps between
+        # lanes.
         return wide if step == near_rows else wide * lanes * ceil(near_rows / lanes) / near_rows
 
     def _k_block_trips(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """Returns how often the sums of a block are stored in scratch and loaded again."""
         k_blocks = dict(nest.k_blocks)
-        # The sizes of a streaming loop's blocks are compared by price only if a mask leaves some
-        # blocks out.
+        # If a mask leaves out blocks, prices choose the block size of a streaming loop, so its sums
+        # count here.
         if self.covered is not None and (loop := self.stream_loop) in reduce:
             k_blocks[loop.name] = self.schedule.stream_block
         if not k_blocks:
@@ -453,10 +454,11 @@ class _Pricing:
     # ---- traffic ------------------------------------------------------------------------------
 
     def _traffic(self) -> tuple[float, ...]:
-        """Returns seconds of traffic. They are, in order: from the second cache, from the third
-        cache, from memory; one core's share of the memory traffic, if that core runs alone; and the
-        largest constant from memory. The last number tells how often each byte of that constant is
-        loaded."""
+        """Returns (l2, l3, dram, own_dram, cold, reuse). `l2`, `l3` and `dram` are the seconds of
+        traffic from these levels; `own_dram` those of one core's share of `dram`, if that core runs
+        alone. `cold` are the seconds of the largest constant from memory, of which each byte is
+        loaded `reuse` times.
+        """
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
@@ -486,7 +488,7 @@ class _Pricing:
         return l2, l3, dram, own_dram, cold / machine.memory.reading(together=together), reuse
 
     def _from_memory(self, border: CacheTraffic, *, together: bool) -> float:
-        """Returns the seconds of memory traffic; prefetched panels come at a rate of their own."""
+        """Returns the seconds of memory traffic; prefetched constants have a rate of their own."""
         memory = self.machine.memory
         ahead = self._fetched_ahead()
         store_bytes = border.total(store=True)
@@ -499,9 +501,8 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
-        """Returns the constants that a tile prefetches without a break, because one block of rows
-        uses them. If more rows use a panel, the stream waits for them, and is no faster than a
-        stream in order."""
+        """Returns the constants that a tile prefetches at full rate, because one block of rows uses
+        them. With more rows, prefetches wait for the arithmetic, and are as slow as reads."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -512,7 +513,7 @@ class _Pricing:
         )
 
     def _is_used_once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
-        """Returns True if a tile uses the touch with one block of rows only."""
+        """Returns True if only one block of rows of a tile uses the elements of `touch`."""
         blocks = dict(nest.blocks)
         return all(
             min(trips(v), self.tile.get(v, trips(v))) <= blocks.get(v.name, 1)
@@ -534,8 +535,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Returns the loops over the rows of strips that follow a common loop, each with the rows
-        of a tile."""
+        """Maps the row loop of each strip that depends on `loop` to the rows of a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
@@ -557,7 +557,7 @@ class _Pricing:
         for name in (*nest.order, *last_loops):
             var = named[name]
             block = k_blocks.pop(name) if name in k_blocks else blocks.get(name, 1)
-            step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
+            step = max(1, min(block, inside[var]))  # an empty loop has steps of one element
             loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
         touches = (
@@ -573,13 +573,12 @@ class _Pricing:
         return nest_loops(loops, len(grid_loops), touches, outer, scratch, ahead=bool(nest.ahead))
 
     def _in_scratch(self, source: int | StageRef) -> bool:
-        """Returns True if all tiles of a thread keep the source in the same memory, one after the
-        other."""
+        """Returns True if all tiles of a thread store `source` at the same addresses in turn."""
         return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Returns the bytes from memory of the largest constant that no cache holds, and how often
-        they are loaded."""
+        each byte is loaded."""
         largest, reuse = 0.0, 1.0
         for work in self.stages:
             for touch in work.touches:

@@ -1,4 +1,4 @@
-"""Parts of a price that need no state: the loops of a stage, and how times combine."""
+"""Parts of a price that need no state: the loops of a stage, and the time of several resources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from tcc.schedule.nest import contraction_factors, neighbours
 
 @dataclass(slots=True)
 class CoreCycles:
-    """Cycles of all tiles on one core: of each resource, and of the slower one block by block."""
+    """Cycles on one core, summed over all blocks of all tiles.
+
+    `compute` is arithmetic, `ports` loads and stores, and `either` the two combined (`combined`).
+    """
 
     compute: float = 0.0
     ports: float = 0.0
@@ -20,15 +23,15 @@ class CoreCycles:
 
 
 def follows(stage: GroupStage) -> set[Var]:
-    """Returns the loops that select the part of a stage that a tile computes."""
+    """Returns the loops that decide which part of a stage a tile computes."""
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 
 def vector_of(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | None:
     """Returns the loop along which a stage's vectors run: the nest's vector loop.
 
-    If the stage lacks this loop, its vectors run along its last loop of several elements, or, for a
-    reduction, along none.
+    If the stage lacks this loop, its vectors run along its last loop of which a block has several
+    elements. A reduction that lacks it has no vectors, so the result is None.
     """
     vector = next((v for v in stage.loops if v.name == nest.vector), None)
     if vector is None and not stage.reduce:
@@ -39,9 +42,9 @@ def vector_of(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | 
 def first_pass(busy: float, cold: float, reuse: float) -> float:
     """Returns the time of a kernel whose constant is not prefetched.
 
-    The first of `reuse` passes over the constant runs at the pace of memory, and takes `cold`.
-    `busy` is the time of all passes if nothing waits for memory. The cache prefetches operands that
-    are read in order.
+    The kernel reads the constant `reuse` times. The first pass takes at least `cold`, the time in
+    which memory delivers the constant. `busy` is the time of all passes if none waits for memory.
+    Operands that are read in order cause no waits, because the cache prefetches them.
     """
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
 
@@ -49,7 +52,7 @@ def first_pass(busy: float, cold: float, reuse: float) -> float:
 def lane_distance(stage: GroupStage, touch: Touch) -> int:
     """Returns the elements between neighbouring lanes of a contraction's operand.
 
-    A constant operand is packed in words, which hold several steps of the sum.
+    In a packed constant, a word holds several steps of the sum, and lanes lie a word apart.
     """
     if contraction_factors(stage) is None or not touch.constant:
         return 1
@@ -57,9 +60,9 @@ def lane_distance(stage: GroupStage, touch: Touch) -> int:
 
 
 def combined(a: float, b: float, rivals: float) -> float:
-    """Returns the time that two resources take together, if they are busy at once for `a` and `b`.
+    """Returns the time of two resources that work at once; alone they take `a` and `b`.
 
-    The sum of the times to the power of `rivals` is the result to the same power.
+    It is (a**rivals + b**rivals) ** (1 / rivals).
     """
     longest = max(a, b)
     return longest and longest * (1 + (min(a, b) / longest) ** rivals) ** (1 / rivals)

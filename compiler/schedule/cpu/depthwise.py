@@ -3,10 +3,10 @@ convolutions and pooling.
 
     y[h, w, c] = sum(p, q)  x[h + p, w + q, c] * f[p, q, c]
 
-Neighbours in a row share columns of x, and neighbouring rows share all but one of its rows. A tile
-covers a strip of rows that is narrow enough for the rows under a window to stay in the first-level
-cache from one row of results to the next. Wider strips would fetch each row again for every row of
-the window.
+Windows of neighbouring results in a row share columns of x, and windows of neighbouring rows share
+all but one row. A tile covers a strip of rows that is narrow enough for the rows under a window to
+stay in the first-level cache until the next row of results. A wider strip would fetch each row
+again for every row of the window.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from tcc.schedule.nest import stride, trips, typical
 NEAR = 24 << 10
 # At least about this many tiles for each core, so that the cores share the tiles evenly.
 FEW = 8
-# Rows of a tile, and the fewest blocks of its columns, if either size is symbolic. Neighbouring
-# tiles read the rows and columns between them twice.
+# If a size is symbolic: the rows of a tile, and the fewest register blocks of columns. Tiles of
+# fewer rows or columns read a larger share of x twice, at their borders.
 STRIP, WIDE = 4, 2
 
 
@@ -35,9 +35,10 @@ def window_tiles(
     common: Vars,
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns how many elements a tile covers of each of the two loops along which a window slides.
+    """Returns the elements of a tile along the two loops along which a window slides.
 
-    The dict is empty if a window slides along fewer than two loops.
+    If the size of one of them is symbolic, the dict also has the vector loop. It is empty if a
+    window slides along fewer than two loops.
     """
     for access in stage.accesses.values():
         slides = _slides(access, stage, vector, common)
@@ -69,8 +70,8 @@ def window_tiles(
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
     """Returns how many blocks of lanes a tile covers: at most `limit`, but at least one.
 
-    The number is chosen such that all tiles cover about equally many blocks. A tile covers several
-    blocks because the cache lines of neighbouring lanes are neighbours in memory.
+    All tiles cover about equally many blocks. A tile covers several blocks because the cache lines
+    of neighbouring lanes are neighbours in memory.
     """
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))
@@ -79,12 +80,11 @@ def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
 def _slides(
     access: Access, stage: GroupStage, vector: Var | None, common: Vars
 ) -> list[tuple[Var, int, int]]:
-    """Returns the loops along which neighbouring results share elements of an operand that varies
-    with the lanes.
+    """Returns the loops along which windows of neighbouring results overlap in an operand.
 
-    Each tuple is (loop, size, distance). `size` is the number of elements that a window has along
-    the loop, and `distance` is the number of elements between the windows of neighbouring results.
-    The loop whose neighbours lie furthest apart in memory comes first.
+    The operand varies with the lanes. Each tuple is (loop, size, distance), in elements of the
+    operand: a window has `size` of them along the loop, and the windows of neighbouring results
+    begin `distance` apart. The loop whose neighbours lie furthest apart in memory comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []

@@ -1,8 +1,9 @@
-"""The grain of a kernel: the number of tiles whose work is worth a thread of their own.
+"""The grain of a kernel: the fewest tiles that are enough work for a thread of their own.
 
     softmax, a tile is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
 
-Work is counted in shares; `_WORTH` shares are worth a thread.
+The formula is `_WORTH` divided by the work of a tile. Work is counted in shares, and `_WORTH`
+shares are enough for a thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +17,16 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors, weight
 
-# A register of the host program holds the product of two numbers up to this one, and the sum of as
-# many such products as a kernel has stages: no size of a run overflows the formula.
+# A register of the host program holds a sum of products of two numbers up to this one, with a
+# product for each stage of a kernel. So no size of a run overflows the formula.
 _WORTH = 1 << 28
 
 
 def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> Index:
-    """Returns the number of tiles that are worth a thread, at least 1; a formula of the sizes if
-    the work of a tile depends on them.
+    """Returns the number of tiles that are enough work for a thread, at least 1.
 
-    A run can compute the formula at all sizes, also at 0 and near 2**63.
+    It is a formula of the sizes if the work of a tile depends on them. A run can compute the
+    formula at all sizes, also at 0 and near 2**63.
     """
     loops = [v for v in group.common if v.name in schedule.parallel]
     tiles = prod(-(-n // schedule.tile_size(v.name)) for v in loops for n in [known_extent(v)] if n)
@@ -37,10 +38,9 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
 
 
 def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
-    """Returns the work of a tile on a stage, in shares of which `_WORTH` are worth a thread; at
-    most about `_WORTH`.
+    """Returns the work of one tile on a stage, in shares; at most about `_WORTH`.
 
-    `sizes` are factors whose product is the work of all `tiles`.
+    The product of `sizes` is the work of all `tiles` together.
     """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate
@@ -51,15 +51,19 @@ def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimi
 
 
 def _product(first: Index, factors: Sequence[Index]) -> Index:
-    """Returns the product of `first` and `factors`, no part of which overflows a register."""
+    """Returns the product of `first` and `factors`, each limited so that nothing overflows a
+    register."""
     for factor in factors:
         first = minimum(first, _WORTH) * minimum(maximum(factor, 0), _WORTH)
     return first
 
 
 def _sizes(group: TileGroup, schedule: Schedule, number: int) -> list[Index]:
-    """Returns the factors of a stage's work: all points of loops of known size, and the points in
-    one tile of the other loops."""
+    """Returns the factors of the work on stage `number`, one or more for each loop.
+
+    A loop of known size counts with all its points, and a parallel loop of symbolic size with those
+    of one tile.
+    """
     nest, stage = schedule.nest(number), group.stages[number]
     if number in nest.along:
         loops = loops_along(group, nest.along, group.stages[nest.stages[0]])

@@ -1,4 +1,4 @@
-"""How the tiles of a launch grid are cut into blocks and distributed to threads."""
+"""The cut of a launch grid: the blocks of its tiles, and the distribution of tiles to threads."""
 
 from functools import lru_cache
 from itertools import product as combinations
@@ -10,7 +10,7 @@ from tcc.schedule.cpu.schedule import even
 def shares_of(counts: list[int], threads: int) -> list[int]:
     """Returns the trips of each parallel loop that one of `threads` threads runs.
 
-    The threads are divided over the outermost loop first.
+    `counts` has the trips of all threads. The outermost loop is divided first.
     """
     unassigned, shares = threads, []
     for count in counts:
@@ -24,11 +24,11 @@ def shares_of(counts: list[int], threads: int) -> list[int]:
 def cuts_of(
     size: int, tile: int, block: int, full_tiles: bool, full_blocks: bool
 ) -> tuple[tuple[int, int], ...]:
-    """Returns pairs (size, count) of the blocks along a loop, of at most `block` elements in tiles
-    of `tile` elements.
+    """Returns pairs (size, count) of the blocks along a loop of `size` elements.
 
-    `full_blocks`: blocks have full size, and a remainder follows. Else their sizes differ by at
-    most one. `full_tiles` says the same of tiles.
+    The loop is cut into tiles of `tile` elements, and each tile into blocks of `block` elements.
+    `full_blocks`: all blocks but the last are full; else their sizes differ by at most one.
+    `full_tiles` does the same for tiles.
     """
     counts: dict[int, int] = {}
     for tile_size, tiles in even(size, tile, full_tiles):
@@ -43,8 +43,8 @@ def uneven(
 ) -> float:
     """Returns the busiest thread's work divided by the mean work of all `threads`.
 
-    The grid has along each axis the tiles that `parts` gives as pairs (size, count). Tile n does
-    the fraction `shares[n]` of its work; with None, each tile does all of it.
+    `parts` has for each axis of the grid the pairs (size, count) of its tiles. The work of tile n
+    is the product of its sizes times `shares[n]`; with None, times 1.
     """
     axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
     busy = [0.0] * threads

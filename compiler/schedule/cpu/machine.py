@@ -1,6 +1,6 @@
-"""Machine: what a processor does in a cycle and a second, as far as prices depend on it.
+"""The numbers of a processor on which prices depend: rates in each cycle and each second.
 
-`shipped_machines` has the machines that come with tcc, `machine_file` reads and writes a machine.
+`shipped_machines` has the machines that come with tcc. `machine_file` reads and writes them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from math import exp
 from tcc.frozen import frozen
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits, Rates
 
-# The share of its size that a cache serves if other data also streams through it.
+# The fraction of its size that a cache serves, because other data also streams through it.
 SHARE = 0.75
 
 
@@ -23,15 +23,15 @@ class Cache:
     write: float
 
     def lost(self, bytes_: int | None) -> float:
-        """Returns the fraction of `bytes_` that the cache does not keep from one pass over them to
-        the next.
+        """Returns the fraction of `bytes_` that the cache loses between two passes over them.
 
         The fraction is rounded to eighths, so that similar models have equal prices. None stands
         for far more bytes than the cache holds.
 
-        A new line replaces any other with equal chance. So of x times the bytes that it serves, the
-        fraction h is kept with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8,
-        1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
+        A new line replaces any other line with equal chance. If the bytes are x times those that
+        the cache serves, it keeps the fraction h with h = exp(-(1 - h) x). Measured on one core of
+        an Ice Lake, at 0.7, 0.8, 1 and 1.3 times the third cache: 23, 20, 15 and 13 GB/s; the cache
+        alone gives 23 GB/s, and memory 10.
         """
         if bytes_ is None:
             return 1.0
@@ -43,12 +43,12 @@ class Cache:
 
 @frozen
 class Memory:
-    """Streaming rates in bytes a second: `read` and `write` of one core alone, `read_all` and
-    `write_all` of all cores together.
+    """The rates of streams from and to memory, in bytes a second.
 
-    The rates of reading are the fastest ones. A prefetched stream reaches the share `ahead` of
-    them. A stream that relies on the cache's own prefetcher reaches the share `in_order`. `latency`
-    is the seconds until the first byte of an unexpected access arrives.
+    `read` and `write` are those of one core alone, `read_all` and `write_all` those of all cores
+    together. The rates of reading are the fastest ones. A stream of prefetched lines reaches the
+    fraction `ahead` of them. A stream that relies on the hardware prefetcher reaches the fraction
+    `in_order`. `latency` is the seconds until the first byte of an unexpected access arrives.
     """
 
     read: float
@@ -60,8 +60,10 @@ class Memory:
     ahead: float
 
     def reading(self, *, together: bool, ahead: bool = False) -> float:
-        """Returns the bytes read a second by one core or all `together`, in order or prefetched
-        (`ahead`)."""
+        """Returns the bytes read in a second by one core, or by all cores `together`.
+
+        `ahead`: the lines are prefetched; else they are read in order.
+        """
         rate = self.read_all if together else self.read
         return rate * (self.ahead if ahead else self.in_order)
 
@@ -75,28 +77,28 @@ class Memory:
 class Machine:
     """The rates of a processor.
 
-    It has `cores` equal cores; prices count on as many threads. Rates are per core and cycle. `ghz`
-    is the clock while vector units are busy. A vector has `lanes` f32 elements, and there are
-    `registers` vectors.
+    It has `cores` equal cores, and prices assume as many threads. Rates are per core and cycle.
+    `ghz` is the clock while vector units are busy. A vector has `lanes` f32 elements, and there are
+    `registers` vector registers.
 
-    `fmas`, `loads` and `stores` are the vector instructions that a core executes in a cycle; a load
-    may broadcast.
+    `fmas`, `loads` and `stores` are the vector instructions that a core executes in a cycle. A load
+    may broadcast one element to all lanes.
 
-    These fields are in cycles. `fma_latency` is the time until a sum can be added to again. `loop`
-    is the time to enter and leave a loop of sums. `wait` is the time to store a vector of sums in
-    scratch and load it again. `fold` is the time to add up the lanes of a vector of sums.
+    Times in cycles: `fma_latency` until the next addition to the same sum; `loop` to enter and
+    leave a loop of sums; `wait` to store a vector of sums in scratch and load it again; `fold` to
+    add up the lanes of a vector of sums.
 
-    The time of resources that are busy at once is the `rivals`-th root of the sum of their times to
-    the power of `rivals`; a higher number means that the core overlaps more. Arithmetic does not
-    hide the share `l3_exposed` of the traffic from the third cache. It does not hide the share
-    `memory_exposed` of the traffic from memory at the pace of one core.
+    Resources that work at once take the `rivals`-th root of the sum of their times to the power of
+    `rivals`. So a higher number means that the core overlaps more. `l3_exposed` is the fraction of
+    the traffic from the third cache that arithmetic does not hide, and `memory_exposed` that of the
+    traffic from memory at the pace of one core.
 
-    Vectors that lie in two lines take `crossing` times as long from the second cache as others.
+    A vector that crosses a line takes `crossing` times as long from the second cache as another.
 
-    `functions` are the cycles for one vector of f32, by function, of functions that are no single
-    fast instruction. `call` is the same number for a function that is not listed. `l1` is in bytes;
-    all cores share `l3`. `fork` is the seconds to hand a kernel to all threads, `launch` the
-    seconds to run one on the calling thread.
+    `functions`: for each function that is no single fast instruction, the cycles of a vector of
+    f32. `call`: the same number for a function that is not listed. `l1` is in bytes; all cores
+    share `l3`. `fork` is the seconds to hand a kernel to all threads, and `launch` the seconds to
+    run a kernel on the calling thread.
     """
 
     name: str
@@ -143,8 +145,8 @@ class Machine:
 
     @property
     def limits(self) -> FusionLimits:
-        """Returns what bounds a kernel: from the machine's rates, and the usual limits where these
-        say nothing."""
+        """Returns the limits of a kernel: those that follow from the rates, and else the usual
+        ones."""
         rates = self.rates(None)
         exchange, launch = rates.elementwise / rates.exchanged, self.fork * rates.exchanged
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
@@ -158,11 +160,12 @@ class Machine:
         return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
     def bypasses(self, bytes_: int) -> bool:
-        """Returns True if stores past the caches save time in a kernel that touches `bytes_` of
-        operands and results.
+        """Returns True if stores that bypass the caches save time.
 
-        These stores save reading the lines of a result that the last cache does not hold. But they
-        also send the part that the cache would hold to memory, from where its reader fetches it.
+        `bytes_` is the size of the kernel's operands and results. A bypassing store does not read
+        the line of the result first, which saves traffic if the last cache does not hold that line.
+        But it also sends the lines that the cache would hold to memory, from where their reader
+        must fetch them.
         """
         memory = self.memory
         return bytes_ > self.l3.size * (2 + memory.reading(together=True) / memory.write_all)

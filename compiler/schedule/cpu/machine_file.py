@@ -1,7 +1,9 @@
-"""Machines as JSON: what tcc ships, `tcc doctor --calibrate` writes and `--machine` reads.
+"""Machines as JSON files: tcc ships several, `tcc doctor --calibrate` writes one, and `--machine`
+reads one.
 
-A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`; records are objects. It may
-come from anywhere: every field must be there, with its type and range, and nothing else.
+A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`. A cache and the memory are
+objects of their own. A file may come from anywhere, so it must have every field, with its type and
+range, and no other field.
 """
 
 import hashlib
@@ -17,8 +19,8 @@ from tcc.schedule.cpu.machine import Cache, Machine, Memory
 _VERSION = 1
 _MOST_BYTES = 1 << 16
 _MOST_FUNCTIONS = 256
-# Whole numbers are sizes and counts, with their largest value; the others are rates, times and
-# shares.
+# The largest value of each field that is a size or a count, and so a whole number. All other fields
+# are rates, times and fractions.
 _COUNTS = MappingProxyType(
     {"cores": 4096, "lanes": 1024, "registers": 1024, "l1": 1 << 40, "size": 1 << 40}
 )
@@ -42,16 +44,15 @@ def machine_text(machine: Machine) -> str:
 
 
 def machine_digest(machine: Machine) -> str:
-    """Returns the SHA-256 of `machine_text`, with which a manifest names the constants of its
-    compile."""
+    """Returns the SHA-256 of a machine's file, by which a manifest names its compile's machine."""
     return hashlib.sha256(machine_text(machine).encode()).hexdigest()
 
 
 def read_machine(path: Path, where: str = "") -> Machine:
     """Returns the machine in the file `path`.
 
-    Raises UserError, naming the field, for a file that `machine_text` could not have written.
-    `where` names the file in messages; by default as the value of `--machine`.
+    Raises UserError, naming the field, for a file that `machine_text` cannot have written. `where`
+    names the file in messages; if it is empty, they name the option `--machine`.
     """
     where = where or f"--machine {path}"
     try:
@@ -93,7 +94,10 @@ def _no_constant(text: str) -> float:
 
 
 def _fields(kind: type, table: Any, prefix: str) -> dict[str, Any]:
-    """Returns keyword arguments for the dataclass `kind`, each checked."""
+    """Returns the fields of the dataclass `kind` from a JSON object, each checked.
+
+    `prefix` stands before field names in messages. Raises ValueError for a wrong field.
+    """
     if not isinstance(table, dict):
         raise ValueError(f"{prefix.rstrip('.')} is not an object")
     names = [field.name for field in fields(kind)]

@@ -3,9 +3,10 @@
     sum(k) x[i, k] * (level[k, j] * scale[k/32, j])        128 rows i
     sum(k) x[i, k] * y[k, j]                               577 columns j
 
-Computing an element of the first operand is repeated for every block of rows, unless a K-block of
-it is packed once in the tile's scratch and all rows multiply from there. An operand that is only
-read is copied there if the price of its vectors that lie in two cache lines says so (`Knobs.copy`).
+In the first sum the vector operand is computed. Without packing, each element is computed again for
+every block of rows. With packing, a K-block of the operand is computed once in the tile's scratch,
+and all rows multiply from there. The operand of the second sum is only read. It is copied to
+scratch if the price of vectors that cross cache lines is higher (`Knobs.copy`).
 """
 
 from tcc.ir.expr import known_extent
@@ -14,11 +15,12 @@ from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.nest import contraction_factors, depends, points
 
-# Fewest rows for which packing a K-block once is faster, its store and loads included. Measured
-# with levels of four bits, 2048 x 2048: 32 rows lose 5 %; 40 and 64 gain a tenth; 48 (whole blocks
-# of 12, as levels are unpacked for each block) gain nothing; 128 gain a sixth. Prices do not decide
-# this. They count unpacking as done once for as many rows as a vector has lanes, whatever the block
-# is. And the number of rows of a symbolic loop is known only at run time.
+# The fewest rows for which packing a K-block saves time, with its store and loads counted. Measured
+# with levels of four bits, 2048 x 2048: 32 rows lose 5 %; 40 and 64 gain a tenth; 48 gain nothing,
+# because they are whole blocks of 12, and levels are unpacked for each block; 128 gain a sixth.
+# Prices do not decide this, for two reasons. They count unpacking as done once for as many rows as
+# a vector has lanes, whatever the block is. And the number of rows of a symbolic loop is known only
+# at run time.
 FEW_ROWS = 40
 
 
@@ -26,9 +28,9 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
     """Returns True if K-blocks of the vector operand are stored in scratch before the
     multiplication.
 
-    The result is False if the contraction sums over a loop of symbolic size. Otherwise there are
-    two cases. An operand in memory is packed if `copied` asks for it. A computed operand is packed
-    if the loops `rows` have enough points to use the packed values again.
+    Never for a sum over a loop of symbolic size. Otherwise there are two cases. An operand in
+    memory is packed if `copied`. A computed operand is packed if the loops `rows` have enough
+    points, each of which uses the packed values again.
     """
     if any(known_extent(v) is None for v in stage.reduce):
         return False
@@ -39,9 +41,10 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
 
 
 def unpacking_operations(stage: GroupStage, vector: Var) -> int:
-    """Returns how many operations compute an element of the vector operand from what it reads.
+    """Returns how many operations compute an element of the vector operand.
 
-    A level times its scale is an example. An operand that is only read or converted counts 0.
+    An example is the product of a level and its scale. An operand that is only read or converted
+    has 0.
     """
     operand = _operand(stage, vector)
     return 0 if isinstance(operand, Read | Cast) else _operations(operand)
@@ -55,7 +58,7 @@ def _operand(stage: GroupStage, vector: Var) -> Scalar:
 
 
 def _operations(scalar: Scalar) -> int:
-    """Returns the number of functions and casts between a scalar and its reads."""
+    """Returns the number of functions and casts in a scalar."""
     if isinstance(scalar, Read):
         return 0
     return isinstance(scalar, Apply | Cast) + sum(map(_operations, children(scalar)))

@@ -1,9 +1,9 @@
-"""The rules that set the fields of a schedule, recorded while a schedule is chosen.
+"""The rule that set each field of a schedule, recorded while the schedule is chosen.
 
     core.because("blocks: panel of fewest cycles", stage, columns)
 
-A rule names itself where it decides. Its name begins with the field that it sets. A compile records
-nothing: its core has `unrecorded`.
+Each rule names itself where it decides. Its name begins with the field that it sets. In a compile
+nothing is recorded, because `CoreModel.because` is `unrecorded`.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,31 @@ from tcc.ir.expr.scalar import Scalars
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 
-# The arguments are the name of a rule, a stage and loops. The stage decides the loops of a nest,
-# for a field of a nest. The loops are those whose entries the rule sets, for a field with an entry
-# for each loop.
+# The arguments are (rule, stage, *loops). `rule` is the name of the rule. `stage` is the stage that
+# decides the loops of a nest, if the rule sets a field of a nest. `loops` are the loops whose
+# entries the rule sets, if the field has an entry for each loop.
 Because: TypeAlias = Callable[..., None]
 
 
 def unrecorded(rule: str, stage: GroupStage | None = None, *loops: Var) -> None:
-    """Records nothing."""
+    """Ignores a rule; a compile records none."""
 
 
 class Reasons:
-    """The rule that set each field last.
+    """The last rule that set each field of a schedule.
 
-    The keys of `rules` are the body of the stage (None: a field of the schedule), the field, and
-    the loop's name (empty: the whole field). Objects are compared by identity, so no cache of a
-    rule's results serves two of them.
+    A key of `rules` is (body, field, loop). `body` is the body of the stage whose nest has the
+    field, or None for a field of the schedule. `loop` is the name of the loop whose entry the rule
+    sets, or empty for the whole field. Two of these objects are never equal, so that a cached
+    result of a rule is not shared between them.
     """
 
     def __init__(self) -> None:
-        # Some rules see a stage without some of its loops, but always with its body.
+        # The key has a stage's body, because some rules see the stage without some of its loops.
         self.rules: dict[tuple[Scalars | None, str, str], str] = {}
 
     def record(self, rule: str, stage: GroupStage | None = None, *loops: Var) -> None:
-        """Records a rule that sets a field; it is a `Because`."""
+        """Records a rule (a function of type `Because`)."""
         field, _, _ = rule.partition(":")
         for name in ("", *(v.name for v in loops)):
             self.rules[None if stage is None else stage.body, field, name] = rule

@@ -7,11 +7,12 @@ from tcc.frozen import frozen
 
 @frozen
 class TailVectors:
-    """How the last blocks along a loop of symbolic size are cut into vectors.
+    """How the last blocks along a vector loop of symbolic size are cut into vectors.
 
-    A vector has `lanes` elements. If `masked`, it may reach beyond the end of the loop. `rows` is a
-    loop inside. A block of one vector has more elements along it: as many times more as a whole
-    block has vectors.
+    A vector has `lanes` elements. If `masked`, the last vector may reach beyond the end of the
+    loop. `rows` is a loop inside the vector loop, or None. A block that is one vector wide has more
+    elements along `rows` than a full block: as many times more as a full block has vectors. So it
+    uses as many registers.
     """
 
     lanes: int
@@ -21,24 +22,25 @@ class TailVectors:
 
 @frozen
 class Nest:
-    """The loops of consecutive stages inside a tile; values between these stages stay in registers.
+    """The loops of consecutive stages inside a tile; these stages exchange values in registers.
 
     `stages` are the numbers of the stages. Iterators are given by name. `order`: the loops over
-    register blocks, outermost first. The other loops follow in the order of the stages, reductions
-    last. `blocks`: elements of a register block along an iterator; 1 for iterators without an
-    entry. `vector`: the iterator along the lanes of vector registers, the last axis of every block.
+    register blocks, outermost first. All other loops come after them in the order of the stages,
+    reductions last. `blocks`: pairs of an iterator and the elements of a register block along it;
+    an iterator without an entry has 1. `vector`: the iterator along the lanes of vector registers,
+    the last axis of every block.
 
-    `k_blocks`: elements of a K-block along a reduction of `order`. Partial sums stay in the tile's
-    scratch from one K-block to the next.
+    `k_blocks`: pairs of a reduction in `order` and the elements of a K-block along it. Partial sums
+    stay in the tile's scratch from one K-block to the next.
 
-    `ahead`: the level of the cache to which operands are prefetched; 0: none are. They are the next
-    panel of the vector operand, or the row that the next tile reads first.
+    `ahead`: the cache level to which the next panel of the vector operand is prefetched, or the row
+    that the next tile reads first; 0 if nothing is.
 
-    `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
+    `packed`: the vector operand of a contraction is computed or copied in scratch, one K-block at a
     time, and all rows of the tile read it there.
 
-    `along`: pointwise stages that are computed inside the loops of the first of `stages`, a
-    reduction that reads them. No other loop runs over them.
+    `along`: the numbers of pointwise stages that are computed inside the loops of the reduction
+    that reads them, the first of `stages`. They have no loops of their own.
 
     `vectors`: how the remainder of a `vector` loop of symbolic size is cut; None for a known size.
     """
@@ -55,37 +57,38 @@ class Nest:
 
     @property
     def all_stages(self) -> tuple[int, ...]:
-        """Returns the stages in the order in which a block of them is computed."""
+        """Returns the numbers of all stages, in the order in which a block of each is computed."""
         return (*self.along, *self.stages)
 
     def block(self, name: str) -> int:
-        """Returns the elements of a register block along an iterator."""
+        """Returns the elements of a register block along the iterator `name`."""
         return dict(self.blocks).get(name, 1)
 
     def block_beside(self, name: str, lanes: int) -> int:
-        """Returns the block along the loop `name` in a block whose vector loop has `lanes`
-        lanes."""
+        """Returns the elements of a register block along the loop `name`, if the block has `lanes`
+        elements along the vector loop."""
         vectors, block = self.vectors, self.block(name)
         if vectors is None or name != vectors.rows or lanes > vectors.lanes:
             return block
         return block * (self.block(self.vector or "") // vectors.lanes)
 
     def vectors_along(self, name: str) -> TailVectors | None:
-        """Returns the vectors into which a loop's remainder is cut if it is the vector loop, else
-        None."""
+        """Returns the vectors of the loop's remainder if `name` is the vector loop, else None."""
         return self.vectors if name == self.vector else None
 
 
 @frozen
 class Schedule:
-    """How a group's loops are cut.
+    """How a group's loops are cut into tiles and blocks.
 
-    `parallel`: the common loops that make up the launch grid, outermost first. `tile_sizes`:
-    elements of a tile along these loops; 1 for loops without an entry. A tile covers the whole
-    range of every other common loop. `nests` run one after the other, each over the whole tile.
-    Values between different nests lie in the tile's scratch. `stream_block`: elements in a block of
-    the group's streaming loop. `skips`: the nests leave out the blocks of the streaming loop whose
-    terms change no accumulator of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
+    `parallel`: the common loops of the launch grid, outermost first. `tile_sizes`: pairs of a loop
+    of the grid and the elements of a tile along it; a loop without an entry has 1. A tile covers
+    the whole range of every other common loop. `nests` run one after the other, each over the whole
+    tile. Values that one nest passes to another lie in the tile's scratch.
+
+    `stream_block`: elements in a block of the group's streaming loop. `skips`: a tile leaves out
+    blocks of the streaming loop that a mask hides, even if the masked elements hold NaN or
+    infinities (`tcc.schedule.masked_terms`).
     """
 
     tile_sizes: tuple[tuple[str, int], ...]
@@ -95,22 +98,21 @@ class Schedule:
     skips: bool = False
 
     def tile_size(self, name: str) -> int:
-        """Returns the elements of a tile along a loop."""
+        """Returns the elements of a tile along the loop `name` of the grid."""
         return dict(self.tile_sizes).get(name, 1)
 
     def nest(self, stage: int) -> Nest:
-        """Returns the nest of a stage."""
+        """Returns the nest that computes the stage with number `stage`."""
         return next(n for n in self.nests if stage in n.all_stages)
 
 
 @lru_cache(1 << 14)
 def even(size: int, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
-    """Returns how `size` is cut into blocks: pairs (elements, count) of at most two kinds, the
-    larger kind first.
+    """Returns the blocks into which `size` elements are cut: pairs (elements, count), the larger
+    first.
 
-    `full_blocks`: full blocks, then the remainder, as vectors need it. Else the sizes differ by at
-    most one: 49 in blocks of 6 gives (6, 4), (5, 5). A size of 0 has no blocks, whatever `block`
-    is.
+    `full_blocks`: all blocks are full but the last, as vectors need them. Else their sizes differ
+    by at most one: 49 in blocks of at most 6 gives (6, 4), (5, 5). A size of 0 has no blocks.
     """
     if size == 0:
         return ()

@@ -1,9 +1,9 @@
-"""Loops along which a tile covers several elements, because their results lie in one cache line.
+"""Loops along which a tile covers several elements, because their results share a cache line.
 
     y[c, 2*h + p, 2*w + q]   7 x 7 points h, w: 14 columns, 56 bytes a row    ->   q: 2    p: 2
 
-Two cores that store to one line in turns take it from each other. Each time they wait for the
-other's cache, many times as long as for the stores themselves.
+If two cores store to one line in turns, each store waits until the line comes from the other core's
+cache. That takes many times as long as the store itself.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,11 @@ from tcc.schedule.nest import stride
 
 
 def whole_lines(group: TileGroup, loops: Iterable[Var]) -> dict[Var, int]:
-    """Returns how many elements of each of `loops` fill a cache line of a result, or the whole loop
-    if it is shorter.
+    """Returns how many elements along each of `loops` fill a cache line of a result; at most all
+    elements of the loop.
 
-    Loops of symbolic size are left out, and so are loops whose neighbours lie in different lines.
+    The dict lacks loops of symbolic size, and loops whose neighbouring elements are a line or more
+    apart.
     """
     elements: dict[Var, int] = {}
     for var in loops:

@@ -1,6 +1,6 @@
-"""The machines that come with tcc: files in `machines`, of the format that `--machine` reads.
+"""The machines that come with tcc: files in the folder `machines`, as `--machine` reads them.
 
-`machine_for` picks a file by the processor's name, else by its vectors.
+`machine_for` picks a file by the processor's name, or else by the width of its vectors.
 """
 
 from dataclasses import replace
@@ -13,9 +13,9 @@ from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.machine_file import read_machine
 from tcc.target import Profile
 
-MACHINES = Path(__file__).with_name("machines")  # a file for each machine, by its name
+MACHINES = Path(__file__).with_name("machines")  # a file for each machine, with the machine's name
 
-# LLVM's names of processors, with the name of the machine that describes them.
+# LLVM's names of processors without a file, and the machine that describes each.
 _ALIKE = MappingProxyType(
     {
         "cascadelake": "skylake-avx512",
@@ -56,16 +56,17 @@ def shipped_machine(name: str) -> Machine:
 
 
 def machine_for(profile: Profile) -> Machine:
-    """Returns the shipped machine for a processor, with the profile's vectors and first two caches.
+    """Returns the shipped machine for a processor, with the profile's registers and cache sizes.
 
-    The last cache is shared, so it counts with at most the machine's size. The result depends on
-    the profile alone. Raises InternalError for vectors of a width that no machine has.
+    Cores share the last cache, so its size is the smaller of the machine's and the profile's. The
+    result depends on the profile alone. Raises InternalError for vectors of a width that no machine
+    has.
     """
     vectors = profile.arch, profile.vector_bits
     if vectors not in _BY_VECTOR:
         raise InternalError(f"no machine has vectors of {profile.vector_bits} bits")
     name = _ALIKE.get(profile.cpu, profile.cpu)
-    # A hypervisor may hide features that the name promises.
+    # A hypervisor may hide vectors that the processor's name implies.
     if not machine_path(name).is_file() or shipped_machine(name).lanes != profile.lanes(32):
         name = _BY_VECTOR[vectors]
     machine = shipped_machine(name)

@@ -1,8 +1,8 @@
-"""The number of rows that a tile computes where stages read each other through windows.
+"""The number of rows that a tile computes if stages read each other through sliding windows.
 
-Neighbouring tiles both compute the rows at their border, so high strips are best. But the values
-that stages exchange have to stay in a core's second-level cache, and all cores should end at the
-same time.
+Two neighbouring tiles both compute the rows at their border, so tiles of many rows repeat the least
+work. But the values that stages exchange have to fit a core's second-level cache, and all cores
+should end at the same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,24 @@ from tcc.schedule.nest import (
     work,
 )
 
-# Cycles in which a core writes a byte for a later kernel and reads it there: through memory or a
-# shared cache (far), or through second-level caches, possibly another core's (near).
+# Cycles in which a core writes a byte for a later kernel and reads it again. _FAR: through memory
+# or a shared cache. _NEAR: through second-level caches, possibly another core's.
 _FAR = 0.25
 _NEAR = 0.1
 # Cycles to start one more kernel on all cores.
 _LAUNCH = 6000
-# The largest number of rows of a strip that is tried, to bound the effort; images are no higher.
+# The most rows of a tile that are tried, to bound the effort; images are no higher.
 _MOST = 1 << 10
 # The share of the second-level cache that a strip may take.
 _SHARE = 0.6
 
 
 def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
-    """Returns `stage` without the loops along which no register blocks run.
+    """Returns `stage` with only the loops along which register blocks may run.
 
-    They are the loops that follow rows, and loops over more images than a row is wide. Neighbours
-    in a row share columns and cache lines.
+    The row loops are left out. Loops with more trips than any loop that tiles cover whole are left
+    out too, for example a loop over more images than a row has columns. So blocks run along the
+    columns of a row, because neighbours in a row share elements of a window and cache lines.
     """
     rows = row_loop(group)
     if rows is None:
@@ -61,9 +62,10 @@ def strip_rows(
     parts: Sequence[Sequence[int]],
     core: CoreModel,
 ) -> int:
-    """Returns the rows of a tile that covers the elements `tiles` of the other common loops.
+    """Returns the number of rows of a tile; `tiles` has its elements along the other common loops.
 
-    Among the numbers whose strips fit, it is the one with which the busiest core ends first.
+    It is the number with which the busiest core ends first, among those numbers of rows whose
+    exchanged values fit the second-level cache.
     """
     core.because("tile_sizes: strips fit L2", None, rows)
     exchanged = _exchanged(group, parts)
@@ -80,10 +82,10 @@ def strip_rows(
 
 
 def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
-    """Returns the cycles that the stages of `group` save as one kernel; negative if they lose.
+    """Returns the cycles that one kernel of all stages saves; negative if it takes longer.
 
-    They are compared with kernels that exchange their results through memory. The kernel saves
-    traffic and launches, but computes some rows twice.
+    It is compared with a kernel for each stage, which exchange their results through memory. One
+    kernel saves traffic and launches, but computes some rows twice.
     """
     if not _channel_by_channel(group, core):
         return -1.0
@@ -93,7 +95,7 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
         if all(
             group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages
         ):
-            continue  # it would not be a kernel of its own
+            continue  # this stage would be part of another kernel
         size = points(stage.iters) * _element(stage)
         cycles = _NEAR if size <= core.l2 * core.cores // 2 else _FAR
         saved += size * cycles / core.cores + _LAUNCH
@@ -105,11 +107,11 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
 
 
 def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
-    """Returns True if windows slide over each channel by itself, and channels fill vectors.
+    """Returns True if windows slide over each channel by itself, and the channels fill vectors.
 
-    A tile then takes a block of channels, and high strips. Windows over all channels gain nothing
-    (measured). Only sums are worth joining, to each other or to a copy of what they read. Other
-    stages belong to the kernel of the sum that they complete.
+    A tile then covers a block of channels and many rows. Kernels whose windows read all channels
+    gain nothing when they are joined (measured). Only sums are worth joining, to each other or to a
+    copy of their operand. Other stages belong to the kernel of the sum whose results they read.
     """
     rows = row_loop(group)
     channel_loops = [v for v in group.common if v is not rows and _fills(v, core)]
@@ -120,15 +122,15 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
 
 
 def _fills(var: Var, core: CoreModel) -> bool:
-    """Returns True if a loop is provably long enough for vectors: there are fewer images than
-    channels."""
+    """Returns True if a loop surely fills a vector. Loops over channels often do, and loops over
+    images do not."""
     return (known_extent(var) or 0) >= core.lanes
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
-    """Returns True if strips are of use and fit a core's second-level cache.
+    """Returns True if one kernel of all stages is worthwhile and fits a core's second-level cache.
 
-    The values that a tile's nests exchange have to fit, together with the weights that all tiles
+    The cache has to hold the values that a tile's nests exchange, and the weights that all tiles
     use.
     """
     if not _channel_by_channel(group, core):
@@ -142,7 +144,11 @@ def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
 
 
 def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupStage]:
-    """Returns the stages whose results another of the nests `parts` reads."""
+    """Returns the stages whose results are exchanged in scratch.
+
+    A stage of another nest reads them, or a stage of the same nest reads them at another point.
+    `parts` has the stages of each nest.
+    """
     nest = {number: n for n, part in enumerate(parts) for number in part}
     numbers: dict[int, None] = {}
     for number, stage in enumerate(group.stages):
@@ -157,12 +163,12 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
 
 
 def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreModel) -> float:
-    """Returns the cycles of the core with the most work, with tiles of `sizes`."""
+    """Returns the cycles of the core with the most work; `sizes` has the elements of a tile."""
     # A symbolic loop, such as one over images, may have a single trip.
     loops = [v for v in group.common if v is not rows and known_extent(v) is not None]
     other_tiles = max(
         prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1
-    )  # 0: a loop without elements
+    )  # a loop without elements has 0 tiles
     tiles = other_tiles * -(-trips(rows) // sizes[rows])
     cycles = (
         sum(_cycles(s, core) * _share(s, rows, sizes[rows]) for s in group.stages) / other_tiles
@@ -171,11 +177,11 @@ def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreMo
 
 
 def _share(stage: GroupStage, rows: Var, count: int) -> float:
-    """Returns the share of a stage's rows that a tile of `count` rows computes."""
+    """Returns the fraction of a stage's rows that a tile of `count` rows computes."""
     rows_loop, computed = (rows, count)
     if stage.strip is not None:
         rows_loop, computed = stage.strip.rows, stage.strip.count(count)
-    return min(1.0, computed / max(trips(rows_loop), 1))  # 0: a loop without elements
+    return min(1.0, computed / max(trips(rows_loop), 1))  # a loop without elements has 0 trips
 
 
 def _cycles(stage: GroupStage, core: CoreModel) -> float:
@@ -190,8 +196,11 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
-    """Returns the bytes of scratch that a tile of `sizes` needs for a stage that other stages
-    read."""
+    """Returns the bytes of scratch in which a tile stores a stage for its readers; 0 without a
+    strip.
+
+    `sizes` has the elements of a tile along the common loops.
+    """
     strip = stage.strip
     if strip is None:
         return 0
@@ -204,5 +213,5 @@ def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) 
 
 
 def _element(stage: GroupStage) -> int:
-    """Returns the bytes of one element of all bodies of a stage."""
+    """Returns the bytes of one element of a stage, summed over its components."""
     return sum(s.dtype.bytes for s in stage.body)

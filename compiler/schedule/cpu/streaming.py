@@ -1,8 +1,8 @@
-"""The schedule of a group with a streaming loop, one block at a time.
+"""The schedule of a group with a streaming loop, which is computed block by block.
 
-If the rows of a tile lie side by side in memory, they are the lanes of vectors: maxima,
-exponentials and sums of 64 rows are then computed side by side, and nothing is added across lanes.
-If elements along the streaming loop lie side by side instead, vectors run along that loop.
+If the rows of a tile are neighbours in memory, they are the lanes of vectors. The maxima,
+exponentials and sums of 64 rows are then computed at once, and no lanes are added to each other. If
+elements along the streaming loop are neighbours instead, vectors run along that loop.
 """
 
 from dataclasses import replace
@@ -22,10 +22,10 @@ from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# The block size of a streaming loop. The exponentials and sums of 64 rows then stay in the first
-# two caches.
+# The usual elements of a block of a streaming loop. With 64 rows, the exponentials and sums of a
+# block stay in the first two caches.
 _BLOCK = 128
-# The block size for groups without contractions. A row of a tile then fits the first-level cache.
+# The same number for groups without contractions. A block of one row fits the first-level cache.
 _LONG_BLOCK = 4096
 
 
@@ -48,13 +48,15 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
 
 
 def _even_block(size: int, block: int) -> int:
-    """Returns the size of about equal blocks, each near `block`."""
+    """Returns the size of blocks that cut `size` into about equal parts, each near `block`."""
     return -(-size // max(1, round(size / block)))
 
 
 def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
-    """Returns the loop along the lanes of most stages: the streaming loop or the rows, whichever
-    lies along memory."""
+    """Returns the vector loop of most stages: the streaming loop or the loop of rows.
+
+    It is the one whose neighbours are neighbours in memory in more accesses.
+    """
     score = {v: 0 for v in (stream.loop, *group.common[-1:])}
     for number in stream.stages:
         stage = group.stages[number]
@@ -66,7 +68,7 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
 
 
 def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
-    """Returns the rows of a tile: four vectors of them."""
+    """Returns the rows of a tile: as many as four vectors have lanes."""
     if not group.common:
         return {}
     rows = lanes if lanes in group.common else group.common[-1]
@@ -75,7 +77,7 @@ def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
 
 
 def _nest(group: TileGroup, number: int, lanes: Var, stream: StreamLoop, core: CoreModel) -> Nest:
-    """Returns the nest of one stage."""
+    """Returns the nest of stage `number`; `lanes` is the vector loop of most stages."""
     stage = group.stages[number]
     vector = lanes if number in stream.before else _vector(stage, lanes, stream)
     core.because("vector: along streamed memory", stage)
@@ -100,16 +102,16 @@ def _contraction(
         (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    # A block of the streaming loop is already in the first or second cache.
+    # Without K-blocks: a block of the streaming loop is already in the first or second cache.
     order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 
 def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
-    """Returns the vector loop of a stage.
+    """Returns the vector loop of a stage; None without one.
 
-    It is a loop of the stage's own that lies along memory, if the stage's results do not vary with
-    the streaming loop; else `lanes`.
+    It is `lanes`, except for a stage whose results do not vary with the streaming loop. That stage
+    has vectors along another loop if neighbours along it are neighbours in memory.
     """
     loops = stage.loops
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]

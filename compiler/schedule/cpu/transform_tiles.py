@@ -1,14 +1,14 @@
-"""Tiles of a contraction between two kinds of stages: one expands each point to many elements, the
-other combines these elements again.
+"""Tiles of a contraction between two transforms: the first expands each point to many elements, the
+second combines these elements again.
 
     v[p, t, c] = f(p; x[t, c])                             p: 36 elements of a point
     m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]
     y[t, k] = g(m[0, t, k], ..., m[35, t, k])
 
-The values that these stages exchange are several times what they read and write, and a tile holds
-them for its rows t. If the weights u fit the second-level cache beside them, a tile is small. Else
-each tile reads the weights from beyond that cache, which must take little time compared with moving
-the exchanged values.
+The exchanged values v and m are several times as large as x and y, and a tile holds them for its
+rows t. If the weights u also fit the second-level cache, a tile has few rows. Else each tile reads
+the weights from beyond that cache. Then a tile has many rows, so that the weights take little time
+compared with v and m.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,14 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import in_scratch
 
-# The shares of the second-level cache that a tile's values may fill: if the weights stay there too,
-# and if they do not.
+# The fraction of the second-level cache that a tile's values may fill. _NEAR: if the weights stay
+# there too. _FAR: if they do not.
 _NEAR = 0.25
 _FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
-    """Returns True if some stage has several components that a tile holds as elements of one
-    value."""
+    """Returns True if a tile holds several components of some stage in one buffer."""
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 
@@ -38,7 +37,10 @@ def resident_rows(
     tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> int:
-    """Returns the rows of a tile whose exchanged values fit the second-level cache."""
+    """Returns the rows of a tile whose exchanged values fit the second-level cache.
+
+    `main` is the contraction. `tiles` has the elements of a tile along loops other than `rows`.
+    """
     resident = 0
     for stage in group.stages:
         other_loops = [v for v in group.common if v in stage.iters and v not in rows]
@@ -60,5 +62,5 @@ def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
 
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
-    """Returns the buffers in which a tile holds a stage's results."""
+    """Returns the numbers of the scratch buffers in which a tile holds a stage's results."""
     return tuple(dict.fromkeys(a.buffer for a in in_scratch(group, stage.written)))

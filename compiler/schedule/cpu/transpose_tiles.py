@@ -11,16 +11,17 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import FEW_APART, guarded, stride, trips
 
-# Fewest neighbours in memory for which transposing in registers is faster than moving element by
-# element.
+# The fewest neighbours in memory for which it is faster to transpose a block in registers than to
+# move its elements one by one.
 _LEAST = 3
 
 
 def transposing_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
-    """Returns the loop of `loops` along which a stage stores, if its reads run along another loop;
-    else None.
+    """Returns the vector loop, one of `loops`, of a stage whose stores and reads run along
+    different loops.
 
-    The stage has no loop along which both run.
+    It is the loop of the stores, or the longest loop of a read if the loop of the stores is short.
+    None if stores and reads run along the same loop.
     """
     if stage.monoid is not None:
         return None
@@ -34,7 +35,7 @@ def transposing_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var 
     ):
         return None
     differs = any(v is not None and v is not store_loops[0] for v in read_loops)
-    # If the stores run along a short loop, vectors are filled along the long one.
+    # If the loop of the stores is too short to fill vectors, they run along the longest loop.
     if differs and trips(store_loops[0]) >= _LEAST:
         long = max((v for v in (store_loops[0], *read_loops) if v is not None), key=trips)
         return store_loops[0] if trips(store_loops[0]) >= 16 else long
@@ -48,10 +49,10 @@ def transposing_blocks(
     loops: Vars,
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns square blocks along the vector loop and the loop along which another access runs,
-    both of `loops`.
+    """Returns square blocks along the vector loop and another loop along which an access runs.
 
-    For a reduction only the stores count, because it does not hold all of its reads at once.
+    Both are among `loops`. For a reduction only stores count, because its loads do not stay in
+    registers. Empty if no access runs along another loop.
     """
     if len(stage.body) > 1 or vector not in loops or vector is None:
         return {}
@@ -59,7 +60,7 @@ def transposing_blocks(
     stores = stage.written
     moving = _moving(group, stage) if stage.monoid is None else []
     if max(len(moving), len(stores)) * lanes > core.count:
-        return {}  # a square block of each would not fit the registers
+        return {}  # the registers cannot hold a square block of each access
     for access in (*moving, *stores):
         along = _unguarded_run(stage, access) if access in stores else _runs(stage, access)
         if along not in loops or along is vector or not _is_apart(access, vector):
@@ -71,10 +72,11 @@ def transposing_blocks(
 
 
 def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var | None:
-    """Returns the loop of `stage` whose results fill the space between neighbouring lanes; None if
-    there is none.
+    """Returns the loop of `stage` whose results fill the space between neighbouring lanes of
+    `vector`; None if there is none.
 
-    The phases of a transposed convolution are such a loop.
+    For example, it is the loop q over phases of a transposed convolution y[2*w + q], with lanes
+    along w.
     """
     results = [
         access
@@ -94,27 +96,29 @@ def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var 
 
 
 def _is_apart(access: Access, vector: Var) -> bool:
-    """Returns True if lanes along `vector` lie at equal distances of more than one element; the
-    distance may be symbolic."""
+    """Returns True if lanes along `vector` lie at equal distances of more than one element.
+
+    The distance may be symbolic.
+    """
     linear = linear_in(access.offset, vector)
     return linear is not None and linear[0] not in (const(0), const(1))
 
 
 def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
-    """Returns the operands that are not constants."""
+    """Returns the reads of a stage whose operands are no constants."""
     return [a for a in stage.accesses.values() if not group.buffers[a.buffer].constant]
 
 
 def _runs(stage: GroupStage, access: Access) -> Var | None:
-    """Returns the loop along which an access runs through memory.
+    """Returns the loop whose neighbours are neighbours in memory for an access; None without one.
 
-    Guards do not matter for loads, because lanes outside them are masked.
+    For a load its guards do not matter, because lanes outside of them are masked.
     """
     loops = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
     return loops[-1] if loops else None
 
 
 def _unguarded_run(stage: GroupStage, access: Access) -> Var | None:
-    """Returns the loop along which an access runs through memory, if no guard varies with it."""
+    """Returns the loop whose neighbours are neighbours in memory, if no guard varies with it."""
     loop = _runs(stage, access)
     return None if loop is None or guarded(access, loop) else loop

@@ -1,4 +1,4 @@
-"""The vector loop of each stage: the loop whose neighbours lie side by side in memory."""
+"""The vector loop of each stage: the loop whose neighbours are neighbours in memory."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -23,23 +23,23 @@ from tcc.schedule.nest import (
     work,
 )
 
-# Fewest trips for which a loop is worth vectors whose lanes are loaded one by one.
+# The fewest trips of a loop for which vectors save time although their lanes are loaded one by one.
 _LEAST = 16
-# The score of lanes that are shuffled out of a few vectors; 1 is best.
+# The score, of at most 1, for lanes that are shuffled out of a few loaded vectors.
 _NEAR = 0.3
 
 
 def vector_loops(
     group: TileGroup, stage: GroupStage, *, fixed_size: bool = False
 ) -> dict[GroupStage, Var]:
-    """Returns the vector loop of each stage.
+    """Returns the vector loop of each stage that has one.
 
-    It is a common loop if one suits `stage`, which has the most work; else each stage has a loop of
-    its own. Stages have none if no loop runs smoothly through memory. `fixed_size`: the loop of
-    `stage` must have a known size.
+    `stage` has the most work. If a common loop suits it best, that loop is the vector loop of all
+    stages. Else each stage has a vector loop of its own. A stage has none if no loop suits the
+    memory. With `fixed_size`, the vector loop of `stage` has a known size.
 
-    Stages that exchange strips of rows all use a common loop, the channels, whichever of them has
-    the most work. Vectors along a row would leave tiles of one channel.
+    Stages that exchange strips of rows all use a common loop, the channels. With vectors along a
+    row instead, a tile would cover a single channel.
     """
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
@@ -63,10 +63,10 @@ def vector_loops(
 
 
 def stored_vector(stage: GroupStage) -> Var | None:
-    """Returns the loop along which a stage stores, although its operands are loaded lane by lane;
-    None if there is none.
+    """Returns the loop along which a stage stores neighbours, if its operands are loaded lane by
+    lane; None if there is none.
 
-    Its arithmetic and stores are worth vectors.
+    Vectors still save time for its arithmetic and stores.
     """
     if stage.monoid is not None or not stage.written:
         return None
@@ -80,19 +80,20 @@ def _loops_inside(group: TileGroup, stage: GroupStage) -> Vars:
 
 
 def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
-    """Returns the smoothest of `loops`; None if none is smooth."""
+    """Returns the loop of `loops` that suits memory best; None if none suits it (`_smoothness`)."""
     scores = {v: smooth for v in loops[::-1] if (smooth := _smoothness(group, stage, v)) > 0}
     return max(scores, default=None, key=scores.__getitem__)
 
 
 def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
-    """Returns the elements of a block along `var`: four vectors or what the knobs say, at most half
-    of the registers.
+    """Returns the elements of a register block along `var`: four vectors, or as many as the knob
+    `wide` says, at most half of the registers.
 
-    A contraction's accumulators take at most two vectors if registers are few. A block is one
-    vector if lanes are loaded one by one, or if the components of the stage depend on one another.
-    It is two vectors for a symbolic size with a masked remainder, except for the columns of a
-    contraction: a row shorter than a block runs the code of every part of a block.
+    If registers are few, a contraction's block has at most two vectors. A block has one vector if
+    lanes are loaded one by one, or if the components of the stage depend on one another. A block
+    has two vectors along a loop of symbolic size whose remainder is masked. The columns of a
+    contraction are an exception, because a row shorter than a block would run the code of each of
+    its parts.
     """
     columns = contraction_factors(stage) is not None and var not in stage.reduce
     usual = 2 if core.masked and known_extent(var) is None and not columns else 4
@@ -109,21 +110,22 @@ def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
 
 
 def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
-    """Returns True if no operand has neighbouring or equal elements for neighbours along `var`, so
-    that all lanes are loaded one by one."""
+    """Returns True if all operands are loaded lane by lane, because neighbours along `var` are
+    neither equal nor neighbours in memory."""
     steps = [stride(a, var) for a in stage.accesses.values()]
     return bool(steps) and all(s not in (0, 1) for s in steps)
 
 
 def lanes_of(stage: GroupStage, core: CoreModel) -> int:
-    """Returns the elements of the stage in a vector; types narrower than f32 are computed in
-    f32."""
+    """Returns the number of elements of the stage in a vector.
+
+    Types narrower than f32 are computed in f32.
+    """
     return max(1, core.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
 
 
 def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
-    """Returns `nest` with the vectors into which the remainder of a vector loop of symbolic size is
-    cut."""
+    """Returns `nest` with its field `vectors`, if its vector loop has a symbolic size."""
     stages = [group.stages[n] for n in nest.stages]
     open_loops = [
         stage
@@ -140,11 +142,11 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
-    """Returns the loop of a contraction's rows that runs inside the vector loop in register blocks;
+    """Returns the loop of a contraction's rows that has register blocks inside the vector loop;
     else None.
 
-    A block of one vector has few sums, and each addition waits for the one before. So it may have
-    more rows, in the registers of the missing vectors.
+    A block that is one vector wide has few sums, so each addition waits for the one before. It may
+    have more rows instead, in the registers that a full block uses for its other vectors.
     """
     factors = contraction_factors(stage)
     if factors is None or nest.vector not in nest.order:
@@ -159,9 +161,10 @@ def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
-    """Returns how well blocks along `var` suit memory, at most 1.
+    """Returns how well vectors along `var` suit memory: at most 1, and 0 if they do not.
 
-    Accesses are weighted by their frequency. A contraction's other operand is broadcast for free.
+    Each access counts as often as it is executed. A read that all lanes share costs nothing if it
+    is an operand of a contraction.
     """
     score = count = 0.0
     for other in group.stages:
@@ -170,14 +173,15 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         contracts = contraction_factors(other) is not None
         broadcast = 1.0 if contracts and var in other.iters else 0.3
         for access, frequency, plain in _weighed(group, other):
-            # Scratch makes the vector loop its last axis.
+            # In scratch the vector loop becomes the last axis, so its lanes are neighbours.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
             if plain and step is not None and 1 < step <= FEW_APART:
                 smooth = _NEAR  # lanes are shuffled out of a few vectors
             if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
-                smooth = -2.0  # constants lie in words of four steps of the sum
-            # Guarded loads are masked: slower, but far faster than one by one.
+                smooth = -2.0  # a word of a constant holds four steps of the sum
+            # Guarded loads are masked, which is slower than plain loads, but far faster than lane
+            # by lane.
             score += frequency * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
             count += frequency
     if score <= 0:
@@ -185,23 +189,25 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     fill = min(trips(var), 16) / 16
     if var not in stage.reduce:
         return score / count * fill
-    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # After a reduction along the lanes, the lanes are combined: once, or for every element of a
     # contraction's block.
     return score / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 
 
-@lru_cache(maxsize=256)  # asked for each loop
+@lru_cache(maxsize=256)  # called for each loop of a stage
 def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bool], ...]:
-    """Returns the accesses that count for or against a vector loop: each with its frequency, and
-    True if it is a plain load."""
+    """Returns (access, frequency, plain) for the accesses that decide the vector loop.
+
+    `plain`: the access is a load without guards, and not of a contraction.
+    """
     contracts = contraction_factors(stage) is not None
     loads, results = work(stage), points(stage.iters)
     stores = frozenset(stage.written)
     tables = {a for node, a in stage.accesses.items() if node.indirect and not contracts}
     weighed = []
     for access in all_accesses(stage):
-        # The order of constants can be chosen, also that of matrices selected by data. Tables whose
-        # rows are selected by data keep their order.
+        # Constants do not count, because packing can change their order. That includes matrices
+        # selected by data, but not tables of which data select rows.
         if access in tables or not group.buffers[access.buffer].constant:
             stores_it = access in stores
             plain = not (contracts or stores_it or access.guards)

@@ -34,7 +34,8 @@ from tcc.schedule.nest import (
     typical,
 )
 
-# If at least this many neighbouring points share an index, it is computed once for all of them.
+# A data-dependent index is computed once for all neighbouring points that share it, if there are at
+# least this many.
 _MANY = 16
 
 
@@ -42,8 +43,9 @@ _MANY = 16
 class StageWork:
     """The work of one stage.
 
-    For each vector of results and step of the reduction, the stage has `ops` simple vector
-    instructions and `heavy` cycles of functions. `flops` are per element and step.
+    `lanes`: elements of a vector. `ops` and `heavy`: the simple vector instructions, and the cycles
+    of functions, for each vector of results and each step of the reduction. `flops`: operations for
+    each element and step.
     """
 
     stage: GroupStage
@@ -60,8 +62,11 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
 
 
 def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
-    """Returns the work of one launch as manifests have it: at typical sizes, and for symbolic sizes
-    also the three formulas of the kernel's `sizes`."""
+    """Returns the entries of a manifest for the work of one launch, at typical sizes.
+
+    If sizes are symbolic, there are also three formulas of the kernel's `sizes`: for all
+    operations, for those of contractions, and for bytes.
+    """
     facts = {
         "flops": group_flops(group),
         "contraction_flops": contraction_flops(group),
@@ -76,15 +81,16 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
 
 
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
-    """Returns the floating-point operations; a multiply-add counts as two, any function as one.
+    """Returns the floating-point operations of a launch; a multiply-add is two, any function one.
 
-    Symbolic sizes count as typical ones; with `extent` as `count` the result is an `Index`.
+    `count` returns the trips of a loop. The default counts symbolic sizes as typical; with `extent`
+    the result is an `Index`, a formula of the sizes.
     """
     return sum(_flops(stage) * prod(count(v) for v in stage.loops) for stage in group.stages)
 
 
 def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
-    """Returns the operations of the contractions among `group_flops`, two for each multiply-add."""
+    """Returns the operations of contractions alone; a multiply-add is two (see `group_flops`)."""
     return sum(
         2 * prod(count(v) for v in stage.loops)
         for stage in group.stages
@@ -93,7 +99,10 @@ def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> 
 
 
 def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
-    """Returns the distinct bytes of operands and results: what must move under any schedule."""
+    """Returns the distinct bytes of operands and results, which any schedule must move.
+
+    If `constants` is False, operands that are constants do not count.
+    """
     by_buffer: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
         extents = {v: trips(v) for v in stage.loops}
@@ -106,8 +115,8 @@ def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
 def _bytes_formula(group: TileGroup) -> Index:
     """Returns `group_bytes` as a formula of the sizes.
 
-    Loops that step over one another's elements count as disjoint, up to the size of the whole
-    buffer.
+    It is an upper bound: elements that several iterations of different loops share count several
+    times, up to the size of the whole buffer.
     """
     by_buffer: dict[int, Index] = {}
     for number, stage in enumerate(group.stages):
@@ -119,7 +128,7 @@ def _bytes_formula(group: TileGroup) -> Index:
 
 
 def global_touches(group: TileGroup, number: int, stage: GroupStage) -> Iterator[tuple[int, Touch]]:
-    """Yields what stage `number` touches of operands and results, each with its buffer."""
+    """Yields (buffer, touch) for each operand and result that stage `number` accesses."""
     for item in stage_touches(group, number, stage):
         if isinstance(item.source, int) and is_global(group, item.source):
             yield item.source, item
@@ -134,7 +143,7 @@ def is_global(group: TileGroup, buffer: int) -> bool:
 
 
 def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
-    """Returns what stage `number` reads and stores, of buffers and of other stages."""
+    """Returns the touches of stage `number`: of buffers, and of blocks of this and other stages."""
     touches: list[Touch] = []
     loads: dict[_Place, list[int]] = {}
     for node in walk(*stage.body):
@@ -144,7 +153,7 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
         if access is not None:
             place, base = _place(group, stage, access, node)
             bases = loads.setdefault(place, [])
-            # Reads whose indices depend on data count as separate places.
+            # Data may select another element each time, so each of these reads counts as a place.
             bases.append(base + len(bases) * bool(node.indirect))
         elif isinstance(node.source, StageRef):
             touches.append(_block_touch(stage, node, node.source))
@@ -160,18 +169,22 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
     return tuple(touches)
 
 
-# A place: what is touched, the bytes of an element, and the steps.
+# A place: the buffer or the stage's component, the bytes of an element, and the steps.
 _Place: TypeAlias = tuple[int | StageRef, int, tuple[Stride, ...]]
 
 
 def _place(
     group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
 ) -> tuple[_Place, int]:
-    """Returns the place of an access, and the element where it starts."""
+    """Returns (place, offset): the place of an access (`_Place`), and the offset of its first
+    element.
+
+    `node` is the read of the access, or None for a store.
+    """
     loops = stage.loops
     steps, base = place_of(access.offset, loops)
     if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
-        return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
+        return (node.source, node.dtype.bytes, steps), base  # the strip lies in scratch
     steps += tuple(_data_steps(access, node, stage)) if node is not None else ()
     if not is_global(group, access.buffer):
         steps += tuple(_tile_steps(group, stage, access.buffer))
@@ -179,8 +192,10 @@ def _place(
 
 
 def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Stride]:
-    """Yields the steps along loops that change a data-dependent index, with the number of elements
-    within which the index selects."""
+    """Yields the steps of a data-dependent read, one for each loop that its data vary with.
+
+    Their distance is unknown, but within the elements among which the data select.
+    """
     for loop in stage.loops:
         data_vars = [var for var, scalar in node.indirect if loop in depends(stage, scalar)]
         if data_vars:
@@ -191,11 +206,11 @@ def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Strid
 def _tile_steps(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
     """Yields the steps of a buffer in scratch along the loops that tiles cut.
 
-    The buffer holds elements for each point of these loops, as far as the stage that stores it
-    varies with them.
+    For each point of the cut loops that its writer varies with, the buffer holds elements of its
+    own.
     """
     if group.buffers[buffer].place is not None:
-        return  # its offsets are those of a result
+        return  # the buffer lies in a result, and has that result's offsets
     writer = _writer(group, buffer)
     distance = as_int(group.buffers[buffer].size) or 1
     rows = None if writer.strip is None else writer.strip.rows
@@ -213,7 +228,7 @@ def _writer(group: TileGroup, buffer: int) -> GroupStage:
 
 
 def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
-    """Returns the touch of `bases` at a place."""
+    """Returns the touch of all accesses at a place; each begins at one of `bases`."""
     source, size, steps = place
     if isinstance(source, StageRef):
         return touch(source, steps, store=store, size=size, buffer_bytes=inf, bases=bases)
@@ -230,22 +245,20 @@ def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bo
 
 
 def _block_touch(stage: GroupStage, node: Read, source: StageRef) -> Touch:
-    """Returns the touch of a read of another stage's block.
-
-    The block is dense along the loops with which it varies.
-    """
+    """Returns the touch of a read of another stage's block, which has no gaps along the loops with
+    which the read varies."""
     loops = stage.loops
     read_loops = [v for v in loops if v in free_vars(*node.indices)]
     return _dense_touch(source, False, node.dtype.bytes, read_loops)
 
 
 def _result_touch(stage: GroupStage, source: StageRef) -> Touch:
-    """Returns the touch of a store of a stage's own block."""
+    """Returns the touch of the store that a stage makes of its own block."""
     return _dense_touch(source, True, stage.body[source.component].dtype.bytes, stage.iters)
 
 
 def _dense_touch(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> Touch:
-    """Returns a touch of a block that is dense along `loops`."""
+    """Returns the touch of a block whose elements along `loops` have no gaps."""
     steps = []
     distance = 1
     for var in reversed(loops):
@@ -271,7 +284,8 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         cycles, share = _cycles(scalar, machine), shares[varies]
         heavy, ops = (heavy + cycles * share, ops) if cycles else (heavy, ops + share)
     if stage.monoid is not None:
-        # A multiply-add is one instruction; an extremum of floats also tests for NaN.
+        # The addition of a contraction is part of its multiply-add; an extremum of floats also
+        # tests for NaN.
         extrema = (share in ("max", "min") for share in MONOIDS[stage.monoid].parts)
         tests = stage.body[0].dtype.is_float and sum(extrema)
         ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
@@ -280,9 +294,10 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
 
 
 def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
-    """Returns how often a scalar is computed for each vector of a stage.
+    """Returns how often a scalar is computed for each vector of a stage, at most 1.
 
-    The scalar varies only with the loops `varies`; it is hoisted out of the other loops.
+    The scalar varies only with the loops `varies`, and is computed once for all points of the other
+    loops.
     """
     if len(varies) == len(stage.loops):
         return 1.0
@@ -302,8 +317,10 @@ def _varies(
 
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
-    """Returns the scalars of a stage, without those of data-dependent indices that many points
-    share."""
+    """Returns the scalars that a stage computes for each point.
+
+    Parts of a data-dependent index are left out if many neighbouring points share them.
+    """
     scalars = dict.fromkeys(stage.body)
     for scalar in list(scalars):
         _collect(scalar, stage, scalars)
@@ -311,7 +328,7 @@ def _repeated(stage: GroupStage) -> list[Scalar]:
 
 
 def _collect(scalar: Scalar, stage: GroupStage, scalars: dict[Scalar, None]) -> None:
-    """Adds the scalars below `scalar` to `scalars`, without those that many points share."""
+    """Adds the scalars that `scalar` is computed from to `scalars`, as `_repeated` needs them."""
     for child in children(scalar):
         if isinstance(scalar, Read):
             shared_loops = {*stage.loops} - depends(stage, child)
@@ -323,7 +340,7 @@ def _collect(scalar: Scalar, stage: GroupStage, scalars: dict[Scalar, None]) -> 
 
 
 def _cycles(scalar: Apply, machine: Machine) -> float:
-    """Returns the cycles of a function that is no single fast instruction, else 0."""
+    """Returns the cycles of a function for one vector, or 0 for a single fast instruction."""
     if not scalar.dtype.is_float:
         return 0.0
     listed = machine.functions.get(scalar.function)

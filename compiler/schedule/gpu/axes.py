@@ -1,4 +1,4 @@
-"""The axes that the loops of a group's stages form in block kernels, and their lengths."""
+"""The axes of block kernels: which loops of a group's stages form an axis, and their lengths."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -14,7 +14,7 @@ from tcc.schedule.nest import Factors, contraction_factors, in_scratch, multipli
 
 
 def join(loops: Sequence[Var]) -> str:
-    """Returns the name of the axis of `loops`."""
+    """Returns the name of the axis that `loops` form: their names joined by "+"."""
     return "+".join(v.name for v in loops)
 
 
@@ -44,8 +44,7 @@ def of_bytes(stage: GroupStage) -> bool:
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:
-    """Returns the largest possible number of positions of an axis; None for an axis of unbounded
-    size."""
+    """Returns the largest possible number of positions of an axis; None if it has no limit."""
     tops = all_known(bounds(extent(v))[1] for v in loops)
     return None if tops is None else prod(tops)
 
@@ -56,11 +55,11 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Returns a schedule in which each group of loops is one axis with its block size.
+    """Returns a schedule; `blocks` yields pairs (loops of an axis, block size).
 
-    `blocks` yields pairs (loops of an axis, block size). If the same loops are in several pairs,
-    the first pair applies. Pairs with block size 1 or without loops are ignored. `parallel` has the
-    loops of each parallel axis.
+    If several pairs have the same loops, the first pair counts. Pairs with block size 1 or without
+    loops are ignored. `parallel` has the loops of each axis of the grid. `stages` is the number of
+    steps of loads in flight.
     """
     sizes: dict[str, int] = {}
     for loops, block in blocks:
@@ -71,18 +70,19 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's loops that are neither common to all stages nor a streaming loop.
+    """Returns the result loops of a stage that are neither loops of the grid nor the streaming
+    loop.
 
-    The loops have the order in which the stage's values are stored.
+    Their order is that in which the stage's values are stored.
     """
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns a stage's reduced loops, except a streaming loop.
+    """Returns the reduced loops of a stage, without the streaming loop.
 
-    The loops have the order in which the values that the stage reads are stored.
+    Their order is that in which the values that the stage reads are stored.
     """
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
@@ -90,8 +90,7 @@ def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
-    """Returns the axis along which each stage reduces, and its block size, which is at most
-    `steps`."""
+    """Returns pairs: the reduced loops of each stage, and a block size of at most `steps`."""
     axes = []
     for stage in group.stages:
         loops = reduced_axis(group, stage)
@@ -101,7 +100,7 @@ def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
 
 
 def reads_stages(stage: GroupStage) -> bool:
-    """Returns True if a stage reduces values that another stage of its tile has computed."""
+    """Returns True if a stage reduces values of another stage of its tile."""
     return any(
         isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)
         for n, a in stage.accesses.items()

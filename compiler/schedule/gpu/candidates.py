@@ -2,8 +2,8 @@
 
     x[i, j] summed over j, 500 x 3000    ->   rows 1, 2, 4 of 4096 ; 4, 8 or 16 warps
 
-The values that stages exchange decide which axes one block must cover. All else is tried in powers
-of two, warps and stages last.
+If stages exchange values along an axis, one block covers the axis. Blocks along all other axes are
+tried in powers of two. The numbers of warps and of loads in flight are varied last.
 """
 
 from dataclasses import replace
@@ -22,20 +22,20 @@ from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import anchor, points, stride, trips
 
-# Elements of a block of unknown length.
+# Positions of a block along an axis of unbounded or large size.
 _LINEAR = 1024
-# The longest row that one block holds.
+# The largest number of positions of a row that one block holds.
 _ROW = 1 << 13
-# Elements of a block of short rows.
+# Elements of a block of several short rows.
 _ROWS = 1 << 12
-# Sums of at most this many steps are computed one element at a time.
+# The longest sum that is computed one element at a time.
 _WINDOW = 64
 
 
 def candidates(group: TileGroup) -> list[BlockSchedule]:
-    """Returns ways to cut the group's loops, each with the usual number of warps for its blocks.
+    """Returns schedules with different blocks, each with the usual number of warps for its blocks.
 
-    Raises `NotBlocks` where none is worth having.
+    Raises `NotBlocks` if no schedule is worth having.
     """
     main = main_matmul(group)
     if main is not None:
@@ -46,7 +46,8 @@ def candidates(group: TileGroup) -> list[BlockSchedule]:
 
 
 def varied(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
-    """Returns the same blocks with other warps and, if `pipelined`, other stages of loads."""
+    """Returns `schedule` with other numbers of warps and, if `pipelined`, of steps of loads in
+    flight."""
     schedules = [
         replace(schedule, warps=warps, stages=stages)
         for warps in (4, 8, 16)
@@ -56,7 +57,8 @@ def varied(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
 
 
 def _warps(elements: int) -> int:
-    """Returns the warps of a tile: about 64 elements of the largest block for each thread."""
+    """Returns the warps of a tile whose largest block has `elements`: about 64 elements a
+    thread."""
     return min(16, max(4, power(elements // 2048)))
 
 
@@ -64,8 +66,11 @@ def _warps(elements: int) -> int:
 
 
 def _pointwise(group: TileGroup) -> list[BlockSchedule]:
-    """Returns schedules with all loops as one axis in storage order; square blocks if reads and
-    writes run along different loops."""
+    """Returns schedules for a group without reductions.
+
+    All loops are one axis, in storage order. If reads and stores run along different loops, blocks
+    are squares along both.
+    """
     common = list(group.common)
     across = _across(group)
     if across is not None:
@@ -81,8 +86,10 @@ _SQUARES = ((32, 64), (64, 64), (32, 32), (16, 64), (16, 32))
 
 
 def _across(group: TileGroup) -> tuple[Var, Var] | None:
-    """Returns two loops: the one along which stores run, and the one along which reads run. None
-    unless both are long and differ."""
+    """Returns two loops: that along which stores run, and that along which reads run.
+
+    None unless the two are different and long.
+    """
     stores = [a for s in group.stages for t in s.stores for a in t]
     reads = [a for s in group.stages for n, a in s.accesses.items() if isinstance(n.source, int)]
     store_loops = [v for v in group.common if stores and stride(stores[0], v) == 1]
@@ -103,9 +110,9 @@ def _across(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _rows(group: TileGroup) -> list[BlockSchedule]:
-    """Returns schedules of rows and the axes along which they are reduced.
+    """Returns schedules whose blocks run along rows and along the axes that reduce them.
 
-    A block holds several short rows whole, or a piece of a long row.
+    A block holds several short rows, or a part of a long row.
     """
     common = list(group.common)
     along = [reduced_axis(group, s) for s in group.stages]
@@ -124,8 +131,11 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
 
 
 def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, int]]:
-    """Returns pairs: the number of rows in a block, and the number of positions in each piece of a
-    row."""
+    """Returns pairs: the rows of a block, and its positions along a row.
+
+    `widest` is the length of the longest row, and `count` the number of rows. `fits_whole`: a block
+    may hold whole rows.
+    """
     if not fits_whole:
         return [(1, piece) for piece in (_LINEAR, 2 * _LINEAR, 4 * _LINEAR)]
     row_limit = min(max(1, 2 * _ROWS // widest), power(count))
@@ -133,8 +143,10 @@ def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, in
 
 
 def _side_by_side(group: TileGroup) -> bool:
-    """Returns True if neighbours in storage belong to different rows: the reduction runs across
-    them, or is short and lies in windows."""
+    """Returns True if neighbours in memory belong to different sums.
+
+    Either the sum does not run along memory, or it is short, as in a window.
+    """
     if group.stream is not None or any(own_axis(group, s) for s in group.stages):
         return False
     stage = anchor(group)
@@ -150,8 +162,10 @@ def _side_by_side(group: TileGroup) -> bool:
 
 
 def _columns(group: TileGroup) -> list[BlockSchedule]:
-    """Returns schedules of columns and windows: columns side by side, windows element by element or
-    whole."""
+    """Returns schedules whose blocks have neighbouring columns, of which each is a sum.
+
+    Short sums are computed one element at a time, or whole; longer sums in blocks of steps.
+    """
     common = list(group.common)
     size = most_positions(anchor(group).reduce)
     if size is not None and size <= _WINDOW:
@@ -165,7 +179,7 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
         ]
     schedules: list[BlockSchedule] = []
     for columns in (64, 32, 128, 16):
-        # Neighbouring columns along one loop need no division of their index.
+        # If blocks divide the last loop, its index is found without a division.
         divisible = trips(common[-1]) % columns == 0
         parallel = [common[:-1], common[-1:]] if divisible else [common]
         for steps in (32, 64, 16, 128):

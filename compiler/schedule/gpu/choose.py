@@ -10,7 +10,7 @@ from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 
-# The number of cheapest cuts of the loops for which other warps and stages are tried.
+# Other numbers of warps and of loads in flight are tried for so many of the cheapest schedules.
 _VARIED = 3
 
 
@@ -30,8 +30,8 @@ def choose_blocks(
 ) -> BlockSchedule:
     """Returns a schedule for `group`.
 
-    It is the one that `ledger` forces at `site`; else one for warpgroups if there is any; else the
-    cheapest. Raises `NotBlocks` where none is worth having.
+    It is the one that `ledger` forces at `site`. Else it is one for warpgroups, if there is one, or
+    the cheapest. Raises `NotBlocks` if no schedule is worth having.
     """
     schedule = warpgroup_schedule(group, profile) if profile.warpgroups else None
     if schedule is not None and not ledger.listens:
@@ -46,15 +46,15 @@ def choose_blocks(
         best = priced.get(schedule) or Alternative(schedule, price)
         reason = "its warps have roles, which prices do not count"
     rule = priced.get(candidates(group)[0], best)
-    others = [a for a in dict.fromkeys((*priced.values(), best)) if a != rule]
-    return ledger.settle(site, rule, others, best, reason).replacement
+    alternatives = [a for a in dict.fromkeys((*priced.values(), best)) if a != rule]
+    return ledger.settle(site, rule, alternatives, best, reason).replacement
 
 
 def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
     """Returns the schedules for `group`, the cheapest first; equal prices keep their order.
 
-    Schedules that do not fit the device by estimate come last, in the order of the registers that
-    they lack. Raises `NotBlocks` where there is none.
+    Schedules that are estimated not to fit the device come last, in the order of their registers.
+    Raises `NotBlocks` if there is no schedule.
     """
     pricer = BlockPricer(group, profile)
     choices = _sorted(BlockChoice(s, pricer.price(s)) for s in candidates(group))
@@ -71,5 +71,5 @@ def _sorted(choices: Iterable[BlockChoice]) -> list[BlockChoice]:
 
 
 def _lacking(choice: BlockChoice) -> int:
-    """Returns the number of registers by which a schedule does not fit, else 0."""
+    """Returns the registers of a lane if the schedule does not fit the device, else 0."""
     return choice.price.usage.registers if choice.price.seconds == IMPOSSIBLE else 0

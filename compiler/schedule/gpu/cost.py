@@ -1,13 +1,13 @@
-"""Prices block schedules: the seconds of a tile group on a GPU, and which resource takes them.
+"""Prices block schedules: the seconds of a tile group on a GPU, and which resource limits them.
 
     8192 x 8192 x 8192 in f16, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
       ->  2048 tiles, one a processor: 16 rounds ; 1.4 ms of matrix units, 0.6 ms of memory
 
-A roofline of each processor (Williams, Waterman, Patterson 2009) with whole rounds of tiles. The
-tiles on a processor share its matrix units and its link to the cache, and no round ends before a
-tile has waited for its loads (Little's law: bytes in flight over latency). Registers, shared memory
-and lanes limit the tiles that a processor holds. The cache and memory serve all processors
-together; the tiles of a round share what they read.
+The price is a roofline of each processor (Williams, Waterman, Patterson 2009). Processors run tiles
+in whole rounds. The tiles that a processor holds at once share its matrix units and its link to the
+cache. A round takes at least as long as a tile waits for its loads (Little's law: bytes in flight
+over latency). Registers, shared memory and lanes limit the tiles that a processor holds. All
+processors share the cache and memory, and the tiles of a round share what they read.
 """
 
 from collections.abc import Sequence
@@ -21,30 +21,31 @@ from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
 
-# Seconds: from one kernel of a captured graph to the next, until its tiles run; of a load from
-# memory, and from the cache; of a barrier of four warps; to combine their lanes through shared
-# memory.
+# Times in seconds. LAUNCH: from the end of a kernel in a captured graph until the next kernel's
+# tiles run. _FAR and _NEAR: a load from memory and from the cache. _BARRIER: a barrier of four
+# warps. _ACROSS: combining the lanes of four warps through shared memory.
 LAUNCH = 2e-6
 _FAR, _NEAR, _BARRIER, _ACROSS = 6e-7, 2.5e-7, 2e-8, 1.5e-7
-# Bytes that a processor moves in a cycle: from shared memory; from the cache, if no other processor
-# does; and from the cache if all do. (Their makers state 5120 bytes for 108 processors of an A100,
-# and 16384 for 304 of an MI300X.)
+# Bytes that a processor moves in a cycle. _SHARED_BYTES: from shared memory. _LINK_BYTES: from the
+# cache, if it is the only processor to do so. _CACHE_BYTES: from the cache, if all processors do.
+# (Makers state 5120 bytes for the 108 processors of an A100, and 16384 for the 304 of an MI300X.)
 _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
-# The shares of the peak that are reached by copies of memory, by matrix units that do not throttle,
-# and by dependent multiply-adds of lanes.
+# The fraction of the peak rate that is reached. _MEMORY_SHARE: by copies of memory. _MATRIX_SHARE:
+# by matrix units that do not throttle. _LANE_SHARE: by dependent multiply-adds of lanes.
 _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
-# The share of its rate that an instruction reaches for one warp, if it is faster for several warps.
+# The fraction of the rate of matrix units that a single warp reaches, where an instruction is made
+# for several warps.
 _ONE_WARP_SHARE = 0.6
-# The share of a sum's factors that lanes keep in registers when they multiply the whole sum.
+# The fraction of a sum's factors that lanes keep in registers if one block covers the whole sum.
 _RESIDENT_SHARE = 0.6
-# Cycles in which matrix units wait for the next block's instructions.
+# Cycles in which matrix units wait for the instructions of the next block.
 _ISSUE = 64
-# The share of the cache that keeps data between kernels.
+# The fraction of the cache that keeps its data from one kernel to the next.
 _CACHE_SHARE = 0.25
-# Bytes of an operand's element; types that are not listed have two.
+# Bytes of an element of an operand, by type; a type without an entry has two.
 _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
-# The largest number of tiles on a processor; the bytes of shared memory that the system takes for
-# each tile; the registers of a lane for addresses and masks.
+# _MOST_TILES: the most tiles that a processor holds. _OWN_SHARED: bytes of shared memory that the
+# system takes for each tile. _OWN_REGISTERS: registers of a lane for addresses and masks.
 _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
@@ -52,8 +53,8 @@ _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 class Usage:
     """The resources of a kernel.
 
-    A lane has `registers`, and `private` bytes for values that registers do not hold. A tile has
-    `shared` bytes of shared memory.
+    `registers`: of each lane. `private`: bytes of each lane for values that registers do not hold.
+    `shared`: bytes of shared memory of each tile.
     """
 
     registers: int
@@ -63,10 +64,11 @@ class Usage:
 
 @frozen
 class BlockPrice:
-    """Seconds of one launch, and those that each resource alone would take.
+    """Seconds of one launch, and the seconds that each resource alone would take.
 
-    `latency` is the time that tiles wait for loads and barriers. `units` tiles run in all,
-    `resident` of them at once on a processor. `bytes` move to and from memory.
+    `compute` is arithmetic, `dram` traffic of memory, and `l2` traffic of the cache. `latency` is
+    the time that tiles wait for loads and barriers. `units` is the number of tiles, of which a
+    processor holds `resident` at once. `bytes` are the bytes from and to memory.
     """
 
     seconds: Seconds
@@ -89,8 +91,10 @@ class BlockPrice:
 
 
 def streamed(profile: BlockProfile, bytes_: float) -> float:
-    """Returns the seconds of a kernel that only moves `bytes_` bytes, through the cache if it keeps
-    them."""
+    """Returns the seconds of a kernel that only moves `bytes_` bytes.
+
+    They come from the cache if it keeps so many bytes, else from memory.
+    """
     rate = profile.bandwidth * _MEMORY_SHARE
     if bytes_ <= profile.cache * _CACHE_SHARE:
         rate = _CACHE_BYTES * profile.clock * profile.processors
@@ -106,17 +110,17 @@ class BlockPricer:
         self._common = frozenset(group.common)
         self._streams = group.stream is not None
         self._runs: dict[tuple[object, ...], tuple[StageRun, ...]] = {}
-        # Bytes a second.
+        # Rates in bytes a second; `_lanes` is in multiply-adds a second.
         self._shared = _SHARED_BYTES * profile.clock
         self._link = _LINK_BYTES * profile.clock
         self._cache = _CACHE_BYTES * profile.clock * profile.processors
         self._lanes = profile.flops / 2 / profile.processors
 
     def price(self, schedule: BlockSchedule, built: Usage | None = None) -> BlockPrice:
-        """Returns the price of the group's kernel; `built` is the usage that a compiler reports, if
-        it is known.
+        """Returns the price of the group's kernel under `schedule`.
 
-        Without `built` the seconds are infinite if the device cannot hold a tile.
+        `built` is the usage that a compiler has reported for the kernel. If it is None, the usage
+        is estimated, and the seconds are infinite if the device cannot hold a tile.
         """
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
@@ -131,7 +135,7 @@ class BlockPricer:
         return self._price_of(runs, schedule, usage, tiles, resident, bytes_)
 
     def runs(self, schedule: BlockSchedule) -> tuple[StageRun, ...]:
-        """Returns what each stage does in a tile."""
+        """Returns the work of each stage in one tile."""
         key = schedule.blocks, schedule.parallel
         if key not in self._runs:
             pairs = zip(self.facts.stages, self.facts.cuts(schedule), strict=True)
@@ -139,7 +143,8 @@ class BlockPricer:
         return self._runs[key]
 
     def multiplies(self, schedule: BlockSchedule) -> bool:
-        """Returns True if a stage multiplies matrices, whose loads are fetched ahead."""
+        """Returns True if a stage multiplies matrices. Its loads may be in flight several steps
+        ahead."""
         return any(stage.matrix is not None for stage in self.runs(schedule))
 
     def _price_of(
@@ -151,14 +156,18 @@ class BlockPricer:
         resident: int,
         bytes_: float,
     ) -> BlockPrice:
-        """Returns the price from the work of the stages."""
+        """Returns the price from the work `runs` of the stages in a tile.
+
+        A processor holds `resident` of all `tiles` at once. `bytes_` are the bytes from and to
+        memory.
+        """
         dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
         load = _FAR if dram > 0 else _NEAR
         steps = [self._step(stage, schedule) for stage in runs]
         busy = sum(stage.steps * step for stage, step in zip(runs, steps, strict=True))
         link = sum(m.bytes for stage in runs for m in stage.traffic) / self._link
         spilled = usage.private * schedule.warps * self.profile.lanes
-        # Values that registers do not hold are written and read again in every step of the longest
+        # Values that registers do not hold are stored and loaded again in every step of the longest
         # loop.
         link += 2 * spilled * max((stage.steps for stage in runs), default=1) / self._link
         chain = load + sum(
@@ -173,8 +182,8 @@ class BlockPricer:
         l2 = max(
             sum(m.all_bytes for stage in runs for m in stage.traffic) / self._cache, share * link
         )
-        # A tile's latency includes its arithmetic; resources that several tiles share slow each
-        # other.
+        # `latency` includes a tile's arithmetic, so the larger of the two counts. Memory and the
+        # cache, which tiles share, slow each other and the tiles.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
             LAUNCH + together, compute, dram, l2, latency, LAUNCH, tiles, resident,
@@ -184,7 +193,7 @@ class BlockPricer:
     # ---- arithmetic -----------------------------------------------------------------------------
 
     def _step(self, stage: StageRun, schedule: BlockSchedule) -> float:
-        """Returns the seconds of one block of a stage that has a processor to itself."""
+        """Returns the seconds of one block of a stage, if a processor runs a single tile."""
         threads = schedule.warps * self.profile.lanes
         matrix, group_warps = stage.matrix, self.profile.matrix_warps
         if matrix is None:
@@ -196,7 +205,8 @@ class BlockPricer:
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
         if group_warps > 1:
-            # Each instruction reads both operands from shared memory, 16 rows a warp.
+            # An instruction reads both operands from shared memory, and each warp has 16 of its
+            # rows.
             if matrix.rows >= LEAST_SIDE * group_warps:
                 rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
@@ -207,10 +217,10 @@ class BlockPricer:
         return matrix.batch * max(flops / rate, shared_bytes / self._shared) + issue
 
     def _lane_matmul(self, matrix: Matrix, threads: int) -> float:
-        """Returns the seconds of a matmul of blocks by multiply-adds of lanes.
+        """Returns the seconds of a matmul of blocks without matrix units.
 
-        Each lane computes a rectangle of the results; in every step it loads a row and a column of
-        operands.
+        Each lane computes a rectangle of the results by multiply-adds. In each step of the sum it
+        loads a row and a column of operands.
         """
         rows, columns = _lane_rectangle(matrix, threads)
         count = matrix.rows * matrix.columns * matrix.depth * matrix.batch
@@ -219,10 +229,11 @@ class BlockPricer:
     # ---- waiting --------------------------------------------------------------------------------
 
     def _waits(self, stage: StageRun, step: float, schedule: BlockSchedule, load: float) -> float:
-        """Returns the seconds of a stage in a tile that has a processor to itself.
+        """Returns the seconds of a stage, if a processor runs a single tile.
 
-        They are the seconds of its blocks, and of the loads that nothing hides. Loads of matmuls
-        are in flight while earlier blocks are multiplied.
+        They are the seconds of its blocks, each of which takes `step`, and of loads that nothing
+        hides. A load takes `load` until its first byte arrives. The loads of a matmul are in flight
+        while earlier blocks are multiplied.
         """
         loads = any(not m.touch.store for m in stage.traffic)
         multiplied = stage.matrix is not None
@@ -241,8 +252,10 @@ class BlockPricer:
     def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
         """Returns the bytes from and to memory.
 
-        Each byte counts once if the cache keeps all of them. Else a byte counts for each round that
-        reads it; the tiles of a round share it. Small values stay in the cache for their reader.
+        If the cache keeps all bytes of the kernel, each byte counts once. Else a byte counts once
+        for each round that reads it, because the tiles of a round share it. Small values that are
+        no constants count zero: they stay in the cache from the kernel that stores them to the
+        kernel that reads them.
         """
         cached_bytes, transfers = (
             self.profile.cache * _CACHE_SHARE,
@@ -262,10 +275,8 @@ class BlockPricer:
         return bytes_
 
     def _round(self, grid: Sequence[Cut], resident: int) -> tuple[float, dict[Var, int]]:
-        """Returns the number of rounds of all tiles, and the elements of a round.
-
-        One round covers these elements along each loop of the grid.
-        """
+        """Returns the number of rounds of all tiles, and the elements of a round along each
+        loop."""
         free = self.profile.processors * resident
         rounds = 1.0
         spans: dict[Var, int] = {}
@@ -279,7 +290,7 @@ class BlockPricer:
     # ---- residency ------------------------------------------------------------------------------
 
     def resident(self, usage: Usage, schedule: BlockSchedule) -> int:
-        """Returns the tiles that a processor holds at once; 0 if it cannot hold one."""
+        """Returns the number of tiles that a processor holds at once; 0 if it cannot hold one."""
         device = self.profile
         threads = schedule.warps * device.lanes
         registers = -(-max(usage.registers, 16) // 8) * 8
@@ -293,7 +304,7 @@ class BlockPricer:
         )
 
     def _usage(self, runs: Sequence[StageRun], schedule: BlockSchedule) -> Usage:
-        """Returns the registers and shared memory, as far as the sizes of blocks determine them."""
+        """Returns an estimate of the registers and shared memory from the sizes of blocks."""
         threads = schedule.warps * self.profile.lanes
         accumulators = operands = shared = passing = 0
         for stage in runs:
@@ -308,7 +319,7 @@ class BlockPricer:
             stages = max(1, schedule.stages if stage.steps > 1 else 1)
             shared += stages * loaded * _BYTES.get(matrix.dtype, 2)
             if dict(self.profile.matrix).get(matrix.dtype) is None:
-                # A factor that another stage computed is in registers for the whole sum.
+                # If one block covers the sum, a factor from another stage stays in registers.
                 depth = 8.0 if stage.steps > 1 else max(8.0, _RESIDENT_SHARE * matrix.depth)
                 operands = max(operands, round(depth * sum(_lane_rectangle(matrix, threads))))
         chained = sum(stage.matrix is not None for stage in runs) > 1
@@ -318,9 +329,9 @@ class BlockPricer:
 
 
 def _warps_along(warps: int, matrix: Matrix) -> tuple[int, int]:
-    """Returns the number of warps along rows and along columns.
+    """Returns how many warps share the rows, and how many share the columns, of a block.
 
-    They make the block of each warp as square as possible.
+    Their numbers make the part of each warp as square as possible.
     """
     rows = columns = 1
     while rows * columns < warps:
@@ -332,7 +343,7 @@ def _warps_along(warps: int, matrix: Matrix) -> tuple[int, int]:
 
 
 def _lane_rectangle(matrix: Matrix, threads: int) -> tuple[float, float]:
-    """Returns the rows and columns of the rectangle of results that one lane accumulates."""
+    """Returns the number of rows and of columns of results that one lane accumulates."""
     count = max(1.0, matrix.rows * matrix.columns * matrix.batch / threads)
     side = count**0.5
     return side, count / side

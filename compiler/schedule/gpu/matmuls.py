@@ -1,4 +1,5 @@
-"""Block schedules of groups with contractions: matmuls, a few rows, chains of matmuls."""
+"""Block schedules of groups with contractions: matmuls, matmuls of a few rows, and chains of
+matmuls."""
 
 from typing import TypeAlias
 
@@ -20,20 +21,23 @@ from tcc.schedule.gpu.axes import (
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import depends, points
 
-# The smallest side of a block that is multiplied as a matrix.
+# The fewest rows, columns and terms of a block that is multiplied as a matrix.
 SIDE = 16
-# The most columns of a matmul that a tile computes whole.
+# The most columns of a matmul that one tile can hold whole.
 _COLUMNS = 256
-# Elements of a block that is multiplied and summed without matrix units.
+# About the number of products in a block that does not use matrix units.
 _ELEMENTS = 1 << 12
-# Elements in a block along a sum of unknown length.
+# Terms of a block along a sum of unbounded length.
 _LINEAR = 1024
 
 
 @frozen
 class _Roles:
-    """The loops of a contraction's result: `batch` of both factors, `rows` of the first factor
-    only, `columns` of the second only."""
+    """The loops of a contraction's result.
+
+    `batch`: both factors vary with them. `rows`: only the first factor does. `columns`: only the
+    second factor does.
+    """
 
     batch: Vars
     rows: Vars
@@ -41,7 +45,7 @@ class _Roles:
 
 
 def _roles(stage: GroupStage) -> _Roles | None:
-    """Returns the roles of a contraction's loops; None for other stages."""
+    """Returns the roles of the result loops of a contraction; None for any other stage."""
     pair = factors(stage)
     if pair is None or not stage.reduce:
         return None
@@ -52,7 +56,7 @@ def _roles(stage: GroupStage) -> _Roles | None:
 
 
 def is_matmul(stage: GroupStage) -> bool:
-    """Returns True if a stage multiplies matrices whose rows, columns and sum fill blocks."""
+    """Returns True if a stage multiplies matrices with at least `SIDE` rows, columns and terms."""
     roles = _roles(stage)
     if roles is None or stage.body[0].dtype not in (F32, I32):
         return False
@@ -60,7 +64,8 @@ def is_matmul(stage: GroupStage) -> bool:
 
 
 def main_matmul(group: TileGroup) -> GroupStage | None:
-    """Returns the contraction of rows and columns with the most points; None without one."""
+    """Returns the contraction with rows and columns that has the most multiply-adds; None without
+    one."""
     matmuls = [
         stage
         for stage in group.stages
@@ -70,9 +75,9 @@ def main_matmul(group: TileGroup) -> GroupStage | None:
 
 
 def matmul_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
-    """Returns the schedules worth pricing for a group whose work is the matmul `main`.
+    """Returns the schedules worth pricing for a group whose main work is the matmul `main`.
 
-    Raises `NotBlocks` for rows that a tile must hold and cannot.
+    Raises `NotBlocks` if stages exchange rows that are longer than a block.
     """
     roles = _roles(main)
     assert roles is not None
@@ -96,7 +101,11 @@ _Grid: TypeAlias = tuple[list[Var], list[Var], list[Var]]
 
 
 def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
-    """Returns schedules with blocks of matrices, no longer along a side than the matrix."""
+    """Returns schedules whose blocks are multiplied as matrices.
+
+    `grid` has the axes of the grid: batch, then the two sides of the matrix. No block is longer
+    along a side than the matrix.
+    """
     _, first, second = grid
     halves = _halves(main)
     extents = [max(SIDE, power(points(loops))) for loops in (first, second)]
@@ -115,15 +124,16 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
 def _halves(stage: GroupStage) -> bool:
     """Returns True if a contraction multiplies f16, bf16 or bytes.
 
-    Its other operand is then rounded to that type too.
+    If only one factor has 16 bits, the other is rounded to its type.
     """
     return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
 def _sum(group: TileGroup, stage: GroupStage, block: int) -> tuple[list[Var], int]:
-    """Returns the axis of a contraction's sum, and its block size.
+    """Returns the axis along which a contraction sums in blocks, and the size of a block.
 
-    The axis is the last loop that is long enough and fills blocks evenly, else all loops.
+    The axis is the last summed loop that has at least `block` terms and fills blocks evenly. If
+    there is none, it is all summed loops together.
     """
     loops = reduced_axis(group, stage)
     shortest = 2 * SIDE if of_bytes(stage) else SIDE
@@ -140,22 +150,21 @@ _SHAPES = (
     (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
     (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# The most results that the registers of a tile hold: of f32 operands, which lie in registers too,
-# and of f16 or bf16 operands.
+# The most results that the registers of a tile hold. _ACC: of f32 operands, which lie in registers
+# too. _ACC_HALVES: of f16 or bf16 operands.
 _ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-# Block sizes along a matmul's sum, for f32 and for 16-bit operands. Then block sizes along sums
-# that are combined across lanes, and numbers of their columns.
+# Block sizes along a sum of matrices, for f32 operands and for narrower ones. For sums without
+# matrix units: block sizes along the sum (_STEPS) and along the columns (_MANY).
 _DEPTHS, _DEPTHS_HALVES = (16, 32, 64), (32, 64, 128)
 _STEPS, _MANY = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
-    """Returns schedules for matmuls of a few rows.
+    """Returns schedules for matmuls of a few rows, which do not use matrix units.
 
-    All rows are in one block. Elements are multiplied one by one, and the products are summed
-    across lanes.
+    A block has all rows. Its elements are multiplied one by one, and lanes are added up afterwards.
     """
     few, many = sorted(grid[1:], key=points)
     size = most_positions(few)
@@ -171,7 +180,11 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
 
 
 def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
-    """Returns True if a block is large enough for a tile, and lies mostly inside the matrices."""
+    """Returns True if a block is large enough for a tile, and lies mostly inside the matrices.
+
+    The block has `rows` x `columns` results and `steps` terms; the matrices have `many` columns and
+    `longest` terms.
+    """
     if columns > 1 and columns >= 2 * many:
         return False
     if steps > longest and steps > _STEPS[0]:
@@ -181,9 +194,10 @@ def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
 
 
 def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[BlockSchedule]:
-    """Returns schedules of matmuls one after the other, whose rows stay in a tile.
+    """Returns schedules for several matmuls whose rows stay in a tile from one to the next.
 
-    Rows are cut into blocks; a block covers all other axes of a row.
+    `first` and `second` are the axes of the main matmul's result, without loops of a batch. The
+    longer of them is cut into blocks of rows. A block covers all other axes of a row.
     """
     shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
     free_loops = [[v for v in axis if v not in shared] for axis in (first, second)]
@@ -209,12 +223,13 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     ]
 
 
-# Block sizes along a streaming loop.
+# Block sizes along a streaming loop that are tried.
 _STREAM_BLOCKS = (16, 32, 64, 128)
 
 
 def _inner(group: TileGroup) -> list[tuple[list[Var], int]]:
-    """Returns the axes that tiles hold or reduce along, with their blocks."""
+    """Returns pairs (loops of an axis, block size) for the axes inside a tile: those that a tile
+    holds whole, and those along which it reduces."""
     axes = []
     for stage in group.stages:
         loops, summed = own_axis(group, stage), reduced_axis(group, stage)

@@ -1,29 +1,29 @@
 """The schedule of a block kernel: the decisions about a tile group on a GPU.
 
-A tile computes one block of the parallel axes. Loops that have one role in a stage are fused into
-one axis, named by the loops' names joined by `+`.
+A tile computes one block of the parallel axes. Loops with the same role in a stage are merged into
+one axis. Its name is the loops' names joined by `+`.
 """
 
 from tcc.errors import TccError
 from tcc.frozen import frozen
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
-# The name under which the rates of matrix units list 8-bit floats, whatever their format.
+# The name of all formats of 8-bit floats in `BlockProfile.matrix`.
 FLOAT8_NAME = "f8"
 
 
 class NotBlocks(TccError):
-    """A group that cannot be a block kernel; `what` says why."""
+    """The error for a group that cannot be a block kernel; `what` says why."""
 
 
 @frozen
 class BlockSchedule:
     """How a group becomes a block kernel.
 
-    `blocks`: pairs of an axis and the positions of a block along it. An axis is named by its loops,
-    outermost first, joined by `+`. Loops without a block advance one element at a time. `parallel`:
-    the axes of the grid, outermost first; together they are the loops that all stages share. A tile
-    has `warps` warps, and `stages` steps of loads in flight.
+    `blocks`: pairs of an axis and the positions of a block along it. The name of an axis has its
+    loops, outermost first, joined by `+`. A loop without a block advances one element at a time.
+    `parallel`: the axes of the grid, outermost first; together they are the loops that all stages
+    share. `warps`: warps of a tile. `stages`: steps whose loads are in flight at once.
     """
 
     blocks: tuple[tuple[str, int], ...]
@@ -34,16 +34,16 @@ class BlockSchedule:
 
 @frozen
 class BlockProfile:
-    """The resources of a device; by default those of a large one.
+    """The resources of a device; by default those of a large device.
 
-    There are `processors`, which run tiles. A processor holds `registers` of 32 bits, `threads`
-    lanes, and `shared_all` bytes of shared memory for its tiles. A warp has `lanes` lanes, each
-    with at most `lane_registers` registers. One tile may have `shared` bytes of shared memory.
+    Its `processors` run tiles. A processor has `registers` of 32 bits, `threads` lanes, and
+    `shared_all` bytes of shared memory for all its tiles. A warp has `lanes` lanes, each with at
+    most `lane_registers` registers. A single tile may have `shared` bytes of shared memory.
 
-    `clock` is in cycles a second, `bandwidth` of memory in bytes a second, `cache` the bytes of the
-    last cache that all processors share. `flops` is the rate of f32 in flops a second. `matrix` has
-    the same rate of matrix units by the operands' type; `matrix_warps` warps execute one matrix
-    instruction together.
+    `clock`: cycles a second. `bandwidth`: bytes a second of memory. `cache`: bytes of the last
+    cache, which all processors share. `flops`: f32 operations a second of the lanes. `matrix`:
+    operations a second of matrix units, by the operands' type. `matrix_warps`: the warps that
+    execute one matrix instruction together.
 
     `warpgroups`: kernels may give warps different roles. `limits` bound what becomes one kernel.
     """
@@ -67,5 +67,5 @@ class BlockProfile:
     limits: FusionLimits = TYPICAL_LIMITS
 
 
-# A large device, for callers without one.
+# A large device, for callers that have no device.
 TYPICAL_DEVICE = BlockProfile()

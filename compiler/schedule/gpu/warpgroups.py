@@ -1,8 +1,8 @@
 """Block schedules for kernels in which two warpgroups multiply and one warp copies.
 
-Each warpgroup has half of a tile's rows. The schedule has no price, because other prices do not
-apply to it: its loads take no time of the multiplying lanes, and one warpgroup multiplies while the
-other does not.
+Each warpgroup has half of a tile's rows. The schedule is chosen without a price, for two reasons:
+its loads take no time of the lanes that multiply, and one warpgroup multiplies while the other
+does not. `cost` counts neither.
 """
 
 from dataclasses import replace
@@ -13,16 +13,16 @@ from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.nest import contraction_factors, points
 
-# Rows of a tile with two warpgroups, and the largest block of a streaming loop for which their
-# registers hold the results.
+# _ROWS: rows of a tile with two warpgroups. _STEPS: the largest block of a streaming loop whose
+# results fit their registers.
 _ROWS, _STEPS = 128, 128
 
 
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
-    """Returns a schedule of two matmuls of f16 or bf16 along a streaming loop, if there are tiles
-    for at least half of the processors; else None.
+    """Returns a schedule for two matmuls of f16 or bf16 in a streaming loop; None for other groups.
 
-    Raises `NotBlocks` for rows that a tile must hold and cannot.
+    Also None if there are too few tiles for half of the processors. Raises `NotBlocks` if a tile
+    would have to hold rows that are longer than a block.
     """
     main = main_matmul(group)
     matmuls = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]

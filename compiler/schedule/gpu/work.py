@@ -20,17 +20,17 @@ from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
 from tcc.schedule.nest import depends, trips, weight
 
-# Bytes that caches and memory transfer at once.
+# Bytes of a sector, the unit of transfers between caches and memory.
 SECTOR = 32
-# The smallest side of a block that is multiplied as a matrix.
+# The fewest rows, columns and terms of a block that is multiplied as a matrix.
 LEAST_SIDE = 16
-# The fewest bytes along a matrix unit's sum.
+# The fewest terms of a block of bytes that is multiplied as a matrix.
 LEAST_BYTES = 32
 
 
 @frozen
 class Cut:
-    """Loops that run as one axis of `size` positions, in blocks of `block`."""
+    """Loops that form one axis of `size` positions, cut into blocks of `block` positions."""
 
     loops: Vars
     size: int
@@ -42,7 +42,8 @@ class Cut:
 
     @property
     def filled(self) -> float:
-        """Returns the share of the lanes of all blocks that lie on the axis."""
+        """Returns the fraction of all blocks' positions that lie on the axis, not beyond its
+        end."""
         return self.size / (self.steps * self.block)
 
     def spans(self, positions: int) -> dict[Var, int]:
@@ -57,8 +58,8 @@ class Cut:
 
 @frozen
 class Matrix:
-    """A matmul: `rows` x `columns` results, each the sum of `depth` products, for each element of
-    `batch`.
+    """A matmul of blocks: for each of `batch` elements, `rows` x `columns` sums of `depth`
+    products.
 
     `dtype` is the operands' type.
     """
@@ -72,10 +73,10 @@ class Matrix:
 
 @frozen
 class TileTraffic:
-    """A touch of memory, with the bytes of whole sectors that tiles move for it.
+    """A touch of memory, and the bytes that tiles move for it, in whole sectors.
 
-    `bytes` are moved by one tile and `all_bytes` by all tiles together; `unique` counts the
-    distinct ones of all tiles.
+    `bytes`: of one tile. `all_bytes`: of all tiles together. `unique`: the distinct bytes of all
+    tiles.
     """
 
     touch: Touch
@@ -86,10 +87,10 @@ class TileTraffic:
 
 @frozen
 class StageRun:
-    """A stage in one tile: it computes `steps` blocks one after the other.
+    """The work of a stage in one tile, which computes `steps` blocks one after the other.
 
-    A block has `elements`, with `ops` operations on each, and `results`. `matrix` is its matmul, if
-    it is one. `across`: lanes are combined at the end.
+    A block has `elements` points, with `ops` operations for each, and `results` results. `matrix`:
+    the matmul of a block, or None. `across`: lanes are combined after the last block.
     """
 
     steps: int
@@ -102,7 +103,7 @@ class StageRun:
 
 
 class StageFacts:
-    """Properties of a stage that do not depend on a schedule."""
+    """Properties of a stage that are the same for all schedules."""
 
     def __init__(self, group: TileGroup, number: int) -> None:
         self.stage = stage = group.stages[number]
@@ -116,22 +117,26 @@ class StageFacts:
 
     @cached_property
     def unique(self) -> tuple[float, ...]:
-        """Returns the bytes of each touch over all loops."""
+        """Returns for each touch the distinct bytes over all points of the stage."""
         extents = {v: trips(v) for v in self.loops}
         return tuple(t.bytes_in(extents, SECTOR) for t in self.touches)
 
     @cached_property
     def dtype(self) -> str:
-        """Returns the type of a contraction's operands as matrix units see it: a 16-bit type if
-        either operand has it, or bytes."""
+        """Returns the name of the operands' type by which matrix units multiply a contraction.
+
+        It is a 16-bit type if either operand has one, or a type of one byte; else f32.
+        """
         if of_bytes(self.stage):
             return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
         types = [n.dtype for n in self.stage.accesses]
         return next((t.name for t in types if t in (BF16, F16)), F32.name)
 
     def run(self, cuts: Sequence[Cut], common: frozenset[Var]) -> StageRun:
-        """Returns the work of one tile; `cuts` are the axes of the stage's loops, `common` the
-        loops of the grid."""
+        """Returns the work of one tile.
+
+        `cuts` are the axes of the stage's loops, and `common` are the loops of the grid.
+        """
         inner = [c for c in cuts if not common.issuperset(c.loops)]
         reduced = [c for c in inner if set(c.loops) & set(self.stage.reduce)]
         elements = prod(c.block for c in cuts)
@@ -147,7 +152,7 @@ class StageFacts:
         )
 
     def _traffic(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[TileTraffic]:
-        """Returns what a tile moves for each touch."""
+        """Returns the bytes that tiles move for each touch."""
         spans: dict[Var, int] = {}
         for axis in cuts:
             spans.update(axis.spans(axis.block))
@@ -156,7 +161,7 @@ class StageFacts:
             along = [c for c in cuts if not touch.loops.isdisjoint(c.loops)]
             bytes_ = touch.bytes_in(spans, SECTOR)
             tile_bytes = bytes_ * prod(c.steps for c in along if not common.issuperset(c.loops))
-            # The last block of an axis may be short.
+            # The last block of an axis may reach beyond its end.
             full = prod(c.filled if c.block < c.size else 1.0 for c in along)
             tiles = prod(c.steps for c in cuts if common.issuperset(c.loops))
             if touch.store:
@@ -167,7 +172,10 @@ class StageFacts:
         return transfers
 
     def _matrix(self, cuts: Sequence[Cut], reduced: Sequence[Cut]) -> Matrix | None:
-        """Returns how the blocks are multiplied; None if not as matrices."""
+        """Returns the matmul of a block; None if it does not multiply matrices.
+
+        `reduced` are those of `cuts` along which the stage reduces.
+        """
         if self.factor_loops is None:
             return None
         a, b = self.factor_loops
@@ -186,14 +194,14 @@ class StageFacts:
 
 
 class GroupFacts:
-    """Properties of a group that do not depend on a schedule."""
+    """Properties of a group that are the same for all schedules."""
 
     def __init__(self, group: TileGroup) -> None:
         self.group = group
         self.stages = tuple(StageFacts(group, n) for n in range(len(group.stages)))
 
     def cuts(self, schedule: BlockSchedule) -> tuple[tuple[Cut, ...], ...]:
-        """Returns the axes of each stage; those of the grid come first, in its order."""
+        """Returns the axes of each stage. The axes of the grid come first, in the grid's order."""
         blocks = ((name, n) for name, n in schedule.blocks if name not in schedule.parallel)
         inner = [(tuple(name.split("+")), block) for name, block in blocks]
         return tuple(_cover(facts, _grid(schedule), inner) for facts in self.stages)
@@ -214,7 +222,11 @@ def _grid(schedule: BlockSchedule) -> _Axes:
 
 
 def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:
-    """Returns the stage's loops as axes; a grid axis keeps only the loops that the stage has."""
+    """Returns the stage's loops as axes.
+
+    An axis of `grid` keeps only the loops that the stage has. An axis of `inner` counts only if the
+    stage has all of its loops. Each remaining loop is an axis with blocks of one position.
+    """
     uncovered: dict[str, Var] = {v.name: v for v in facts.loops}
     axes = []
     for named_axes, partly in ((grid, True), (inner, False)):
@@ -227,5 +239,5 @@ def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:
 
 
 def axis_of(loops: Vars, block: int) -> Cut:
-    """Returns the axis of `loops`; one without positions counts as one position."""
+    """Returns the axis of `loops`; an axis without positions counts as one of one position."""
     return Cut(loops, max(1, prod(map(trips, loops))), block)

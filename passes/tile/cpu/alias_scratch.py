@@ -3,9 +3,9 @@
     for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the result of p overwrites the operand of
                                        p - 1
 
-Requires the scratch of `scratch.py`. Establishes that nothing is overwritten before it was read.
-For this, the shared loop must be the outermost loop of its nest, with blocks of one element.  Each
-of its steps must read and store only its own part.
+Requires the scratch of `scratch.py`.  Establishes that no element is overwritten before it was
+read.  To prove that, the shared loop (p above) must be the outermost loop of its nest, with blocks
+of one element.  Each of its steps must read and store only its own part.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +28,7 @@ def overlaid(
 ) -> dict[StageRef, Resident]:
     """Returns `resident` with contractions stored over their operands, where that is proved.
 
-    The stages `shared` are computed once for several tiles, so they keep their place.
+    The stages `shared` are computed once for several tiles, so their storage is unchanged.
     """
     overlaid_values = dict(resident)
     for number in range(len(group.stages)):
@@ -53,9 +53,10 @@ def overlaid(
 
 
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
-    """Returns the stage that only stage `number` reads, and which its results may overwrite.
+    """Returns the number of the stage whose storage the results of stage `number` may overwrite.
 
-    None if there is no such stage, or more than one, or if stage `number` is not alone in its nest.
+    Only stage `number` may read that stage.  None if there is no stage like this or several, and if
+    stage `number` shares its nest with other stages.
     """
     stage, nest = group.stages[number], schedule.nest(number)
     if (
@@ -104,8 +105,8 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
 
 
 def _width(offset: Index, var: Var) -> int | None:
-    """Returns the distance between the parts of neighbouring steps of a loop; None if parts
-    overlap."""
+    """Returns the distance between the parts of a buffer that neighbouring steps of a loop access;
+    None if the parts overlap."""
     linear = step_in(offset, var)
     if linear is None:
         return None
@@ -118,9 +119,11 @@ def _width(offset: Index, var: Var) -> int | None:
 def _overlaid_pair(
     group: TileGroup, source: int, operand: Resident, result: Resident, width: int
 ) -> tuple[Resident, Resident] | None:
-    """Returns the operand and the result in one buffer that has room for one more step.
+    """Returns the operand and the result in one buffer, which has room for one more step of the
+    loop.
 
-    The operand begins one step after the result.  None if the storage of the two differs.
+    `width` is the number of elements of a step.  The operand begins one step after the result.
+    None if the two are not stored in the same way.
     """
     dtype, shift = operand.buffer.dtype, width * operand.inner
     size, count = as_int(operand.buffer.sizes[0]), _count(group, source)

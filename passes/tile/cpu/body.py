@@ -1,6 +1,6 @@
 """Computes the scalars of a stage as blocks, by loads and arithmetic.
 
-`Surroundings` is the context in which a stage is computed.
+`Surroundings` has what the blocks depend on: the loops around the stage, and its buffers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,10 +40,10 @@ from tcc.schedule.nest import costly, depends, reads_here
 
 @frozen
 class ReadPlace:
-    """The place in memory of a read's elements.
+    """The place in memory that a read accesses.
 
-    `offset` maps the values of iterators to an element's place in `buffer`.  It depends on the
-    iterators `varies` only.
+    `offset` returns an element's place in `buffer` from the values of iterators.  The place depends
+    only on the iterators `varies`.
     """
 
     buffer: TileBuffer
@@ -53,7 +53,7 @@ class ReadPlace:
 
 @frozen
 class Ready:
-    """The block that holds the result of an earlier stage, and the iterators of its axes."""
+    """The block with the result of an earlier stage, and the iterators that have an axis in it."""
 
     block: Block
     axes: frozenset[Var]
@@ -63,8 +63,8 @@ class Ready:
 class Along:
     """A pointwise stage that is computed inside the loops of the reduction that reads it.
 
-    `nest` is the nest of the reduction, with the stage's loop names.  `loops` maps the reduction's
-    loops to the stage's loops.
+    `number` is the stage's number.  `nest` is the reduction's nest, with the loops renamed to those
+    of the stage.  `loops` maps the loops of the reduction to those of the stage.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Along:
     loops: Mapping[Var, Var]
 
     def spans(self, spans: Sequence[BlockRange]) -> tuple[BlockRange, ...]:
-        """Returns the spans of the stage's loops that correspond to those of the reduction."""
+        """Returns the reduction's `spans` as spans of the stage's loops."""
         return tuple(replace(s, var=self.loops.get(s.var, s.var)) for s in spans)
 
 
@@ -89,15 +89,15 @@ def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
 
 @frozen
 class Surroundings:
-    """The context in which a stage is computed.
+    """The context in which one block of a stage is computed.
 
-    `outer`: the current block of the nest's loops.
+    `outer`: the current blocks of the nest's loops.
     `regions`: the part of each loop that the tile covers.
-    `k_blocks`: the current K-block of each reduction that is split.
-    `resident`: the scratch of components that are stored for later nests.
+    `k_blocks`: the current K-block of each reduced loop that is cut into K-blocks.
+    `resident`: the memory of components that are stored for later nests.
     `ready`: the blocks that earlier stages of the nest have just computed.
-    `packed`: the factor of the stage that lies in scratch.
-    `along`: the stages that are computed inside the loops of this reduction.
+    `packed`: the packed operand of the stage, or None.
+    `along`: if the stage is a reduction, the stages that are computed inside its loops.
     """
 
     group: TileGroup
@@ -115,12 +115,12 @@ class Surroundings:
 
     @property
     def starts(self) -> dict[Var, Index]:
-        """Returns where the current block and K-block begin."""
+        """Returns the first position of the current block or K-block along each loop."""
         k_blocks = {r.var: r.base for r in self.k_blocks.values()}
         return {s.var: s.base for s in self.outer} | k_blocks
 
     def place(self, node: Read) -> ReadPlace | None:
-        """Returns the place in memory of a read; None if the read takes a block of `ready`."""
+        """Returns the place in memory of a read; None if `ready` has its block."""
         access = self.stage.accesses.get(node)
         source = node.source
         if isinstance(source, int):
@@ -146,21 +146,21 @@ class Surroundings:
 
 
 class CoreStageScalars(ScalarBlocks):
-    """Computes scalars of a stage as blocks, with an axis for each of `spans` that has an axis.
+    """Computes scalars of a stage as blocks over `spans`.
 
-    A block has size 1 along axes that its value does not vary with.  So loads of per-channel
-    operands are short, and arithmetic broadcasts.
+    A block has an axis for each span that has one, of size 1 if its value does not vary along the
+    axis.  So loads of per-channel operands are short, and arithmetic broadcasts.
     """
 
     def __init__(self, context: Surroundings, spans: Sequence[BlockRange]) -> None:
         super().__init__()
         self.context, self.spans, self.emitter = context, spans, context.emitter
         self.axes = [s for s in spans if s.axis]
-        # Values other than 0 that a read has beyond the ends of spans.
+        # The value, if not 0, that a read loads beyond the ends of spans.
         self.fills: dict[Read, bool | int | float] = {}
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
-        """Returns a block of exactly `shape` that holds `scalar`."""
+        """Returns a block that holds `scalar`, broadcast to `shape`."""
         block = self.block(scalar)
         if block.shape == shape:
             return block
@@ -189,8 +189,10 @@ class CoreStageScalars(ScalarBlocks):
         return widened((s.size if s.var in varies else 1 for s in self.axes), blocks)
 
     def chosen(self, node: Read) -> Indirect:
-        """Returns the variables of a read's data-dependent indices, with the blocks of their
-        values."""
+        """Returns pairs (variable, block) for the data-dependent indices of a read.
+
+        The variable stands for the index in the read, and the block has the values of the index.
+        """
         return tuple((v, self.block(s)) for v, s in node.indirect)
 
     def read(self, node: Read) -> Block:
@@ -214,7 +216,8 @@ class CoreStageScalars(ScalarBlocks):
         return out
 
     def _ready(self, node: Read) -> Block:
-        """Returns the block of an earlier stage, with axes of size 1 for spans that it lacks."""
+        """Returns the block of an earlier stage, with an axis of size 1 for each span that it
+        lacks."""
         if not isinstance(node.source, StageRef):
             raise InternalError(f"no access for a read of operand {node.source}")
         earlier = self.context.ready[node.source]

@@ -1,4 +1,4 @@
-"""Explains a kernel: what limits its speed by its price, and which rule set each schedule field.
+"""Explains a kernel: what limits its speed, and which rule set each field of its schedule.
 
 compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 %
 the same, but 3 equal tiles on 2 threads                ->    imbalance, 23 %
@@ -20,18 +20,18 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes, group_flops
 from tcc.schedule.nest import typical_value
 
-# The schedule fields with an entry for each loop; each entry has a rule of its own.
+# The schedule fields that have an entry for each loop, each set by its own rule.
 _BY_LOOP = ("tile_sizes", "blocks")
-# If threads wait for less than this fraction of the time, imbalance is not the limit.
+# Imbalance is not the limit if threads wait for less than this fraction of the time.
 _WAITS = 0.1
 
 
 def limit_of(price: Price) -> tuple[str, float]:
-    """Returns the name of the term that limits a kernel, and its share of the predicted time.
+    """Returns the resource that limits a kernel, and its fraction of the predicted time.
 
     The names are `compute`, `ports`, `L2`, `L3`, `memory`, `launch` and `imbalance`.  `imbalance`
-    is the limit if the busiest thread's arithmetic, or its loads and stores, take longest, and the
-    other threads wait for it.  Its share is the time that equal shares of the tiles would save.
+    is the limit if arithmetic, or loads and stores, take longest, but only on the busiest thread.
+    Its fraction is the time that equal work for all threads would save.
     """
     terms = {
         "compute": price.compute,
@@ -63,9 +63,9 @@ def limit_lines(pricer: Pricer, bound: Bound) -> Iterator[str]:
 def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
     """Returns the predictions of one launch for a manifest: seconds and limit, at typical sizes.
 
-    With symbolic sizes, there are two more entries.  `times` has for each set of sizes: flops,
-    bytes, seconds on all cores, seconds on one core.  `limits` has for each set the limit and its
-    share.  `live` has the live bytes of a run for each set.
+    With symbolic sizes, there are two more entries, each with a list over the sets of sizes.
+    `times` has flops, bytes, seconds on all cores, and seconds on one core.  `limits` has the limit
+    and its fraction.  `live` has the live bytes of a run at each set of sizes.
     """
     schedule, several = bound.schedule, bool(bound.tabulated)
     assert isinstance(schedule, Schedule)
@@ -89,14 +89,15 @@ def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, 
 
 
 def _rounded(price: Price) -> float:
-    """Returns the seconds of a price with four digits."""
+    """Returns the seconds of a price, rounded to four digits."""
     return float(f"{price.seconds:.4g}")
 
 
 def rule_lines(group: TileGroup, core: CoreModel) -> Iterator[str]:
-    """Yields a line for each nonempty field of a group's schedule: its value, and its rule.
+    """Yields a line for each nonempty field of a group's schedule: its value, and the rule that set
+    it.
 
-    The schedule is chosen again to record the rules.
+    The schedule is chosen again, because only then are rules recorded.
     """
     reasons = Reasons()
     schedule = choose(group, replace(core, because=reasons.record))

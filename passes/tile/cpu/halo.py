@@ -1,10 +1,10 @@
-"""Computes the rows of a stage that a tile needs (a strip), and stores the fill value around them.
+"""Stores the fill value around the rows of a stage that a tile needs (a strip).
 
     # # # # #        rows before the loop's first row, or after its last, hold the fill value
     # a a a #        rows of the stage: the fill value lies before and after their elements
     # a a a #
 
-Later stages read the strip through a sliding window, which reaches beyond its ends.
+Later stages read the strip through a sliding window, which reaches beyond the rows' ends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,15 @@ from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import StatementEmitter
 
-# The number of elements of one store: four vectors of f32 on the widest machine.
+# The most elements of one store: four vectors of f32 on the machine with the widest vectors.
 _BLOCK = 64
 
 
 def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
-    """Returns the range of rows of each strip that a tile computes.
+    """Returns for the row loop of each strip the range of rows that a tile computes.
 
-    `regions` has the tile's part of each common loop.  The rows may begin before the loop's
-    first row and end after its last.
+    `regions` has the tile's part of each common loop.  The range may begin before the first row of
+    the loop and end after its last, because later stages read there.
     """
     row_regions: dict[Var, TileRange] = {}
     for stage in group.stages:
@@ -54,8 +54,8 @@ class Edges:
     fills: dict[int, Block] = field(default_factory=dict)
 
     def store(self, value: Scalar) -> None:
-        """Stores `value` around the rows."""
-        # Lanes of the vector loop lie side by side, so all of them are filled at once.
+        """Stores `value`, the fill value, around the rows."""
+        # Lanes of the vector loop are neighbours in memory, so all of them are filled at once.
         lanes_of = {
             v: self.regions[v].base for v, step in self.resident.steps if step < self.resident.inner
         }
@@ -65,8 +65,11 @@ class Edges:
         self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
 
     def _fill_common(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
-        """Fills around the rows of each point of `loops`, the common loops with an axis in
-        scratch."""
+        """Fills around the rows at each point of `loops`.
+
+        They are the common loops along which the scratch has an axis.  `mapping` has the positions
+        along the loops outside of them.
+        """
         if not loops:
             self._rows(mapping)
             return
@@ -88,9 +91,9 @@ class Edges:
             self._segment(start + row * line, line)
 
     def _gaps(self, axes: tuple[tuple[int, int, int], ...], place: Index) -> None:
-        """Fills before and after the elements of a row.
+        """Fills before and after the elements of the row that begins at `place`.
 
-        Each axis of a row has three sizes: padding before, elements, padding after.
+        `axes` has for each axis of a row: (padding before, elements, padding after).
         """
         if not any(before or after for before, _, after in axes):
             return
@@ -102,7 +105,7 @@ class Edges:
             self._gaps(tuple(inner_axes), place + (n + before) * inner)
 
     def _segment(self, place: Index, size: int) -> None:
-        """Fills `size` consecutive elements."""
+        """Fills `size` consecutive elements from `place` on."""
         full_size, remainder = size - size % _BLOCK, size % _BLOCK
         if full_size == _BLOCK:
             self._store(place, _BLOCK)

@@ -44,7 +44,7 @@ def hoisted(body: Sequence[Stmt]) -> Stmts:
 
 
 def _split(loop: TileLoop) -> tuple[Stmts, TileLoop]:
-    """Returns the statements that move before a loop, and the loop without them."""
+    """Returns the costly invariant statements of a loop, and the loop without them."""
     stored_buffers = {n.buffer for n in walk_statements(loop.body) if isinstance(n, Store)}
     varies = {*loop.carried}
     fixed: dict[Block, Stmt] = {}
@@ -68,7 +68,10 @@ def _is_costly(node: Stmt) -> bool:
 
 
 def _is_fixed(node: Stmt, var: Var, stored_buffers: set[TileBuffer]) -> bool:
-    """Returns True if a statement has equal results in every iteration whenever its operands do."""
+    """Returns True if a statement itself does not vary with the loop.
+
+    Its results are then equal in all iterations in which its operands are equal.
+    """
     match node:
         case Compute():
             return var not in free_vars(*index_values(node.body))

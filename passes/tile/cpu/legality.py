@@ -38,12 +38,12 @@ from tcc.schedule.nest import (
     row_loop,
 )
 
-# The assumed clock frequency, in hertz, if the machine is not known.
+# The clock, in hertz, that is assumed for a core without a machine.
 _HERTZ = 1e9
 
 
 class CpuKernels(KernelModel):
-    """Answers the passes' questions about kernels of a CPU core; prices need a `pricer`."""
+    """The kernels that a CPU core can run, and their prices if there is a `pricer`."""
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         self.core, self.pricer = core, pricer
@@ -61,7 +61,7 @@ class CpuKernels(KernelModel):
         return (f for f in self.forms(expr) if is_cpu_kernel(expr, tuple(constants), f))
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
-        """Returns a core model for each form of a kernel of `expr`, among which prices choose."""
+        """Returns a core model for each form of a kernel of `expr`; prices choose among them."""
         if self.pricer is None:
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
@@ -90,12 +90,12 @@ class CpuKernels(KernelModel):
         return self.pricer.price(group, schedule).seconds
 
 
-@lru_cache(maxsize=4096)  # the search for the cheapest kernels splits and joins groups repeatedly
+@lru_cache(maxsize=4096)  # fusion asks again for the same expressions
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
-    """True where a kernel of `expr` is possible on a CPU, with all values row-major.
+    """Returns True if `expr` can be one kernel on a CPU, with all values row-major.
 
-    Operands of contractions are loaded at even distances, and the values between its stages fit a
-    thread's scratch.
+    Operands of contractions must be stored at even distances. The values that its stages exchange
+    must fit a thread's scratch. `constants[n]` is True if operand n is a constant.
     """
     storage = row_major_storage(expr, constants)
     try:
@@ -113,9 +113,9 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> b
 
 
 def _scratch(group: TileGroup, core: CoreModel) -> float:
-    """Returns the bytes of a tile's scratch, without values that lie in results.
+    """Returns the bytes of a tile's scratch; values that lie in results do not count.
 
-    Raises `InternalError` for a scratch of symbolic size.
+    Raises `InternalError` if the size of the scratch is symbolic.
     """
     schedule = choose(group, core)
     resident = resident_values(group, schedule)
@@ -126,7 +126,8 @@ def _scratch(group: TileGroup, core: CoreModel) -> float:
 
 
 def loads_evenly(stage: GroupStage) -> bool:
-    """True where a contraction multiplies stored elements at even distances along every loop."""
+    """Returns True if the factors of a contraction are stored elements at even distances along each
+    loop."""
     factors = contraction_factors(stage)
     if factors is None:
         return True
@@ -134,5 +135,6 @@ def loads_evenly(stage: GroupStage) -> bool:
         s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
     )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
-        return False  # a factor is computed again for every element that it is multiplied by
+        # A factor that is no load is computed again for each element that it is multiplied by.
+        return False
     return steps_evenly(stage)

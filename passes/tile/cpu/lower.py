@@ -74,7 +74,8 @@ from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
 from tcc.schedule.zero_terms import needed_terms
 
-# Emits the code of one block of a nest's loops, for the current K-blocks of its reductions.
+# A function that emits the code of one block of a nest's loops (the spans), for the current
+# K-blocks of its reduced loops (the regions).
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
 
 
@@ -84,7 +85,7 @@ def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
 
 
 class _Lowering:
-    """Lowers one group: a tile for each point of the grid, and in each tile the nests."""
+    """Lowers a group: the grid of tiles, and in each tile the nests."""
 
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
@@ -95,7 +96,8 @@ class _Lowering:
         self.factors = factors_of(group, self.resident)
         self.packed = packed_factors(group, schedule)
         self.tile_nests, self.passed = schedule.nests, dict[StageRef, Ready]()
-        # Callers' arrays are only aligned to their elements, and any buffer may be a caller's.
+        # Buffers are assumed to be aligned to their elements only, because any of them may be a
+        # caller's array.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
             for n, b in enumerate(group.buffers)
@@ -122,7 +124,7 @@ class _Lowering:
         return TileKernel(arguments, tuple(local), self.group.sizes, axes, body)
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
-        """Returns the first nests, up to the first that has a loop which is cut into tiles.
+        """Returns the leading nests whose loops are not cut into tiles.
 
         Their results are the same for every tile, so the kernel computes them once, before the
         tiles.
@@ -143,7 +145,7 @@ class _Lowering:
     # ---- tiles ----------------------------------------------------------------------------
 
     def _grid(self, loops: list[Var], regions: Regions) -> None:
-        """Lowers the tiles along `loops`, within the `regions` of the loops outside of them."""
+        """Emits the tiles along `loops`; `regions` has the parts of the loops outside of them."""
         if not loops:
             uncut = {v: everything(v) for v in self.group.common if v not in regions}
             self._tile({**regions, **uncut})
@@ -154,8 +156,8 @@ class _Lowering:
     def _parallel(self, var: Var) -> Iterator[TileRange]:
         """Yields the range of a loop that a tile covers.
 
-        Where the last tiles are smaller, yields the range of a full tile first, then that of a
-        smaller tile.  The statements emitted for each become the two branches of an `If`.
+        If the last tiles are smaller, yields the range of a full tile, then that of a smaller one.
+        The statements that the caller emits for each range become the two branches of an `If`.
         """
         tile_size, size = self.schedule.tile_size(var.name), extent(var)
         static_size = as_int(size)
@@ -199,7 +201,7 @@ class _Lowering:
         self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
 
     def _whole_blocks(self, var: Var, tile_size: int) -> bool:
-        """Returns True if in each nest several whole blocks fill a tile along the loop.
+        """Returns True if a tile is several whole register blocks long in each nest.
 
         The last tile of a symbolic size then differs only in its number of blocks.
         """
@@ -211,7 +213,7 @@ class _Lowering:
         )
 
     def _tile(self, regions: Regions) -> None:
-        """Lowers one tile."""
+        """Emits one tile; `regions` has its part of each common loop."""
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)
@@ -236,8 +238,8 @@ class _Lowering:
         self._nests(after_nests, regions, passed)
 
     def _needed(self, regions: Regions) -> tuple[Sequence[Index], Sequence[Index]]:
-        """Returns (firsts, stops) for `in_blocks`: the part of the streaming loop that a tile
-        needs."""
+        """Returns (firsts, stops): bounds of the streaming loop's terms that a tile needs
+        (`in_blocks`)."""
         if not self.schedule.skips:
             return (), ()
         ends = {v: (r.base, r.base + r.size - 1) for v, r in regions.items()}
@@ -258,8 +260,8 @@ def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
 class _NestLowering:
     """Lowers the loops of one nest over the region of a tile.
 
-    `passed` maps results that are one block for the whole tile to their blocks.  It has the results
-    of earlier nests, and this nest adds its own.
+    `passed` has the results that are one block for the whole tile.  The nest reads those of earlier
+    nests there, and adds its own.
     """
 
     def __init__(
@@ -329,7 +331,8 @@ class _NestLowering:
                 self._loops(inner, spans, {**k_blocks, var: k_block}, emit)
 
     def _blocks(self, var: Var, outer: Spans) -> Iterator[BlockRange]:
-        """Yields the blocks along a loop, inside blocks of the loops `outer`."""
+        """Yields the blocks along a loop; `outer` has the current blocks of the loops outside of
+        it."""
         nest, region = self.nest, self.regions[var]
         vector_block = nest.block(nest.vector or "")
         lanes = next((s.size for v, s in outer.items() if v.name == nest.vector), vector_block)
@@ -341,8 +344,8 @@ class _NestLowering:
         return tiles(self.emitter, region, block, vector, vector and self._has_border(var), vectors)
 
     def _has_border(self, var: Var) -> bool:
-        """Returns True if some access is contiguous along the inner part of a loop, but not at its
-        ends."""
+        """Returns True if some access is contiguous along a loop except in its first and last
+        block."""
         block = self.nest.block(var.name)
         middle = iterator("middle", maximum(extent(var) - 2 * block, 1))
         offsets = (a.offset for _, s in self.stages for a in s.accesses.values())
@@ -353,10 +356,10 @@ class _NestLowering:
         )
 
     def _all(self) -> None:
-        """Emits the stages on all blocks.
+        """Emits all blocks of the nest.
 
-        If rows share a packed operand, the code that fills it comes before theirs.  For a symbolic
-        number of rows, the kernel packs only where there are enough rows.
+        A packed operand is computed before the rows that share it.  If the number of rows is
+        symbolic, the kernel packs the operand only when there are enough rows.
         """
         along = {v for n, _ in self.stages for v in self._packed_along(n)}
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
@@ -450,9 +453,9 @@ class _NestLowering:
         )
 
     def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
-        """Returns the sums so far, times the factor that this block of the streaming loop gives.
+        """Returns `sums` times the factor by which this block of the streaming loop rescales them.
 
-        The factor follows from the change of the maximum on which the sums depend.
+        The factor depends on the change of the maximum of the terms.
         """
         resident = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if resident is None:
@@ -473,10 +476,10 @@ class _NestLowering:
     def _store_factors(
         self, number: int, old_state: Blocks, new_state: Blocks, outer: tuple[BlockRange, ...]
     ) -> None:
-        """Stores the factors that rescale the sums which depend on this stage's accumulator.
+        """Stores the factors that rescale sums which depend on this stage's accumulator.
 
-        They follow from the accumulator before this block and after it.  A factor is 1 if the
-        accumulator does not change, even if it is infinite.
+        They depend on the accumulator before this block (`old_state`) and after it (`new_state`).
+        A factor is 1 if the accumulator does not change, even if it is infinite.
         """
         stored_buffers: list[TileBuffer] = []
         for rescale, resident in self.parent.factors.items():
@@ -491,7 +494,7 @@ class _NestLowering:
             self.emitter.add(Store(resident.buffer, (at,), block, limits(outer, mapping)))
 
     def _identity(self, spans: Spans, _: Regions) -> None:
-        """Stores the monoid's identity where sums are kept in scratch."""
+        """Stores the identity of the monoid in the scratch of the sums."""
         for number, _outer, lowering in self._lowerings(spans):
             lowering.hold(number, lowering.identities())
 
@@ -519,7 +522,7 @@ class _NestLowering:
     # ---- scratch ----------------------------------------------------------------------------
 
     def _surround(self) -> None:
-        """Stores the padding in the scratch around the rows that this nest computes."""
+        """Stores the fill values around the rows that this nest computes, in scratch."""
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
                 resident = self.parent.resident.get(StageRef(number, component))

@@ -1,5 +1,5 @@
-"""Packs computed operands of contractions: computes a K-block of the operand in scratch, once for
-all rows of a tile.
+"""Packs operands of contractions: computes a K-block of the operand in scratch, once for all rows
+of a tile.
 
     for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
       ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
@@ -17,7 +17,7 @@ from tcc.schedule.nest import contraction_factors, depends
 
 
 def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
-    """Returns the scratch of each operand that `schedule` packs, under the number of its stage."""
+    """Returns the scratch of each operand that `schedule` packs, by the number of its stage."""
     factors: dict[int, Packed] = {}
     for nest in schedule.nests:
         for number in nest.stages if nest.packed else ():
@@ -28,7 +28,10 @@ def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
 
 
 def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | None:
-    """Returns the scratch of one stage's packed operand; None if its size is unknown."""
+    """Returns the scratch of the packed operand of stage `number`.
+
+    None if its size is symbolic, or if the stage has no single vector operand.
+    """
     stage = group.stages[number]
     factors = contraction_factors(stage)
     k_blocks = dict(nest.k_blocks)
@@ -55,9 +58,10 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
 
 
 def fill(packed: Packed, context: Surroundings) -> None:
-    """Emits the code that computes the current K-block of a packed operand.
+    """Emits the code that computes the current K-block of a packed operand in its scratch.
 
-    `context` has a block of each loop that the operand varies with, except for the summed loops.
+    `context` has the current block of each loop that the operand varies with, except for summed
+    loops.
     """
     packed_loops = {v for v, _ in packed.steps}
     axes = [s for s in context.outer if s.var in packed_loops and s.axis]

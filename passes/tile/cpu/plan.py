@@ -50,15 +50,15 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# A kernel gets its own layout of constants only if that saves this much compared with the layout
-# that other programs use.
+# A kernel gets its own layout of constants, in place of the layout that other programs use, only if
+# that saves this margin.
 _SHARED = MARGINS["shared layout"]
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 
 
 class CoreChooser(CpuKernels, KernelChooser):
-    """Plans kernels for cores of one kind."""
+    """Chooses kernels for cores of one kind, and packs their constants."""
 
     def __init__(
         self, core: CoreModel, pricer: Pricer | None = None, ledger: Ledger = SILENT
@@ -70,9 +70,9 @@ class CoreChooser(CpuKernels, KernelChooser):
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
-        # The core model, with knobs, from which each kernel's schedule was chosen.
+        # For each kernel, the core model, with knobs, from which its schedule was chosen.
         self._cores: dict[Bound, CoreModel] = {}
-        # The layout of each constant, by digest, in the first kernel of all programs that reads it.
+        # For each constant, by digest, its layout in the first kernel that reads it.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
 
@@ -81,16 +81,18 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self.pricer is not None
 
     def prices_as(self, other: CoreChooser) -> bool:
-        """Returns True if both planners have prices, and give every kernel the same price."""
+        """Returns True if both choosers have prices, and give every kernel the same price."""
         if self.pricer is None or other.pricer is None:
             return False
         return (self.core, self.pricer.key) == (other.core, other.pricer.key)
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the planned kernel of `key`.
+        """Returns the kernel of `key`, which is chosen already, possibly with other layouts of
+        constants.
 
-        Its constants have the layouts that earlier kernels of the model's programs use, unless that
-        would make it slower.
+        If earlier kernels of the model's programs store these constants (named by `digests`) in
+        other layouts, the kernel uses those layouts, unless it would be slower by more than a
+        margin.
         """
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
@@ -114,7 +116,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._on_layouts[key, shared_layouts]
 
     def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
-        """Returns the kernel whose constants have these layouts.
+        """Returns the kernel of `key` with constants in the given layouts, by operand.
 
         None if no width of panels gives these layouts, or if the kernel would be too slow.
         """
@@ -122,7 +124,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         assert isinstance(bound.schedule, Schedule)
         structure = self._structure(key)
         price = pricer.price(bound.group, bound.schedule).seconds
-        own = Alternative(False, price, name="layout of its own")
+        unshared = Alternative(False, price, name="layout of its own")
         for panel in PANELS:
             packed = structure.packed(Knobs(panel=panel))
             if tuple(s.layout for s in packed) != layouts:
@@ -132,7 +134,7 @@ class CoreChooser(CpuKernels, KernelChooser):
                 True, pricer.price(group, schedule).seconds, name=f"layout of panel {panel}"
             )
             if self.ledger.decide(
-                lambda: site("shared-layout", *key, layouts), shared, (own,), _SHARED
+                lambda: site("shared-layout", *key, layouts), shared, (unshared,), _SHARED
             ).replacement:
                 return packed, self._bound(structure, Knobs(panel=panel))
         return None
@@ -168,7 +170,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._structures[key]
 
     def _cheapest_form(self, key: KernelKey) -> Structure:
-        """Returns the form with the lowest price under the schedule that the rules choose.
+        """Returns the form of a kernel that has the lowest price under the schedule that rules
+        choose.
 
         Among equal prices it is the first form.
         """
@@ -180,14 +183,16 @@ class CoreChooser(CpuKernels, KernelChooser):
         structures = [Structure(key, form) for form in forms]
         if len(structures) == 1:
             return structures[0]
-        rule, *others = (
+        rule, *alternatives = (
             Alternative(s, self.price(*s.with_knobs(Knobs())), name=text_of(s.form))
             for s in structures
         )
-        return self.ledger.decide(lambda: site("form", *key), rule, others).replacement
+        return self.ledger.decide(lambda: site("form", *key), rule, alternatives).replacement
 
     def bind(self, key: KernelKey) -> Planned:
-        if self.ledger.listens:  # kernels that are only priced leave no decision
+        # Decisions about kernels that are only priced are not recorded, so the form is chosen
+        # again.
+        if self.ledger.listens:
             self._structures[key] = self._cheapest_form(key)
         structure, knobs = self._structure(key), Knobs()
         if self.pricer is not None:
@@ -204,8 +209,8 @@ class CoreChooser(CpuKernels, KernelChooser):
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
         """Returns the kernel of a structure under `knobs`.
 
-        Its results bypass the caches if that saves time under any schedule and no size is symbolic.
-        A symbolic size may be small, and then bypassing does not pay.
+        Its results bypass the caches if the model of the machine says that this saves time.  They
+        never do if a size is symbolic, because with small sizes bypassing takes longer.
         """
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
@@ -225,12 +230,12 @@ class CoreChooser(CpuKernels, KernelChooser):
 
 
 class Structure:
-    """A kernel's expression and storage, with its groups and schedules under different knobs."""
+    """A kernel's expression and storage; it caches the groups and schedules of different knobs."""
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core, self.form = key, core, core.limits.form
         self._plain = build_group(*key, limits=core.limits)
-        # Only the knobs of blocks and vectors change how constants are packed.
+        # The key has the knobs that change how constants are packed.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
@@ -241,7 +246,7 @@ class Structure:
         return build_group(*self._key, collapsed=False, limits=self._core.limits)
 
     def core(self, knobs: Knobs) -> CoreModel:
-        """Returns the numbers of the core, with `knobs`."""
+        """Returns the core model with `knobs`."""
         return replace(self._core, knobs=knobs)
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
@@ -310,9 +315,9 @@ def pack_constants(
 ) -> tuple[Storage, ...]:
     """Returns the storage of operands, with constants packed for a schedule.
 
-    In a packed constant, blocks of the vector loop are contiguous, and follow each other in the
-    schedule's order.  `group` is not collapsed, so that each loop runs along one axis of each
-    operand.
+    In a packed constant, each block along the vector loop is contiguous.  Blocks follow each other
+    in the order of the schedule's loops.  `group` must not be collapsed, so that each loop runs
+    along one axis of each operand.
     """
     packed = list(operands)
     main = anchor(group)
@@ -324,9 +329,9 @@ def pack_constants(
 
 
 def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
-    """Returns a stage's loops, first those that `order` names.
+    """Returns a stage's loops, beginning with those that `order` names.
 
-    The name of a collapsed loop, such as a.b.c, stands for its three loops.
+    A name such as a.b.c is that of a collapsed loop, and stands for three loops.
     """
     names = [name for loop in order for name in loop.split(".")]
     named = {v.name: v for v in stage.loops}
@@ -336,13 +341,13 @@ def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
 def _pack(
     packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest, loops: tuple[Var, ...]
 ) -> None:
-    """Sets, in `packed`, the layouts of the constants that one stage reads.
+    """Changes, in `packed`, the layouts of the constants that one stage reads.
 
     `loops` are the stage's loops in the schedule's order.
     """
     if nest.vector is None:
         return
-    # A collapsed loop a.b.c runs fastest along c.
+    # Neighbours along a collapsed loop a.b.c are neighbours along c.
     fastest = nest.vector.rpartition(".")[2]
     vector = next((v for v in stage.loops if v.name == fastest), None)
     if vector is None:
@@ -350,7 +355,7 @@ def _pack(
     block = nest.block(nest.vector)
     panels = contraction_factors(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
-        if access.buffer >= len(packed):  # computed by another stage
+        if access.buffer >= len(packed):  # the read is of another stage's result
             continue
         storage = packed[access.buffer]
         if not packable(group, node, access, storage):
@@ -364,10 +369,11 @@ def _pack(
 
 
 def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | None:
-    """Returns the axis of a bf16 or byte factor whose neighbours are stored in one 32-bit word.
+    """Returns the axis of a bf16 or byte factor along which neighbours share a 32-bit word.
 
-    It is the axis of the innermost sum.  None if the other factor is not broadcast to the lanes.  A
-    CPU multiplies the neighbours in a word at once, or separates them with few instructions.
+    It is the axis of the innermost summed loop.  None if both factors vary along the lanes, and for
+    all other factors.  A CPU multiplies all neighbours in a word at once, or separates them with
+    few instructions.
     """
     factors = contraction_factors(stage)
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1

@@ -1,19 +1,19 @@
 """Prefetches data that a kernel will need soon: weights, rows, and lines of results.
 
 Weights.  K-blocks of a weight panel lie one after the other in memory.  While a kernel uses one
-K-block, it prefetches the next.  The blocks of rows of a tile share this work: each prefetches its
-part of the next K-block, a few cache lines with every step of the sum.
+K-block, it prefetches the next.  The register blocks of rows of a tile share this work: each
+prefetches its part of the next K-block, a few cache lines with every step of the sum.
 
 A long part is divided into streams, which begin some pages apart, and a line of each stream is
 prefetched in turn.  One core then keeps more of memory's banks busy, and the hardware prefetcher
 follows each stream.  Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8
-streams, 33.5 with 16 streams, and 33 where a step prefetches neighbouring lines.  Streams that do
+streams, 33.5 with 16 streams, and 33 if each step prefetches neighbouring lines.  Streams that do
 not begin at pages are slower: 28 GB/s with 8 streams (layout/weights.py).
 
-Rows.  One of a tile's passes over its row prefetches the row of the next tile.
+Rows.  If a tile reads its rows in several passes, one pass prefetches the row of the next tile.
 
-Results.  A point may have several results, for example a tile of a transformed convolution.  It
-prefetches the lines of its neighbour's results.
+Results.  A point may have several results that lie apart, for example in a tile of a transformed
+convolution.  While it is computed, the lines of a later point's results are prefetched.
 """
 
 from collections.abc import Sequence
@@ -31,24 +31,26 @@ from tcc.schedule.nest import stride, trips
 
 # Bytes of a cache line.
 _LINE = 64
-# A part is divided into at most _STREAMS streams of at least _PAGE bytes. A stream has at least a
+# A part of a K-block is divided into at most _STREAMS streams. Each has at least _PAGE bytes, a
 # page, because the hardware prefetcher stops at the end of a page.
 _STREAMS = 16
 _PAGE = 4096
-# The number of rows that prefetch the next K-block, where the last tile may have few rows.  Only
-# computed rows prefetch, so a share for each row of a full tile would leave gaps.
+# If the number of rows is symbolic, only the first rows of a tile prefetch the next K-block, at
+# most this many. With a share for each row of a full tile, a tile of few rows would leave parts
+# out.
 _FEW_ROWS = 16
-# Prefetching the next point's results is worthwhile if a point has at least this many separate
-# results.
+# The next point's results are prefetched only if a point has at least this many results that lie
+# apart.
 _SEPARATE_RESULTS = 4
-# The number of blocks of the vector loop between a prefetch and its use.
+# The number of blocks along the vector loop from a prefetch to the use of its line.
 _LATER = 4
 
 
 def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
-    """Emits the prefetches of the next K-block that belong to one step of a sum.
+    """Emits the part of the next K-block's prefetches that belongs to one step of a sum.
 
-    Emits none if the size of a K-block is symbolic.
+    `steps` are the current blocks of the summed loops.  Emits none if the size of a K-block is
+    symbolic.
     """
     node = _streamed(context)
     if node is None:
@@ -56,7 +58,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
     access, outer = context.stage.accesses[node], context.outer
     index = access.offset
     spans = [flat(s) for s in (*outer, *steps)]
-    # Steps along loops that the index does not contain read the same elements again.
+    # Along other loops than those of the index, the same elements are read again.
     steps = [s for s in steps if s.var in free_vars(index)]
     ranges = [context.k_blocks.get(s.var) or everything(s.var) for s in steps]
     rows = [s for s in outer if s.var not in free_vars(index)]
@@ -66,11 +68,11 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
         return
     vector = next(s for s in outer if s.var.name == context.nest.vector)
     count = prod(n or 1 for n in row_limits)
-    # The last tile of a symbolic loop may have few rows: its first ones prefetch everything.
+    # If tiles may have few rows, the first rows prefetch all of the next K-block.
     few_rows = any(as_int(r.size) is None for r in covered) and count > _FEW_ROWS
     count = _FEW_ROWS if few_rows else count
     length = prod(as_int(r.size) or 1 for r in ranges)
-    # Each element of the sum prefetches this many elements of the next K-block.
+    # With each element of the sum, a row block prefetches this many elements of the next K-block.
     share_of_element = ceil(vector.size * prod(s.size for s in rows) / count)
     share = vector.size * length // count
     mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in ranges}
@@ -89,7 +91,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
         turns = _turns(index // step, ceil(length / step), lines, streams)
         places = [turn * line for turn in turns]
     with context.emitter.body() as hints:
-        # The index of the prefetch may depend on data.
+        # A prefetch has the data-dependent indices of its read.
         indirect = CoreStageScalars(context, spans).chosen(node)
         for place in places:
             context.emitter.add(
@@ -101,7 +103,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
 def next_row(context: Surroundings, vector: BlockRange) -> None:
     """Emits the prefetches that belong to one step of a pass over a row.
 
-    The prefetched elements are at the same position in the next row.
+    They prefetch the same positions of the next row; `vector` is the current block along the row.
     """
     at = {s.var: s.base for s in (*context.outer, vector)}
     for access in next_rows(context.group, context.stage, vector.var):
@@ -109,11 +111,12 @@ def next_row(context: Surroundings, vector: BlockRange) -> None:
 
 
 def next_results(context: Surroundings) -> None:
-    """Emits prefetches of the lines to which a later point writes several separate results.
+    """Emits prefetches of the lines in which a later point stores its results, if they lie apart.
 
-    The later point is some blocks further along the vector loop.  If that loop is short, it is the
-    next point of another loop.  The lines belong to several rows of an image, which the hardware
-    prefetcher does not predict.  They are prefetched because a line is loaded before it is written.
+    The later point is some blocks further along the vector loop, or the next point of another loop
+    if the vector loop is short.  The lines belong to several rows of an image, which the hardware
+    prefetcher does not predict.  Stores need them too, because a line is loaded before it is
+    written.
     """
     outer = context.outer
     rows = [s for s in outer if s.var.name != context.nest.vector]
@@ -142,17 +145,18 @@ def _prefetch(
 def _streams(lines: int, size: int) -> int:
     """Returns the number of streams into which a part of `size` bytes is divided.
 
-    Every step of the sum prefetches `lines` lines.  These are equally many lines of each stream, or
-    one line each of some of the streams, which then take turns.
+    Each step of the sum prefetches `lines` lines.  With fewer streams than lines, it prefetches
+    equally many lines of each stream.  With more streams, it prefetches one line of some of them,
+    and streams take turns.
     """
     limit = min(_STREAMS, size // _PAGE)
     return max((n for n in range(1, limit + 1) if n % lines == 0 or lines % n == 0), default=1)
 
 
 def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
-    """Returns the line numbers, within a part, that step `number` of `steps` prefetches.
+    """Returns the indices of the lines, within a part, that step `number` of `steps` prefetches.
 
-    They are the next lines of each stream, or of the streams whose turn it is.
+    They are the next lines of each stream, or of those streams whose turn it is.
     """
     if streams <= lines:
         lines_of_stream = lines // streams
@@ -167,10 +171,10 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
 
 
 def _streamed(context: Surroundings) -> Read | None:
-    """Returns the read to prefetch: one whose place depends on the vector loop.
+    """Returns the read to prefetch: one that varies with the vector loop; None without one.
 
-    Among several reads, it is that which moves at the largest number of steps of the sum.  Weights
-    move at each step, whereas many steps share one scale.  None if there is no read to prefetch.
+    Among several reads, it is the one that moves to new elements at the most steps of the sum.  A
+    weight moves at each step, but a scale stays for many steps.
     """
     accesses = context.stage.accesses
     reads = [
@@ -183,13 +187,13 @@ def _streamed(context: Surroundings) -> Read | None:
 
 
 def _steps(stage: GroupStage, access: Access) -> int:
-    """Returns the number of steps of the sum at which an access moves."""
+    """Returns the number of steps of the sum at which an access moves to other elements."""
     moves = free_vars(access.offset)
     return prod(known_extent(v) or 1 for v in stage.reduce if v in moves)
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
-    """Returns the number of elements of `regions` that are computed before the block `spans`."""
+    """Returns how many elements of `regions` are computed before the current block `spans`."""
     position, together = const(0), 1
     for span, region in zip(spans, regions, strict=True):
         position = position * region.size + (span.base - region.base) * together

@@ -1,4 +1,4 @@
-"""Describes which part of each loop a tile (a region) or a block (a span) covers."""
+"""Describes which part of each loop a tile covers (a region), and which part a block (a span)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,9 +26,9 @@ class TileRange:
 class BlockRange:
     """The part of an iterator that a block covers: `base + lane` for `lane < size`.
 
-    With `axis`, blocks have an axis of length `size` for the iterator, even if `size` is 1.  With
-    `stop`, positions from `stop` on lie beyond the iterator's end: nothing is loaded, stored or
-    summed there.
+    `axis`: blocks have an axis of length `size` for the iterator, even if `size` is 1.  `stop`: the
+    end of the iterator, if the block may reach beyond it; nothing is loaded, stored or summed at
+    positions from `stop` on.
     """
 
     var: Var
@@ -40,7 +40,7 @@ class BlockRange:
 
 @frozen
 class Rung:
-    """A loop over blocks of `step` elements, from `start` to `stop`.
+    """A loop over blocks of `step` elements, from `start` to `stop`: a part of a symbolic range.
 
     If `masked`, the last block may reach beyond the end of the range.
     """
@@ -61,7 +61,7 @@ def everything(var: Var) -> TileRange:
 
 
 def flat(span: BlockRange) -> BlockRange:
-    """Returns `span` without an axis, for a block that does not vary along it."""
+    """Returns the first element of `span`, without an axis."""
     return BlockRange(span.var, span.base, 1, False)
 
 
@@ -73,13 +73,14 @@ def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
 def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
     """Returns guards that mask the lanes beyond the ends of `spans`.
 
-    `mapping` has the position of each lane along each iterator.
+    `mapping` has the position along each iterator, by lane.
     """
     return tuple(Guard(mapping[s.var], s.stop) for s in spans if s.axis and s.stop is not None)
 
 
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Returns the position along each iterator, over the lane variables of a block of `shape`."""
+    """Returns the position along each iterator; the lane variables are those of a block of
+    `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 
@@ -90,15 +91,16 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
 def ladder(size: Index, block: int, vectors: TailVectors | None = None) -> tuple[Rung, ...]:
     """Returns the rungs into which a symbolic `size` is cut.
 
-    The code inside a loop is emitted once for each rung.  There are three kinds of ladders:
+    The code of a block is emitted once for each rung.  There are three kinds of ladders:
 
     Without `vectors`: full blocks, then parts of a block, then single elements.  The size of a part
-    is the largest divisor of `block` up to its square root, which leaves few iterations of both
-    kinds.  A size of 23 with blocks of 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
+    is the largest divisor of `block` up to its square root, so that the loops over parts and over
+    elements are both short.  A size of 23 with blocks of 12 gives 0..12 by 12, 12..21 by 3, 21..23
+    by 1.
 
     With vectors that can be masked: full blocks, then four vectors at a time, then two, then one.
-    The last rungs of two and of one vector may reach beyond the end.  A size of 155 with blocks of
-    64 and vectors of 16 gives 0..128 by 64, 128..160 by 32.
+    The last blocks of two vectors and of one may reach beyond the end.  A size of 155 with blocks
+    of 64 and vectors of 16 gives 0..128 by 64, 128..160 by 32.
 
     With vectors that cannot be masked: full blocks, then vectors, then halves of a vector, and so
     on down to single elements.
@@ -118,7 +120,7 @@ def _halves(largest: int, smallest: int) -> Iterator[int]:
 
 
 def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
-    """Returns a rung of full blocks and one for each size in `parts`, without empty rungs."""
+    """Returns a rung of full blocks, then a rung for each size in `parts`, without empty rungs."""
     rungs: list[Rung] = []
     start = const(0)
     for step in (block, *(n for n in parts if n < block)):
@@ -130,16 +132,17 @@ def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
 
 
 def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
-    """Returns rungs of full blocks, of four vectors, of two vectors, and of one vector.
+    """Returns rungs of full blocks, of four vectors, of two vectors and of one vector.
 
-    The last two rungs may reach beyond the end, but use no more vectors than the elements need.
+    `width` is the number of elements of a vector.  The last two rungs may reach beyond the end, but
+    have no vector that lies beyond it completely.
     """
     four = min(4 * width, block)
     rungs = list(_rungs(size, block, (four,)))
     start = size - size % four
     pair = 2 * width
     if pair < block:
-        # A remainder of at most one vector is left to the last rung.
+        # If at most one vector remains, it is left to the last rung.
         remaining = size - start + (width - 1)
         stop = start + remaining - remaining % pair
         rungs.append(Rung(start, stop, pair, True))
@@ -150,13 +153,13 @@ def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
 
 
 def last_part(var: Var, tile_size: int) -> TileRange:
-    """Returns the part of a symbolic loop after its full tiles."""
+    """Returns the part of a symbolic loop that remains after its full tiles."""
     size = extent(var)
     return TileRange(var, size - size % tile_size, size % tile_size)
 
 
-# The generators below yield a range for each loop that they add to `emitter`.  Statements that are
-# added before the next range is yielded become the body of that loop.
+# Each generator below yields a range after it has opened a loop in `emitter`. Statements that the
+# caller adds before it asks for the next range become the body of that loop.
 
 
 def in_blocks(
@@ -166,10 +169,10 @@ def in_blocks(
     firsts: Sequence[Index] = (),
     stops: Sequence[Index] = (),
 ) -> Iterator[TileRange]:
-    """Adds a loop over the blocks of an iterator, and yields its range; then yields the remainder.
+    """Adds a loop over the blocks of an iterator and yields their range, then yields the remainder.
 
-    Blocks have `block` elements.  Blocks that end before one of `firsts`, or begin at or after one
-    of `stops`, are left out.
+    Blocks have `block` elements.  A block is left out if it ends before one of `firsts`, or if it
+    begins at or after one of `stops`.
     """
     size = extent(var)
     static_size = as_int(size)
@@ -198,8 +201,9 @@ def tiles(
 ) -> Iterator[BlockRange]:
     """Adds loops over the blocks of a region, and yields the block of each loop.
 
-    A symbolic size is cut into the rungs of a ladder.  With `ends`, the first and the last full
-    block of a static size have code of their own.
+    A symbolic size is cut into the rungs of a ladder.  `full_blocks`: all blocks of a static size
+    but the last are full; else their sizes differ by at most one.  `ends`: the first and the last
+    full block of a static size get code of their own.
     """
     static_size = as_int(region.size)
     parts = even(static_size or 0, block, full_blocks)
@@ -216,12 +220,12 @@ def tiles(
 
 
 def counter_of(emitter: StatementEmitter, region: TileRange, rung: Rung) -> Index:
-    """Returns a loop variable that runs over the blocks of a rung."""
+    """Returns a variable for the loop over the blocks of a rung."""
     return emitter.counter(rung.stop if rung.masked else region.size)
 
 
 def block_at(region: TileRange, rung: Rung, start: Index, axis: bool) -> BlockRange:
-    """Returns the block of a rung that begins `start` elements after the first of a region."""
+    """Returns the block of a rung that begins `start` elements after the beginning of a region."""
     stop = region.base + region.size if rung.masked else None
     return BlockRange(region.var, region.base + start, rung.step, axis, stop)
 
@@ -234,10 +238,10 @@ def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
 
 
 def inside(emitter: StatementEmitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
-    """Adds a loop over the elements of a region that the iterator has, and yields a single element.
+    """Adds a loop over the elements of a region that exist, and yields a span of a single element.
 
     The region may begin before zero and end beyond the iterator's extent.  The loop variable is the
-    position itself.
+    position along the iterator.  `tiled`: the span has an axis.
     """
     position = emitter.counter(extent(region.var))
     start = maximum(0, region.base)

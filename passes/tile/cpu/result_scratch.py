@@ -1,11 +1,11 @@
 """Stores values for later nests in the memory of a result of the kernel, in place of scratch.
 
-    for j: e[j] = exp(x[j]) ; s += e[j]          e in the places of y: it needs no scratch, and the
-    for j: y[j] = e[j] / s                       cache has the lines of y when y is written
+    for j: e[j] = exp(x[j]) ; s += e[j]          e lies where y will be stored: it needs no scratch,
+    for j: y[j] = e[j] / s                       and the cache has the lines of y when y is stored
 
-There are two cases.  The value's own stage may store it as a result anyway.  Or the value lies in
-the result of the last stage that reads it, if that stage overwrites each element only after it has
-read that element.
+There are two cases.  Either the value's own stage stores it as a result anyway.  Or the value lies
+in the result of the last stage that reads it; then that stage must overwrite each element only
+after it has read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def in_results(
     buffers: Sequence[TileBuffer],
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
-    """Returns `resident` with values placed in results, where this is proved to be correct.
+    """Returns `resident` with values stored in results, where this is proved to be correct.
 
     The stages `shared` are computed once for several tiles, so their values stay in scratch.
     Raises InternalError for a value of symbolic size that cannot lie in a result.
@@ -41,7 +41,7 @@ def in_results(
         ref: replace(value, buffer=buffers[placed[ref]]) if ref in placed else value
         for ref, value in resident.items()
     }
-    # The results whose memory already holds another value until they are computed.
+    # The results in whose memory another value lies until they are stored.
     used_results = {*placed.values()}
     for ref in resident:
         if ref in placed or ref.stage in shared or not _is_plain(group, schedule, ref.stage):
@@ -63,8 +63,10 @@ def lie_in_results(
     refs: Iterable[StageRef],
     shared: Collection[int] = (),
 ) -> bool:
-    """Returns True if the values of symbolic size among `refs` can lie in the results that the
-    group chose for them."""
+    """Returns True if those `refs` that have a symbolic size can lie in results.
+
+    The group has chosen a result for each of them.
+    """
     return all(
         ref.stage not in shared
         and _is_plain(group, schedule, ref.stage)
@@ -76,16 +78,17 @@ def lie_in_results(
 
 
 def _place(group: TileGroup, ref: StageRef) -> int | None:
-    """Returns the result in which the group places a value of symbolic size; None for other
-    values."""
+    """Returns the buffer of the result that the group has chosen for a value of symbolic size; None
+    for any other value."""
     local = _local(group, ref)
     return group.buffers[local[0].buffer].place if local else None
 
 
 def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own: bool) -> bool:
-    """Returns True if the store `target` writes the elements of a value that lies in `place`.
+    """Returns True if the store `target` writes the elements of a value that lies in the result
+    `place`.
 
-    With `is_own`, the store is that of the value's own stage, otherwise that of its last reader.
+    `is_own`: the store is one of the value's own stage, not of its last reader.
     """
     same_buffer = target.buffer == place or (
         not is_own and group.buffers[target.buffer].place == place
@@ -94,19 +97,17 @@ def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own
 
 
 def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores in whose place a value may lie, and for each a bool.
+    """Yields (store, is_own) for each store whose memory may hold a value before it is executed.
 
-    The bool is true for a store of the value's own stage, and false for one of its last reader.
+    `is_own` is True for a store of the value's own stage, and False for one of its last reader.
     """
     yield from _own_stores(group, ref)
     yield from _reader_stores(group, schedule, ref)
 
 
 def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if each element of a stage is computed once and in one piece.
-
-    It is then computed by the tile that reads it, and has no partial sums.
-    """
+    """Returns True if each element of a stage is computed once, completely, in the tile that reads
+    it."""
     stage, nest = group.stages[number], schedule.nest(number)
     return (
         group.stream is None
@@ -118,7 +119,7 @@ def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores of the value's own stage, each with True."""
+    """Yields (store, True) for each store of the value's own stage; see `_places`."""
     for target in group.stages[ref.stage].stores[ref.component]:
         yield target, True
 
@@ -126,9 +127,9 @@ def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]
 def _reader_stores(
     group: TileGroup, schedule: Schedule, ref: StageRef
 ) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores of the last stage that reads the value, each with False.
+    """Yields (store, False) for each store of the last stage that reads the value; see `_places`.
 
-    Their offsets use the loops of the value's stage.
+    The loops in the stores' offsets are renamed to those of the value's stage.
     """
     stage, local = group.stages[ref.stage], _local(group, ref)
     readers = [
@@ -170,7 +171,7 @@ def _local(group: TileGroup, ref: StageRef) -> list[Access]:
 
 
 def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:
-    """Returns the place in the result `target` where a tile's part of a value begins.
+    """Returns the offset in the result `target` at which a tile's part of a value begins.
 
     None if the elements of the result are not in the order of the scratch.
     """

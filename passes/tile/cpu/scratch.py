@@ -1,7 +1,7 @@
 """Lays out the scratch memory of a tile.
 
-It holds values that stages of different nests exchange, sums between K-blocks, and operands of
-contractions that are computed before they are multiplied.
+It holds values that stages of different nests exchange, sums between K-blocks, and packed operands
+of contractions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from tcc.schedule.nest import in_scratch, reads_here
 
 @entity
 class Resident:
-    """The scratch of one component of a stage, for the region of a tile.
+    """The memory of one component of a stage, for the region of a tile.
 
     `steps`: the distance in elements between neighbours along each common loop.
-    `inner`: the distance between neighbours along the stage's other iterators, merged into one.
-    `strip`: the strip of the stage, whose iterators begin at the tile's first row; or None.
-    `start`: the number of elements of other values that lie before the first element.
-    `base`: the place in a result of the kernel where the value begins; None for other values.
-    `is_result`: the value lies where the stage stores it as a result anyway.
+    `inner`: the same distance along the stage's other iterators, which are merged into one.
+    `strip`: the strip of the stage, whose row loop begins at the tile's first row; or None.
+    `start`: the offset of the first element, after elements of another value in the buffer.
+    `base`: the offset in a result of the kernel where the value begins; None: it is in scratch.
+    `is_result`: the stage stores the value in that place as a result, so no other store is needed.
     """
 
     buffer: TileBuffer
@@ -41,10 +41,10 @@ class Resident:
     is_result: bool = False
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
-        """Returns the place of an element in `buffer`.
+        """Returns the offset of an element in `buffer`.
 
-        `mapping` has the values of the common loops, and `within` the place among the other
-        iterators.
+        `mapping` has the values of the common loops. `within` is the element's offset along all
+        other iterators. `regions` has the tile's part of each loop.
         """
         if self.base is not None:
             return substitute(self.base, mapping) + within
@@ -59,10 +59,10 @@ class Resident:
 
 @entity
 class Packed:
-    """The scratch of a contraction's `factor`, for one block of the result loops and one K-block.
+    """The scratch of a contraction's `factor`, for one register block of results and one K-block.
 
-    `steps` has the loops along which the scratch has an axis, with the distance in elements between
-    neighbours.
+    `steps` has pairs of a loop along which the scratch has an axis, and the distance in elements
+    between neighbours along it.
     """
 
     factor: Scalar
@@ -70,9 +70,9 @@ class Packed:
     steps: tuple[tuple[Var, int], ...]
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Returns the place of an element in the scratch.
+        """Returns the offset of an element in the scratch.
 
-        `mapping` has the values of the loops at the element.  `starts` has their values where the
+        `mapping` has the values of the loops at the element, and `starts` their values where the
         current block and K-block begin.
         """
         place = const(0)
@@ -82,9 +82,9 @@ class Packed:
 
 
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
-    """Returns the scratch of each component that needs it.
+    """Returns the memory of each component that later nests or blocks read.
 
-    These are the components that a later nest reads, and sums that are kept between K-blocks or
+    Another nest reads the component, or the component has sums that wait between K-blocks or
     between blocks of the streaming loop.
     """
     values: dict[StageRef, Resident] = {}
@@ -109,13 +109,13 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
 
 
 def _waits(group: TileGroup, number: int) -> bool:
-    """Returns True if a stage's sums are kept between blocks of the group's streaming loop."""
+    """Returns True if a stage's sums wait in scratch between blocks of the streaming loop."""
     stream = group.stream
     return stream is not None and stream.loop in group.stages[number].reduce
 
 
 def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[Rescale, Resident]:
-    """Returns scratch for the factors that rescale sums after a block of the streaming loop.
+    """Returns scratch for the factors that rescale sums after each block of the streaming loop.
 
     Equal factors share their scratch.
     """
@@ -137,10 +137,10 @@ def home(
     ref: StageRef,
     spans: Sequence[BlockRange],
 ) -> tuple[TileBuffer, tuple[Index]] | None:
-    """Returns the buffer and the index where a component's block is stored for later nests.
+    """Returns (buffer, index) of the place where a block of a component is stored for later nests.
 
-    The block covers `spans`.  None if no later nest needs the component, or if the stage stores it
-    there as a result anyway.
+    The block covers `spans`. None if no later nest needs the component, or if the stage stores it
+    in that place as a result anyway.
     """
     value = resident.get(ref)
     if value is None or value.is_result:
@@ -151,7 +151,10 @@ def home(
 
 
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if a stage's result is one block for the whole tile and for all its readers."""
+    """Returns True if a stage's result is a single block, which its readers find in registers.
+
+    That block covers the whole tile.
+    """
     stage, nest = group.stages[number], schedule.nest(number)
     if group.stream is not None or nest.k_blocks or not set(stage.iters) <= set(group.common):
         return False
@@ -166,7 +169,8 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     nests = [nest, *(schedule.nest(n) for n, _ in reads)]
     common = {v.name for v in group.common}
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
-        return False  # the vector loop is the last axis: the order of the blocks' axes would differ
+        # The vector loop is a block's last axis, so the blocks' axes have another order.
+        return False
     return all(
         known_extent(v) is not None
         and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
@@ -176,13 +180,14 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if some stage reads this stage from scratch.
+    """Returns True if some stage reads the result of stage `number` from scratch.
 
-    That is a stage of another nest, or a stage of the same nest that reads it away from the current
-    point.
+    The reader is a stage of another nest, or a stage of the same nest that reads another point than
+    the current one.
     """
     nest = schedule.nest(number)
-    point_readers = nest.stages[:1] if number in nest.along else ()  # read point by point
+    # It reads each point when it is computed.
+    point_readers = nest.stages[:1] if number in nest.along else ()
     return any(
         source.stage == number
         and later not in point_readers
@@ -222,7 +227,8 @@ def _resident(
 def _in_result(
     name: str, group: TileGroup, stage: GroupStage, component: int, local: int
 ) -> Resident:
-    """Returns the storage of a value of symbolic size in the result that the group chose for it."""
+    """Returns the memory of a value of symbolic size, in the result that the group has chosen for
+    it."""
     buffer_ = group.buffers[local]
     buffer = TileBuffer(name, buffer_.dtype, (buffer_.size,), MemorySpace.LOCAL)
     is_result = any(a.buffer == buffer_.place for a in stage.stores[component])
@@ -230,10 +236,8 @@ def _in_result(
 
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
-    """Returns how many elements of a common loop a tile covers.
-
-    For the streaming loop, returns the size of its blocks.
-    """
+    """Returns the elements of a tile along a common loop; for the streaming loop, those of a
+    block."""
     size = known_extent(var)
     if group.stream is not None and var is group.stream.loop:
         return schedule.stream_block if size is None else min(size, schedule.stream_block)
@@ -244,7 +248,10 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
 
 
 def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
-    """Returns the local buffer of a component; several components of a stage may share one."""
+    """Returns the number of a component's scratch buffer in the group; None without one.
+
+    Several components of a stage may share a buffer.
+    """
     stores = in_scratch(group, stage.stores[component])
     return stores[0].buffer if stores else None
 
@@ -259,9 +266,9 @@ def _static(size: Index) -> int:
 def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
-    """Returns the place of a stage's element among the iterators that are not common loops.
+    """Returns the offset of an element among those at one point of the common loops.
 
-    A component with a local buffer has the place that the group gave it there.
+    If the component has a scratch buffer in the group, the group decides the offset.
     """
     for target in in_scratch(group, stage.stores[component]):
         return substitute(target.offset, mapping)

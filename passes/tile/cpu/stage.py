@@ -1,4 +1,4 @@
-"""Lowers one stage on one block: emits its statements, and returns the blocks of its results."""
+"""Lowers one block of one stage: emits its statements, and returns the blocks of its results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,20 +63,22 @@ from tcc.schedule.cpu.schedule import TailVectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
 from tcc.schedule.zero_terms import needed_terms
 
-# The number of terms of a float contraction that one accumulator sums. The rounding error of a
-# single accumulator grows with the root of the number of terms, and faster if all terms have one
-# sign. With an accumulator for each block of terms, it grows with the root of a block's size and
-# with that of the number of blocks (Higham, "The accuracy of floating point summation", 1993).
+# The most terms of a float contraction that one accumulator sums. The rounding error of an
+# accumulator grows with the root of the number of its terms, and faster if all terms have one sign.
+# If each block of terms has an accumulator of its own, the error grows with the root of a block's
+# size and with the root of the number of blocks (Higham, "The accuracy of floating point
+# summation", 1993).
 TERMS = 384
 # Reductions of at most this many iterations are unrolled.
 SHORT = 3
 
 
 class StageLowering:
-    """Computes one stage on one block of the nest's loops."""
+    """Lowers a stage on the current block of the nest's loops."""
 
     def __init__(self, context: Surroundings, blocks: Regions | None = None) -> None:
-        """Stores the context; `blocks` maps a reduced loop to the range one accumulator sums."""
+        """Stores the context; `blocks` maps a reduced loop to the part that one accumulator
+        sums."""
         self.context, self.stage, self.nest = context, context.stage, context.nest
         self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
@@ -113,7 +115,7 @@ class StageLowering:
                 self.emitter.add(Store(*place, block, guards))
 
     def continued(self, start: Blocks) -> Blocks:
-        """Returns the reduction over the current K-blocks, added to the sums so far."""
+        """Returns the sums so far (`start`) plus the reduction over the current K-blocks."""
         go_on = self._added if self._rounds() else self._reduce_loops
         return go_on(self._reduce_order(), [], start)
 
@@ -129,20 +131,22 @@ class StageLowering:
     def _sums(self, loops: list[Var], spans: list[BlockRange]) -> Blocks:
         """Returns the reduction over `loops`, with accumulators that start at the identity.
 
-        `spans` are the current blocks of the reduced loops outside of `loops`.
+        `spans` has the current blocks of the other reduced loops, which are outside of `loops`.
         """
         return self._reduce_loops(loops, spans, self.identities())
 
     def _added(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
-        """Returns `carried` combined with the reduction over `loops` in new accumulators."""
+        """Returns `carried` combined with the reduction over `loops`, which has new
+        accumulators."""
         return self._combine(carried, self._sums(loops, spans))
 
     def _rounds(self) -> bool:
-        """Returns True if the sum may be divided among accumulators, which rounds differently.
+        """Returns True if the sum may be divided among accumulators, which changes its rounding.
 
-        That holds for contractions of floats: both factors vary along the sum, and with different
-        loops of the results.  Other sums add their terms in the order of memory, as ONNX Runtime
-        does.  Some models subtract two sums of that kind, which amplifies differences of rounding.
+        That holds for contractions of floats whose factors both vary along the sum, and with
+        different loops of the results.  Other sums add their terms in the order of memory, as ONNX
+        Runtime does, because some models subtract two sums, which amplifies differences of
+        rounding.
         """
         if self.factors is None or not self.stage.body[0].dtype.is_float:
             return False
@@ -151,7 +155,8 @@ class StageLowering:
         return bool(a & summed and b & summed) and a - summed != b - summed
 
     def _part(self, loops: Sequence[Var]) -> int:
-        """Returns the number of elements of the first loop that one accumulator sums; 0 for all."""
+        """Returns the number of elements of the first loop that one accumulator sums; 0 if it sums
+        all."""
         sizes = [as_int(self._region(v).size) for v in loops]
         if loops[0] in self.blocks or not self._rounds() or None in sizes:
             return 0
@@ -168,7 +173,11 @@ class StageLowering:
     def _in_parts(
         self, part: int, loops: list[Var], spans: list[BlockRange], carried: Blocks
     ) -> Blocks:
-        """Returns the sum over parts of the first loop, each with accumulators of its own."""
+        """Returns `carried` plus the sum over `loops`.
+
+        The first loop is cut into parts of `part` elements, and each part has accumulators of its
+        own.
+        """
         var, region = loops[0], self._region(loops[0])
         size = as_int(region.size)
         assert size is not None
@@ -224,7 +233,8 @@ class StageLowering:
     def _needed(
         self, region: TileRange, spans: Sequence[BlockRange], start: Index, stop: Index, step: int
     ) -> tuple[Index, Index]:
-        """Returns the start and the stop of a loop without the steps whose terms are all zero."""
+        """Returns the start and the stop of a loop of `step` elements, without steps whose terms
+        are all zero."""
         ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *spans)}
         firsts, stops = needed_terms(self.stage, region.var, ends)
         start = reduce(maximum, ((f - region.base) // step * step for f in firsts), start)
@@ -240,16 +250,17 @@ class StageLowering:
         region: TileRange,
         block: int,
     ) -> Blocks:
-        """Returns a reduction along a symbolic vector loop, rung by rung of a ladder.
+        """Returns a reduction along a symbolic vector loop, which is cut into the rungs of a
+        ladder.
 
         The accumulators have a lane for each element of a block.  Each rung continues the
-        accumulators of the rung before it.  So the lanes are combined with each other only once, at
-        the end.
+        accumulators of the rung before it.  So lanes are combined with each other only once, at the
+        end.
         """
         sums, width = self.identities(block), block
         for rung in ladder(region.size, block, vectors):
-            # The sizes of blocks are powers of two of vectors, so each smaller size divides the
-            # larger size before it.
+            # All blocks are powers of two of vectors, so the size of each rung divides that of the
+            # rung before it.
             sums, width = self._narrowed(sums, width // rung.step), rung.step
             counter = counter_of(self.emitter, region, rung)
             trip = partial(
@@ -259,7 +270,8 @@ class StageLowering:
         return self._combine(carried, self._folded(sums, 1))
 
     def _narrowed(self, values: Blocks, parts: int) -> Blocks:
-        """Returns blocks with the last axis divided into `parts` that are combined into one."""
+        """Returns `values` with the last axis cut into `parts` parts, which are combined into
+        one."""
         if parts == 1:
             return values
         *outer, width = values[0].shape
@@ -270,11 +282,12 @@ class StageLowering:
         return self._folded(separate, 1)
 
     def _is_short(self, size: Index) -> bool:
-        """Returns True if a loop of a window is so short that it is unrolled."""
+        """Returns True if a loop is so short that it is unrolled; never for a contraction."""
         return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
-        """Returns accumulators that hold the identity; `lanes` are sizes of further last axes."""
+        """Returns accumulators that hold the identity; `lanes` are the sizes of additional last
+        axes."""
         return identity_blocks(self.emitter, self.stage, (*shape_of(self.outer), *lanes))
 
     def _combine(self, old: Blocks, new: Blocks) -> Blocks:
@@ -290,9 +303,9 @@ class StageLowering:
         return self._added_up(reduce, carried)
 
     def _context_along(self, reduce: list[BlockRange]) -> Surroundings:
-        """Computes the stages along the reduction at its current point.
+        """Emits the pointwise stages that are computed along the reduction, at its current point.
 
-        Returns the reduction's context, in which the results of these stages are ready.
+        Returns the reduction's context, in which `ready` has their results.
         """
         context, spans = self.context, (*self.outer, *reduce)
         stage_ready, ready = dict(context.ready), dict(context.ready)
@@ -323,8 +336,7 @@ class StageLowering:
             return self._contract(self.factors, reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
         extra = [s for s in reduce if s.axis and s not in vector]
-        # The block's axes: those of the results, then reduced axes, then the lanes of the vector
-        # loop.
+        # A block has the axes of the results, then reduced axes, then the lanes of the vector loop.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         scalars = CoreStageScalars(self.context, spans)
         scalars.fills = self._fills() if any(s.stop is not None for s in vector) else {}
@@ -342,7 +354,7 @@ class StageLowering:
         return self._combine(carried, values)
 
     def _folded(self, values: Blocks, count: int) -> Blocks:
-        """Returns blocks reduced along the `count` axes that follow those of the results."""
+        """Returns `values` reduced along the `count` axes that come after those of the results."""
         assert self.stage.monoid is not None
         first = len(shape_of(self.outer))
         axes = tuple(range(first, first + count))
@@ -364,9 +376,9 @@ class StageLowering:
         spans: Sequence[BlockRange],
         summed: Sequence[BlockRange],
     ) -> Blocks:
-        """Returns blocks over `spans` with neutral values in lanes beyond the ends of `summed`.
+        """Returns `values`, blocks over `spans`, with neutral elements beyond the ends of `summed`.
 
-        `neutral` has a scalar for each block, or None if its lanes there are neutral already.
+        `neutral` has a scalar for each block, or None if the block is neutral there already.
         """
         for span in summed:
             if span.stop is not None:
@@ -383,10 +395,10 @@ class StageLowering:
         return values
 
     def _fills(self) -> dict[Read, bool | int | float]:
-        """Returns the reads that load the identity beyond the end of a reduced loop.
+        """Returns the reads that can load the identity beyond the end of a reduced loop, with its
+        value.
 
-        Each comes with the identity's value.  They are reads that are a whole component, that
-        nothing else uses, and that have no guards.
+        Each read is a whole component, nothing else uses it, and it has no guards.
         """
         body = self.stage.body
         return {
@@ -404,7 +416,7 @@ class StageLowering:
     def varies_with(self, scalar: Scalar) -> frozenset[Var]:
         """Returns the loops that a factor varies with.
 
-        A read from scratch also varies with the loops along which the scratch has an axis.
+        A read from scratch also varies with each loop along which the scratch has an axis.
         """
         places = [self.context.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
@@ -412,26 +424,25 @@ class StageLowering:
     def _contract(self, factors: Factors, reduce: list[BlockRange], acc: Block) -> Blocks:
         """Emits one step of a contraction as a `Contract`, and returns the new accumulator.
 
-        The lanes of a summed vector loop stay separate in the accumulator.
+        If the vector loop is summed, the accumulator has a partial sum for each lane.
         """
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
         summed = [s for s in reduce if s.axis and s not in vector]
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
-        # Prefetches come before the loads. Otherwise loaded values would occupy registers
-        # throughout the prefetches.
+        # Prefetches come before the loads, so that loaded values do not occupy registers meanwhile.
         if self.nest.ahead:
             next_k_block(self.context, reduce)
         operands = []
         factor_loops = self.varies_with(factors.a) | self.varies_with(factors.b)
         idle = {s.var for s in out_spans} - factor_loops
-        # Beyond the end both factors must be zero, because an infinity times zero is not zero.
+        # Beyond the end both factors must be zero, because infinity times zero is not zero.
         ended = {s.var for s in vector if s.stop is not None}
         for number, factor in enumerate(_contract_operands(factors)):
             varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
-            # k goes before the vector lanes and after everything else.
+            # Summed axes come directly before the vector lanes, and after all other axes.
             axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
             fixed_spans = [s for s in self.outer if s not in axes]
             fixed_spans += [*fixed, *(s for s in vector if s not in axes)]
@@ -450,7 +461,7 @@ class StageLowering:
         return (out,)
 
     def _is_zero_behind(self, factor: Scalar) -> bool:
-        """Returns True if the factor is a load, which reads zeros beyond the end of a loop."""
+        """Returns True if the factor is a load, which gives zeros beyond the end of a loop."""
         if not isinstance(factor, Read) or factor.fill:
             return False
         return self.context.place(factor) is not None
@@ -473,7 +484,8 @@ class StageLowering:
 def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
     """Returns the ranges into which a reduction of `size` elements is cut.
 
-    Each is (start, stop, step, looped), where `looped` is true if the range has several steps.
+    A range is (start, stop, step, looped).  `looped` is True if it has several steps, and so is a
+    loop.
     """
     static_size = as_int(size)
     if static_size is None:
@@ -489,8 +501,8 @@ def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
 def _contract_operands(factors: Factors) -> tuple[Scalar, Scalar]:
     """Returns the operands of a `Contract`, without casts that the instruction makes unnecessary.
 
-    These are the casts of both factors from bf16, or from bytes.  Their products are exact in f32
-    and i32, and a processor may multiply them directly.
+    Both factors may be cast from bf16, or from bytes.  Their products are exact in f32 and i32, and
+    a processor may multiply them without the casts.
     """
     a, b = factors.a, factors.b
     if not isinstance(a, Cast) or not isinstance(b, Cast):

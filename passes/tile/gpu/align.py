@@ -1,7 +1,7 @@
 """Finds the alignment of buffers that block kernels may assume.
 
     launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
-    launch k(arena, view)                               ->  the view: its elements' size
+    launch k(arena, view)                               ->  the view: the size of an element
 
 Wide loads need aligned buffers.  The runtime places buffers at multiples of 64 bytes, and copies
 callers' arrays that do not lie at multiples of 16.  A view into another buffer may lie anywhere.
@@ -21,10 +21,7 @@ _WIDE = 16
 def buffer_alignments(
     program: Program, kernels: Sequence[TileKernel]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns an alignment in bytes for each buffer of each kernel.
-
-    All launches in `program` pass buffers with this alignment.
-    """
+    """Returns the alignment in bytes of each buffer of each kernel, which holds in all launches."""
     placed = [not isinstance(b.place, Alias) for b in program.buffers]
     is_wide = [[True] * len(kernel.buffers) for kernel in kernels]
     for instr in walk_instructions(program.body):

@@ -1,4 +1,4 @@
-"""Merges loops of a block kernel into axes, and finds the place of a block along them.
+"""Merges loops of a block kernel into axes, and computes the values of loops in a block.
 
     loops n, y, x of extents 2, 7, 7 as one axis of 98 positions in blocks of 64
       p = 64*tile + l0 ;  n = p // 49 ;  y = p // 7 % 7 ;  x = p % 7 ;  lanes with p < 98 are active
@@ -33,9 +33,9 @@ from tcc.ir.types import element_count
 
 @frozen
 class Axis:
-    """Several loops, outermost first, as one axis that is cut into blocks.
+    """Several loops, outermost first, that are merged into one axis and cut into blocks.
 
-    `name` joins the loops' names with "+".  `block` is the number of positions of a block.
+    `name` has the loops' names, joined by "+". `block` is the number of positions of a block.
     """
 
     name: str
@@ -73,14 +73,14 @@ def axis(loops: Sequence[Var], block: int) -> Axis:
 
 @frozen
 class AxisRange:
-    """The positions `base .. base + block - 1` of an axis."""
+    """The part of an axis that a block covers: positions `base` to `base + axis.block - 1`."""
 
     axis: Axis
     base: Index
 
     @property
     def lanes(self) -> bool:
-        """True if the range has more than one position, so that blocks have an axis for it."""
+        """True if the part has several positions, so that blocks have an axis for it."""
         return self.axis.block > 1
 
 
@@ -89,13 +89,14 @@ Parts: TypeAlias = tuple[AxisRange, ...]
 
 @frozen
 class BlockAxes:
-    """The ranges that a block covers; the ranges with more than one position are its axes."""
+    """The parts of axes that a block covers.  A block has an axis for each part of several
+    positions."""
 
     parts: Parts
 
     @property
     def axes(self) -> Parts:
-        """The ranges with more than one position."""
+        """The parts with several positions."""
         return tuple(p for p in self.parts if p.lanes)
 
     @property
@@ -104,19 +105,21 @@ class BlockAxes:
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """Returns the position along each range, over the lane variables of a block of `shape`."""
+        """Returns the position along each part; the lane variables are those of a block of
+        `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
     def place(self, index: Index, shape: tuple[int, ...]) -> Index:
-        """Returns `index`, an index over loops, in terms of the lane variables of a block."""
+        """Returns `index` with each loop replaced by its value in a block of `shape`."""
         mapping: dict[Var, Index] = {}
         for part, position in zip(self.parts, self.positions(shape), strict=True):
             mapping.update(_digits(part.axis.loops, position, index))
         return substitute(index, mapping)
 
     def scalar(self, root: Scalar, shape: tuple[int, ...]) -> Scalar:
-        """Returns `root` with its index values in terms of the lane variables of a block."""
+        """Returns `root` with each loop in its indices replaced by its value in a block of
+        `shape`."""
 
         def leaf(node: Scalar) -> Scalar:
             if isinstance(node, IndexValue):
@@ -126,15 +129,15 @@ class BlockAxes:
         return transform(root, leaf)
 
     def varying(self, loops: Sequence[Var]) -> tuple[int, ...]:
-        """Returns the shape of a block that varies with `loops` only; other axes have size 1."""
+        """Returns the shape of a block that varies only with `loops`: other axes have size 1."""
         return tuple(
             p.axis.block if any(v in loops for v in p.axis.loops) else 1 for p in self.axes
         )
 
     def guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
-        """Returns the guards that a load or store of a block of `shape` needs.
+        """Returns the guards of a load or store of a block of `shape`.
 
-        They are the guards of the access, and those that mask lanes beyond the end of an axis.
+        They are the guards of the access, and guards that mask lanes beyond the end of an axis.
         """
         access_guards = access.guards
         result = [
@@ -150,8 +153,9 @@ class BlockAxes:
 def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:
     """Returns the value of each loop at a position of their axis.
 
-    Neighbouring loops that `index` treats like one loop get a single value, in the last of them.
-    So consecutive positions stay consecutive in memory.
+    If an index varies with neighbouring loops as with one merged loop, the last of them gets the
+    value of the merged loop, and the others get 0.  So consecutive positions stay consecutive in
+    memory.
     """
     mapping: dict[Var, Index] = {}
     inner = const(1)
@@ -167,8 +171,8 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
 
 
 def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Returns the number of the first loop that `index` treats like one loop with loop `stop` -
-    1."""
+    """Returns the position in `loops` of the first loop that `index` allows to merge with all loops
+    up to that at `stop` - 1."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])

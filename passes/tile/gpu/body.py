@@ -1,7 +1,7 @@
 """Computes the scalars of a stage as blocks of a block kernel, by loads and arithmetic.
 
-A block has size 1 along axes that its value does not vary with.  A value that was computed in a
-body which is still open is not computed again.
+A block has size 1 along axes that its value does not vary with.  An equal value is not computed
+again while the body in which it was computed is still open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,10 +54,10 @@ LARGEST = 1 << 20
 
 @frozen
 class EarlierBlock:
-    """The block of an earlier stage, and the frame that it covers.
+    """The block of an earlier stage, and the parts of axes that it covers (`frame`).
 
-    `inner` is the offset of an element among those of the stage's own loops; None if the stage has
-    no loops of its own.
+    `inner` is the offset of an element along the stage's own loops, which are neither parallel nor
+    streaming; None if it has none.
     """
 
     block: Block
@@ -66,7 +66,10 @@ class EarlierBlock:
 
 
 class BlockEmitter(StatementEmitter):
-    """Adds statements to the open body, and remembers the blocks that they compute."""
+    """Adds statements to the open body, and returns the same block for the same computation.
+
+    `ready` has the blocks of earlier stages.
+    """
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
         super().__init__()
@@ -97,7 +100,7 @@ class BlockEmitter(StatementEmitter):
         return self._known[key]
 
     def function(self, name: str, *args: Block) -> Block:
-        """Returns the function `name` of blocks, which broadcast to each other."""
+        """Returns the block of the function `name`; the blocks `args` broadcast to each other."""
         body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)))
         shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
         return self.compute(body, args, shape)
@@ -145,9 +148,10 @@ class BlockEmitter(StatementEmitter):
         return self._known[key]
 
     def with_axes(self, block: Block, axes: Sequence[str], new_axes: Sequence[str]) -> Block:
-        """Returns `block`, whose axes are named `axes`, with the axes `new_axes`.
+        """Returns `block`, whose axes have the names `axes`, with the axes `new_axes` in their
+        order.
 
-        Axes that it lacks get size 1.
+        An axis that the block lacks gets size 1.
         """
         order = tuple(sorted(range(len(axes)), key=lambda n: new_axes.index(axes[n])))
         sizes = dict(zip(axes, block.shape, strict=True))
@@ -156,14 +160,15 @@ class BlockEmitter(StatementEmitter):
 
 
 class GpuStageScalars(ScalarBlocks):
-    """Computes scalars of one stage as blocks over the ranges of `frame`."""
+    """Computes scalars of one stage as blocks over the parts of axes in `frame`."""
 
     def __init__(self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes) -> None:
         super().__init__()
         self.emitter, self.stage, self.frame = emitter, stage, frame
 
     def value(self, scalar: Scalar, shape: tuple[int, ...] | None = None) -> Block:
-        """Returns a block of `shape` (None: the frame's) that holds `scalar`."""
+        """Returns a block that holds `scalar`, broadcast to `shape`; None stands for the frame's
+        shape."""
         return self.emitter.spread(self.block(scalar), self.frame.shape if shape is None else shape)
 
     def shares(self, node: Scalar) -> bool:
@@ -172,8 +177,8 @@ class GpuStageScalars(ScalarBlocks):
     def share(self, bodies: Sequence[Scalar]) -> None:
         """Computes the scalars that several of `bodies` or several data-dependent indices contain.
 
-        Each data-dependent index becomes a block.  Without this, each step of a bisection would
-        compute all steps before it again.
+        Each gets a block.  Otherwise each step of an unrolled bisection would compute all steps
+        before it again.
         """
         super().share(bodies)
         for node in needed_by_several(bodies):
@@ -181,9 +186,9 @@ class GpuStageScalars(ScalarBlocks):
                 self.block(node)
 
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
-        """Returns a block of bools that is true for lanes before the ends of all `parts`.
+        """Returns a block of bools that is true in lanes before the ends of all `parts`.
 
-        None if all lanes are.
+        None if no lane can lie beyond an end.
         """
         mask: Block | None = None
         for part in parts:
@@ -227,7 +232,8 @@ class GpuStageScalars(ScalarBlocks):
         )
 
     def _ready(self, node: Read, source: StageRef) -> Block:
-        """Returns the block of an earlier stage, with axes of size 1 for axes that it lacks."""
+        """Returns the block of an earlier stage, with an axis of size 1 for each axis that it
+        lacks."""
         earlier = self.emitter.ready.get(source)
         axes = (
             None if earlier is None else matched(earlier, self.stage.accesses.get(node), self.frame)
@@ -238,7 +244,7 @@ class GpuStageScalars(ScalarBlocks):
 
 
 def names(frame: BlockAxes) -> tuple[str, ...]:
-    """Returns the names of the axes that blocks of a frame have."""
+    """Returns the names of the axes of a block that covers `frame`."""
     return tuple(p.axis.name for p in frame.axes)
 
 
@@ -247,7 +253,7 @@ def matched(
 ) -> tuple[str, ...] | None:
     """Returns for each axis of an earlier block the name of the axis of `frame` that matches it.
 
-    A read of the block at `access` then finds each element in its own lane.  None if it does not.
+    None if a read of the block at `access` would not find each element in its own lane.
     """
     steps: Mapping[int, AxisRange] = {}
     if access is not None:
@@ -277,7 +283,7 @@ def matched(
 
 
 def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
-    """Returns the axes that an offset runs along, under their steps.
+    """Returns a map from the steps of an offset to the axes along which it takes them.
 
     None if the offset is not a sum of constant steps along axes that one block covers.
     """

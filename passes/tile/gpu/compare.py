@@ -1,15 +1,15 @@
-"""Rewrites comparisons of indices to the fewest instructions of a GPU.
+"""Rewrites comparisons of indices to take few registers and instructions on a GPU.
 
     i64(64*k + l1) <= i64(l0 + 64*p)      ->      i32(64*k - 64*p + l1) <= i32(l0)
 
 Masks compare indices for every element of a block.  Two rewrites make this cheaper.
 
-32 bits: an i32 takes one register, an i64 two.  i32 is used if the ranges prove that it holds both
+32 bits: an i32 takes one register, an i64 two. i32 is used if the ranges prove that it holds both
 sides and their difference.  Lanes beyond the end of a loop compare too.  A block has at most 2**20
 elements, and the ranges leave room for these lanes.
 
-One side: a term that varies only with loops is moved to the left side, where it is one number for
-all lanes.  On two sides, compilers would compute it twice as a block.
+One side: a term that is equal in all lanes is moved to the left side, where it is a single number.
+On the other side it would be added to a block, and compilers would compute two blocks.
 """
 
 from collections.abc import Callable, Collection
@@ -28,12 +28,13 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Var, bounds, const, free_vars, substitute
 from tcc.ir.types import I32, I64
 
-# Indices up to this bound still fit 32 bits after a block has been added.
+# If an index is below this bound, its sum with a block's size still fits 32 bits.
 _MOST = 1 << 30
 
 
 def in_few_bits(scalar: Scalar) -> Scalar:
-    """Returns `scalar` with comparisons of indices in i32, where the result is that of i64."""
+    """Returns `scalar` with comparisons of indices in i32, where that gives the same results as
+    i64."""
 
     def few(node: Apply, a: Index, b: Index) -> Scalar:
         if not (_fits(a) and _fits(b)):
@@ -44,9 +45,11 @@ def in_few_bits(scalar: Scalar) -> Scalar:
 
 
 def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
-    """Returns `scalar` with the terms of i32 comparisons that are equal for all `lanes` moved left.
+    """Returns `scalar` with terms of i32 comparisons moved to the left if they are equal in all
+    lanes.
 
-    A comparison is changed only if both of its sides differ between lanes.
+    `lanes` are the variables that differ between lanes.  A comparison is changed only if both of
+    its sides vary with them.
     """
     first = {v: const(0) for v in lanes}
 
@@ -81,7 +84,7 @@ def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar
 
 
 def _index(scalar: Scalar) -> Index | None:
-    """Returns the index that an integer scalar stands for; None for other scalars."""
+    """Returns the index whose value an integer scalar has; None for any other scalar."""
     match scalar:
         case IndexValue(index=index):
             return index

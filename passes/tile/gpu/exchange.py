@@ -41,12 +41,12 @@ from tcc.passes.tile.gpu.body import EarlierBlock, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import in_scratch
 
-# Formulas replace at most this many reads. Without the limit, some substitutions would never end.
+# At most this many reads are replaced by formulas, because some substitutions would never end.
 _MOST = 64
 
 
 class Axes:
-    """The axes of the loops of a group's stages under a schedule."""
+    """The axes that the loops of a group's stages form under a schedule."""
 
     def __init__(self, group: TileGroup, schedule: BlockSchedule) -> None:
         self.group = group
@@ -66,21 +66,20 @@ class Axes:
         return self._blocks.get(name, 1)
 
     def own(self, stage: GroupStage) -> tuple[Axis, ...]:
-        """Returns the axes of a stage's loops that are neither parallel nor the streaming loop."""
+        """Returns the axes of a stage's own loops, which are neither parallel nor the streaming
+        loop."""
         return self._cover([v for v in stage.iters if v not in self.group.cut])
 
     def reduce(self, stage: GroupStage) -> tuple[Axis, ...]:
-        """Returns the axes along which a stage reduces.
-
-        Axes with blocks of one element come first.
-        """
+        """Returns the axes along which a stage reduces; those with blocks of one element come
+        first."""
         axes = self._cover(list(stage.reduce))
         return tuple(sorted(axes, key=lambda a: a.block > 1))
 
     def _cover(self, loops: list[Var]) -> tuple[Axis, ...]:
         """Returns the axes into which the schedule divides `loops`.
 
-        A loop without a block in the schedule is an axis of its own, with blocks of one element.
+        A loop of which the schedule has no block is an axis with blocks of one element.
         """
         by_name = {v.name: v for v in loops}
         axes: list[Axis] = []
@@ -92,15 +91,15 @@ class Axes:
         return (*(axis((v,), 1) for v in single), *axes)
 
     def inner(self, stage: GroupStage, component: int) -> Index | None:
-        """Returns the offset of an element among those of the stage's own loops; None without own
-        loops."""
+        """Returns the offset of an element along the stage's own loops; None without own loops."""
         stores = in_scratch(self.group, stage.stores[component])
         return stores[0].offset if stores else None
 
     def outer(self, loops: Collection[Var]) -> list[AxisRange]:
-        """Returns a range, at a symbolic place, of each axis that contains some of `loops`.
+        """Returns the part that a tile covers of each parallel or streaming axis with some of
+        `loops`.
 
-        The axes are the parallel axes and that of the streaming loop.
+        Its first position is symbolic.
         """
         tile_axes = [a for a in self.parallel if set(a.loops) & set(loops)]
         stream = self.group.stream
@@ -109,7 +108,8 @@ class Axes:
         return [AxisRange(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in tile_axes]
 
     def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:
-        """Returns True if the read `node` of `stage` finds its elements in `source`'s block."""
+        """Returns True if the block of `source` has the elements that the read `node` of `stage`
+        accesses."""
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
         reader = [a for a in self.reduce(stage) if a.loops != self._streamed()]
@@ -129,15 +129,16 @@ class Axes:
 
 
 def _first(axis_: Axis) -> AxisRange:
-    """Returns the only block of an axis, or a block at a symbolic place if there are several."""
+    """Returns the only block of an axis, or a block at a symbolic position if there are several."""
     return AxisRange(axis_, const(0) if axis_.whole else iterator(f"k.{axis_.name}", axis_.steps))
 
 
 def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
-    """Returns `group` with all reads of stages answered by blocks.
+    """Returns `group` changed so that each read of another stage finds its elements in that stage's
+    block.
 
-    A reader that cannot read the block of a pointwise stage gets the stage's formula in place of
-    the read.  Raises `NotBlocks` if a reader cannot read the block of a reduction.
+    If the block of a pointwise stage does not have them, the reader gets the stage's formula in
+    place of the read.  Raises `NotBlocks` if the block of a reduction does not have them.
     """
     if any(s.strip is not None for s in group.stages):
         raise NotBlocks("rows of a stage follow a loop through a window")
@@ -157,8 +158,8 @@ def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
 
 
 def _unanswered_read(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
-    """Returns the number of a stage and a read of it that no block can answer; None if there is
-    none."""
+    """Returns a stage's number and the first of its reads whose elements are not in the block of
+    the stage that it reads; None if there is none."""
     for number, stage in enumerate(group.stages):
         for node, ref in reads_of_stages(*stage.body):
             source = group.stages[ref.stage]
@@ -173,7 +174,8 @@ def _unanswered_read(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
 
 
 def _substituted(group: TileGroup, number: int, node: Read) -> GroupStage:
-    """Returns stage `number` with the formula of the stage that `node` reads in place of `node`."""
+    """Returns stage `number` with its read `node` replaced by the formula of the stage that it
+    reads."""
     stage = group.stages[number]
     accesses = dict(stage.accesses)
     rewritten: dict[Scalar, Scalar] = {}
@@ -192,9 +194,9 @@ def _substituted(group: TileGroup, number: int, node: Read) -> GroupStage:
 
 
 class _Formula:
-    """The formula of an earlier stage, at the place where `node` reads it.
+    """The formula of an earlier stage, with the indices at which `node` reads the stage.
 
-    The reads of the formula are added to `accesses`.
+    `access` is the access of `node`.  The reads in the formula are added to `accesses`.
     """
 
     def __init__(
@@ -207,7 +209,8 @@ class _Formula:
         self.mapping = _loops_at(group, self.source, self.component, access)
 
     def value(self) -> Scalar:
-        """Returns the formula as a scalar; it selects the fill value where the read is outside."""
+        """Returns the formula as a scalar, with the fill value where the read's guards do not
+        hold."""
         rewritten: dict[Scalar, Scalar] = {}
         root = self.source.body[self.component]
         for scalar in walk(root):
@@ -235,10 +238,10 @@ class _Formula:
         return shifted
 
     def _placed(self, node: Read, access: Access) -> Read:
-        """Returns a read of the formula at the place that the reader needs.
+        """Returns a read of the formula, moved to the element that the reader needs.
 
-        Its indices are those in storage, because the logical indices still contain loops that were
-        merged since.
+        Its indices are offsets in storage, because the logical indices still contain loops that
+        were merged later.
         """
         if self.access is None:
             self.accesses[node] = access
@@ -274,7 +277,10 @@ class _Formula:
 def _loops_at(
     group: TileGroup, source: GroupStage, component: int, access: Access | None
 ) -> dict[Var, Index]:
-    """Returns the values of the source's own loops at a read of it: the digits of the offset."""
+    """Returns the values of the source's own loops at the element that a read accesses.
+
+    They are the digits of the read's offset.
+    """
     if access is None:
         return {}
     stores = in_scratch(group, source.stores[component])
@@ -290,9 +296,9 @@ def _loops_at(
 
 
 def _radix(offset: Index, loops: Sequence[Var]) -> list[tuple[Var, int]]:
-    """Returns pairs of a loop and its step in a dense offset, outermost first.
+    """Returns pairs (loop, step) for a dense offset, outermost first.
 
-    Raises `NotBlocks` if the offset is not a sum of steps of these loops.
+    Raises `NotBlocks` if the offset is not a sum of steps along these loops.
     """
     steps: list[tuple[Var, int]] = []
     remainder = offset

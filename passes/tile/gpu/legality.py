@@ -27,7 +27,7 @@ def is_gpu_kernel(
     profile: BlockProfile = TYPICAL_DEVICE,
     floats: DType = F32,
 ) -> bool:
-    """True where `expr` can be a single block kernel that is worthwhile.
+    """Returns True if `expr` can be one block kernel that is worth having.
 
     All values are row-major, and f32 values are stored as `floats`.
     """
@@ -47,11 +47,12 @@ def _is_block_kernel(
         group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
         body = walk_statements(lower_blocks(group, best.schedule).body)
-        # A join must not turn a matmul into sums along lanes.
+        # Two kernels must stay apart if their join would turn a matmul into sums across lanes.
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
-            and best.price.seconds != IMPOSSIBLE  # values that no registers hold are better stored
+            # Values that do not fit the registers are better stored between two kernels.
+            and best.price.seconds != IMPOSSIBLE
             and sum(map(is_matmul, group.stages)) <= contractions
         )
     except TccError:
@@ -59,9 +60,10 @@ def _is_block_kernel(
 
 
 def _multiplies_loads(stage: GroupStage) -> bool:
-    """True where a contraction multiplies stored elements, or casts of stored elements.
+    """Returns True if the factors of a contraction are loads, or casts of loads; True for other
+    stages.
 
-    Another factor would be computed once for every block that it is multiplied by.
+    A factor that must be computed would be computed once for every block that it is multiplied by.
     """
     factors = contraction_factors(stage)
     if factors is None:

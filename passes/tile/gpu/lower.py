@@ -5,9 +5,9 @@
           for k: acc += a[64, 32] * b[32, 128]
           store max(acc, 0) where both are inside
 
-One tile computes one block of the parallel axes, and its stages pass blocks to each other.  A stage
-may read an earlier stage away from the current point.  Then a pointwise stage is computed again
-where it is read (`exchange`), and for other stages the group is refused with `NotBlocks`.  A
+A tile computes one block of the parallel axes, and its stages pass blocks to each other.  A stage
+may read an earlier stage at another point than the current one.  Then a pointwise stage is computed
+again where it is read (`exchange`).  For a reduction the group is refused with `NotBlocks`.  A
 streaming loop carries its accumulators, and rescales them.
 """
 
@@ -45,7 +45,8 @@ def lower_blocks(group: TileGroup, schedule: BlockSchedule, skips: bool = True) 
 
 
 def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool:
-    """Returns True if `group` becomes a block kernel under the schedule chosen for it."""
+    """Returns True if `group` can become a block kernel under the schedule that is chosen for
+    it."""
     try:
         lower_blocks(group, choose_blocks(group, profile))
     except NotBlocks:
@@ -64,7 +65,8 @@ class _Lowering:
         self.tile_parts: list[AxisRange] = []
         for axis_ in self.axes.parallel:
             self.tile_parts.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
-        # Callers' arrays are only aligned to their elements, and any buffer may be a caller's.
+        # Buffers are assumed to be aligned to their elements only, because any of them may be a
+        # caller's array.
         self.emitter = BlockEmitter(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
             for n, b in enumerate(group.buffers)
@@ -100,10 +102,10 @@ class _Lowering:
             self._stage(number, ())
 
     def _stage(self, number: int, streamed: Parts) -> None:
-        """Lowers a stage for the tile.
+        """Emits a stage of the tile; `streamed` is the current block of the streaming loop, if any.
 
-        A loop steps through those of the stage's own axes that one block does not cover.  No other
-        stage reads a stage with a loop like this.
+        If one block does not cover the stage's own axes, a loop runs over their blocks.  No other
+        stage can read that stage.
         """
         stage = self.group.stages[number]
         own_axes = self.axes.own(stage)
@@ -145,10 +147,10 @@ class _Lowering:
     def _frame(
         self, stage: GroupStage, streamed: Sequence[AxisRange], inner: Sequence[AxisRange]
     ) -> BlockAxes:
-        """Returns the ranges that a block of a stage covers.
+        """Returns the parts of axes that a block of a stage covers.
 
-        They are the tile's and the streaming loop's ranges that contain loops of the stage, then
-        `inner`.
+        They are the parts of the tile and of the streaming loop that contain loops of the stage,
+        and then `inner`.
         """
         parts = [p for p in (*self.tile_parts, *streamed) if set(p.axis.loops) & set(stage.iters)]
         return BlockAxes((*parts, *inner))
@@ -156,7 +158,7 @@ class _Lowering:
     # ---- streaming loops ------------------------------------------------------------------------
 
     def _stream(self, stream: StreamLoop) -> None:
-        """Lowers the stages of a streaming loop; the loop carries their accumulators."""
+        """Emits a streaming loop, which carries the accumulators of its stages."""
         along = axis((stream.loop,), self.axes.block(stream.loop.name))
         accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
         lowered = {n: self._accumulator(n, along) for n in accumulators}
@@ -193,7 +195,8 @@ class _Lowering:
         return BlockStage(self.emitter, stage, frame, (along,))
 
     def _continued(self, stage: BlockStage, parts: Parts, old: Blocks) -> Blocks:
-        """Returns the accumulators `old` combined with the block `parts` of the streaming loop."""
+        """Returns the accumulators `old` combined with the terms of one block, `parts`, of the
+        loop."""
         if stage.contraction is not None:
             return (stage.contract(parts, old[0]),)
         new = stage.across(stage.values(parts), parts)
@@ -207,10 +210,11 @@ class _Lowering:
         new: dict[int, Blocks],
         lowered: dict[int, BlockStage],
     ) -> Blocks:
-        """Returns the accumulators of stage `number`, rescaled for this block of the loop.
+        """Returns the accumulators of stage `number`, rescaled for this block of the streaming
+        loop.
 
-        `old` has the accumulators of all stages before the block, and `new` those after it, as far
-        as they are computed.  The change of the maximum that a stage depends on gives the factor.
+        The factor depends on the change of a maximum, the accumulator of an earlier stage.  `old`
+        has all accumulators before the block, and `new` those after it that are computed already.
         """
         rescale = next((r for r in stream.rescales if r.stage == number), None)
         if rescale is None:

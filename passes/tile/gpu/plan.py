@@ -1,9 +1,9 @@
-"""Plans block kernels for GPUs, as `tile/cpu/plan.py` plans kernels for CPU cores.
+"""Chooses block kernels for GPUs, as `tile/cpu/plan.py` does for CPU cores.
 
     conv with constant w [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: the result's channels are
                                                contiguous, and summed elements are close together
 
-Requires layouts. Establishes one block kernel for each distinct structure.
+Requires layouts.  Establishes one block kernel for each distinct structure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +47,9 @@ from tcc.schedule.nest import depends, stride
 
 
 class BlockChooser(KernelChooser):
-    """Plans block kernels for one device and caches them by structure."""
+    """Chooses block kernels for one device, and caches them by structure."""
 
-    gaps = False  # no halos: reads outside are masked, and only the host could fill halos
+    gaps = False  # values have no halos: masks are cheap, and only the host could fill halos
     scratch = False
     updates = True
     join_margin = MARGINS["join on GPUs"]
@@ -62,9 +62,9 @@ class BlockChooser(KernelChooser):
         skips: bool = True,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`floats` is the type in which f32 operands will be stored when kernels are known.
+        """`floats` is the type in which f32 operands will be stored once kernels are known.
 
-        `skips` is that of `lower_blocks`.
+        `skips`: streaming loops skip masked blocks, even if these contain NaN or infinities.
         """
         super().__init__(ledger)
         self.profile, self.floats, self.skips = profile, floats, skips
@@ -72,7 +72,7 @@ class BlockChooser(KernelChooser):
         matrix = dict(profile.matrix).get(floats.name, profile.flops)
         self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
         self.divides = partial(split_k, profile=profile, prices=self.best, ledger=ledger)
-        # Kernels whose schedules were forced, which no other schedule replaces.
+        # Kernels whose schedules the user forced, so that no other schedule may replace them.
         self.pinned: set[Bound] = set()
         self._prices: dict[Expr, BlockPrice | None] = {}
 
@@ -99,8 +99,10 @@ class BlockChooser(KernelChooser):
             return False
 
     def bind(self, key: KernelKey) -> Planned:
-        """Returns the planned kernel. Raises `NotBlocks` for an expression that is no block
-        kernel."""
+        """Returns (operands, kernel) for `key`, with constants packed.
+
+        Raises `NotBlocks` for an expression that cannot be a block kernel.
+        """
         packed, group = self._packed(*key)
         schedule = choose_blocks(group, self.profile, self.ledger, lambda: site("blocks", *key))
         bound = self.scheduled(group, schedule)
@@ -111,8 +113,8 @@ class BlockChooser(KernelChooser):
     def _packed(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> tuple[tuple[Storage, ...], TileGroup]:
-        """Returns the operands with constants packed, and the group on them, in the cheapest
-        form."""
+        """Returns (operands, group) in the cheapest form: the operands with constants packed, and
+        the group that reads them."""
 
         def packed_group(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
             loops = build_group(expr, operands, results, collapsed=False, limits=limits)
@@ -123,12 +125,12 @@ class BlockChooser(KernelChooser):
         if len(forms) == 1:
             return packed_group(forms[0])
         pairs = ((form, packed_group(form)) for form in forms)
-        rule, *others = (
+        rule, *alternatives = (
             Alternative(pair, self._seconds_of(pair[1]), name=text_of(form.form))
             for form, pair in pairs
         )
         return self.ledger.decide(
-            lambda: site("form", expr, tuple(operands), tuple(results)), rule, others
+            lambda: site("form", expr, tuple(operands), tuple(results)), rule, alternatives
         ).replacement
 
     def _seconds_of(self, group: TileGroup) -> Seconds:
@@ -148,7 +150,7 @@ class BlockChooser(KernelChooser):
     def best(self, expr: Expr) -> BlockPrice | None:
         """Returns the lowest price of a kernel of `expr`; None if it cannot be a block kernel.
 
-        Operands are stored as `floats`, and packed as if they were constants.
+        f32 operands are stored as `floats`, and all operands are packed as if they were constants.
         """
         if expr not in self._prices:
             stored_expr = stored_as(expr, self.floats)
@@ -175,39 +177,36 @@ class BlockChooser(KernelChooser):
         return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
 
     def exchange(self, changes: Mapping[Bound, Bound]) -> None:
-        """Replaces kernels in all further plans; `changes` has the new kernel of each old one."""
+        """Replaces kernels in all later results; `changes` maps an old kernel to the new one."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
 
 
 def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> list[Storage]:
-    """Returns storages with the element types of `types`."""
+    """Returns `storages` with the element types of `types`; a type of None changes nothing."""
     pairs = zip(storages, types, strict=True)
     return [s if t is None else replace(s, dtype=t.dtype) for s, t in pairs]
 
 
 def _channels_last(storage: Storage) -> Storage:
-    """Returns an image's storage with channels last, as `assign_layouts` chooses it.
-
-    Other storage is returned unchanged.
-    """
+    """Returns the storage of an image with channels last; any other storage is unchanged."""
     if len(storage.shape) != 4:
         return storage
     return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
 
 
 def block_schedule(bound: Bound) -> BlockSchedule:
-    """Returns the schedule of a kernel that a `BlockChooser` planned."""
+    """Returns the schedule of a kernel that a `BlockChooser` has chosen."""
     assert isinstance(bound.schedule, BlockSchedule)
     return bound.schedule
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
-    """Returns the storage of operands, with constants of contractions packed.
+    """Returns the storage of operands, with the constant factors of contractions packed.
 
-    Neighbours in a packed constant belong to adjacent results.  For bytes they are adjacent terms
-    of the sum, which is the only order that matrix units accept.  `group` is not collapsed, so that
-    each loop runs along one axis of each operand.
+    Neighbours in a packed constant belong to neighbouring results.  For bytes they are neighbouring
+    terms of the sum instead, the only order that matrix units accept.  `group` must not be
+    collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
@@ -235,7 +234,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 
 def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
-    """Returns the last of `loops` with which only one factor varies, otherwise the last loop."""
+    """Returns the last of `loops` with which a single factor varies; else the last loop."""
     pair = factors(stage)
     assert pair is not None
     common = depends(stage, pair.a) & depends(stage, pair.b)

@@ -20,8 +20,7 @@ from tcc.schedule.masked_terms import limits_of, needed
 def needed_steps(
     group: TileGroup, along: Axis, tile_parts: Sequence[AxisRange]
 ) -> tuple[Index, Index]:
-    """Returns (first, stop): the numbers of the first block that a tile needs, and of the block
-    after its last.
+    """Returns (first, stop): a tile needs the blocks `first` to `stop` - 1 of the streaming loop.
 
     `along` is the axis of the streaming loop.  `tile_parts` are the parts of the parallel axes that
     the tile covers.  If `stop` is not greater than `first`, the tile needs no block.
@@ -47,8 +46,8 @@ def _range(var: Var, tile_parts: Sequence[AxisRange]) -> tuple[Index, Index]:
     low, size = part.base // inner % extent(var), as_int(inner)
     if size is None:
         return const(0), extent(var) - 1
-    # A tile that continues into the next iteration of the outer loop covers this loop's end and its
-    # start.
+    # A tile may continue into the next iteration of the outer loop. Then it covers the end and the
+    # start of this loop.
     high = minimum(low - (1 - part.axis.block) // size, extent(var) - 1)
     may_wrap = divisor_of(inner * extent(var)) % part.axis.block
     return const(0) if may_wrap else low, high

@@ -27,12 +27,11 @@ from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
 from tcc.schedule.margins import MARGINS
 
-# Kernels that take less time are not divided.
+# Kernels that take less time are never divided.
 _SHORT = Seconds(2 * LAUNCH)
-# The number of terms of a sum that a tile computes at once. The length of every part is a multiple
-# of this number.
+# The terms of a sum that a tile computes at once. The length of every part is a multiple of it.
 _STEP = 64
-# Returns the best price of a kernel; None for an expression that is no block kernel.
+# A function that returns the best price of a kernel; None if it cannot be a block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
@@ -41,8 +40,8 @@ def split_k(
 ) -> tuple[Expr, int] | None:
     """Returns (expr, number): `expr` with its only reduction divided into parts.
 
-    `number` is the stage that computes the parts, after which to divide the kernel.  None if that
-    costs more, or if sizes are symbolic.
+    Stage `number` computes the parts, and the kernel is to be cut after it.  None if dividing costs
+    more, or if sizes are symbolic.
     """
     reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
     if len(reductions) != 1 or len(expr.stages[reductions[0]].body) != 1:
@@ -68,12 +67,13 @@ def split_k(
 
 
 def _counts(trips: int) -> list[int]:
-    """Returns the numbers of parts into which a loop can be divided."""
+    """Returns the numbers of parts into which a loop of `trips` can be divided."""
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
 def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> Seconds:
-    """Returns the price of the parts and of adding them."""
+    """Returns the price of two kernels: one for the parts, whose sums stage `number` computes, and
+    one that adds the parts."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
@@ -82,10 +82,10 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
 
 
 def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
-    """Returns `expr` with stage `number` summed in `parts` parts along its loop `loop`.
+    """Returns `expr` with the loop `loop` of stage `number` divided into `parts` parts.
 
-    A new stage after it sums the parts.  The loop over parts replaces a first loop of one
-    iteration, so that a batch of one image stays a batch of images.
+    A new stage after it adds the parts.  If the first loop has one iteration, the loop over parts
+    takes its place, so that a batch of one image stays a batch of images.
     """
     stage = expr.stages[number]
     length = trips((loop,)) // parts

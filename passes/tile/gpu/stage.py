@@ -1,8 +1,8 @@
 """Lowers one stage of a block kernel: pointwise work, a reduction, or a contraction.
 
-A reduction steps through its loops in blocks.  Its accumulators have a lane for each element of a
-block, and the lanes are combined only once, at the end.  Masked lanes hold the identity.  A
-contraction with rows in one factor and columns in the other is a `Contract`.
+A reduction runs over its loops in blocks.  Its accumulators have a lane for each element of a
+block, and lanes are combined only once, at the end.  Masked lanes hold the identity.  A contraction
+whose one factor has the rows and whose other factor has the columns is a `Contract`.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ _NARROW = (BF16, F16, I8, *FLOAT8)
 
 @frozen
 class BlockContraction:
-    """A contraction of blocks, with the names of its axes.
+    """A matmul of blocks, with the names of its axes.
 
-    `a` has the axes (*batch, m, k), and `b` the axes (*batch, k, n).
+    The factor `a` has the axes (*batch, m, k), and `b` the axes (*batch, k, n).
     """
 
     a: Scalar
@@ -47,7 +47,10 @@ class BlockContraction:
 def matmul_of(
     stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]
 ) -> BlockContraction | None:
-    """Returns the matmul that the stage computes over `frame`; None if it is not a matmul."""
+    """Returns the matmul that a stage computes over `frame`; None if it does not compute one.
+
+    `reduce` are the axes along which the stage reduces.
+    """
     pair = factors(stage)
     wide = [r for r in reduce if r.block > 1]
     if pair is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
@@ -83,8 +86,7 @@ def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
 def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     """Returns the operands of a matmul, without casts that matrix units make unnecessary.
 
-    These are casts of both factors from one type of 16 or 8 bits.  Their products are exact in f32
-    or i32.
+    Both factors may be cast from one type of 16 or 8 bits.  Their products are exact in f32 or i32.
     """
     if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
         return a.arg, b.arg
@@ -92,9 +94,9 @@ def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
 
 
 class BlockStage:
-    """Lowers a stage over the ranges `frame` of its iterators.
+    """Lowers a block of a stage that covers `frame`.
 
-    `reduce` are the axes along which it reduces.
+    `reduce` are the axes along which the stage reduces.
     """
 
     def __init__(
@@ -106,8 +108,7 @@ class BlockStage:
         self.contraction = matmul_of(stage, frame, reduce)
 
     def run(self) -> Blocks:
-        """Returns the blocks of the components; a block has size 1 along axes it does not vary
-        with."""
+        """Returns the blocks of the components, of size 1 along axes that they do not vary with."""
         if self.stage.monoid is None:
             body = GpuStageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
@@ -136,7 +137,7 @@ class BlockStage:
         return identity_blocks(self.emitter, self.stage, shape)
 
     def combine(self, old: Sequence[Block], new: Sequence[Block]) -> Blocks:
-        """Returns the combination of both, element by element."""
+        """Returns the combination of `old` and `new` by the monoid, element by element."""
         args, shape = (*old, *new), old[0].shape
         return tuple(self.emitter.compute(body, args, shape) for body in combinations(self.stage))
 
@@ -156,9 +157,9 @@ class BlockStage:
         return self.across(accumulators, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
-        """Loads data-dependent positions before the first step, if no step changes them.
+        """Loads data-dependent indices before the first step, if they are equal in all steps.
 
-        Otherwise each step would wait for them before it could load anything.
+        Otherwise each step would wait for its indices before it could load anything else.
         """
         body = GpuStageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
@@ -182,9 +183,9 @@ class BlockStage:
         return tuple(blocks)
 
     def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> Blocks:
-        """Returns blocks over the frame, from blocks over the frame and `parts`.
+        """Returns `blocks` combined along `parts` by the monoid.
 
-        They are combined along `parts` by the monoid.
+        Before, they cover the frame and `parts`; afterwards the frame only.
         """
         assert self.stage.monoid is not None
         rank = len(self.frame.axes)
@@ -248,10 +249,12 @@ def in_steps(
     step: Callable[[Parts, Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
 ) -> Blocks:
-    """Adds a loop over the blocks of all `axes`, and returns the carried blocks at its end.
+    """Adds a loop over the blocks of `axes`, and returns the carried blocks after it.
 
-    The last axis changes fastest.  `step` returns the next blocks for a block's ranges and the
-    blocks so far.  A `span` is the first block of the loop, and the block after its last.
+    The last axis changes fastest.  `start` are the blocks before the first iteration.  `step` gets
+    the parts of the axes in one iteration and the carried blocks, and returns the next carried
+    blocks.  `span` has the number of the first block of the loop, and that of the block after its
+    last; None: all blocks.
     """
     count = const(1)
     for axis in axes:
@@ -262,7 +265,7 @@ def in_steps(
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> Parts:
-    """Returns the ranges of `axes` that block `number` covers; the last axis changes fastest."""
+    """Returns the part of each axis in block `number`, where the last axis changes fastest."""
     parts: list[AxisRange] = []
     inner = const(1)
     for n, axis in reversed(list(enumerate(axes))):
@@ -279,9 +282,9 @@ def _is_one(axes: Sequence[Axis]) -> bool:
 
 
 def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
-    """Returns all of `parts`: first those named in `order`, in that order, then the others.
+    """Returns all of `parts`: those that `order` names, in its order, and then all others.
 
-    The others become single positions.
+    The parts that `order` does not name are reduced to their first position.
     """
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)
@@ -290,5 +293,5 @@ def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
 
 
 def _loads_zero(factor: Scalar) -> bool:
-    """Returns True if masked lanes of a factor are loaded as zeros."""
+    """Returns True if a factor is a load from memory, which gives zeros in masked lanes."""
     return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill

@@ -205,6 +205,35 @@ def test_a_cpu_that_lacks_a_feature_and_a_gpu_that_is_missing_are_both_named(
     with_drivers(fakes, (), test)
 
 
+# ---- plans for several ranks ---------------------------------------------------------------------
+
+
+def test_ranks_bring_their_own_weights_to_their_gpus(
+    fakes: Fakes, kernels: bytes, tmp_path: Path
+) -> None:
+    """The plan for two ranks is taken, of which this process is the second."""
+    one, path = variant("cuda", fakes, kernels), tmp_path / "plans.so"
+    own = [[WEIGHTS * np.float32(factor)] for factor in (2, 3)]
+    two = replace(one, target="cuda on 2 ranks", ranks=2, weights=(), rank_weights=own)
+    link_artifact([one, two, variant("cpu", fakes, kernels)], {}, "mini", path)
+
+    def test(cuda: Driver) -> None:
+        assert np.array_equal(load(path)(X), expected("cuda"))
+        os.environ.update(TCC_RANK="1", TCC_SIZE="2", TCC_RENDEZVOUS="here")
+        module = load(path)
+        assert module.variant == 1
+        assert np.array_equal(module(X), np.maximum(X, 0) + own[1][0][:20])
+        del module
+        os.environ["TCC_SIZE"] = "3"
+        with pytest.raises(RuntimeError, match=r"the job has 3 ranks, .*of ranks: 1, 2: "):
+            load(path)
+        os.environ.update(TCC_SIZE="2", TCC_DEVICE="cpu")
+        with pytest.raises(RuntimeError, match="compiled for GPUs only"):
+            load(path)
+
+    with_drivers(fakes, (CUDA,), test)
+
+
 # ---- PTX ---------------------------------------------------------------------------------------
 
 

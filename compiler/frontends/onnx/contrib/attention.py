@@ -98,7 +98,7 @@ def _rotary(ctx: NodeContext) -> Results:
         split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
-    if places.rank == 1:  # the position at which all sequences begin
+    if places.rank == 1:  # `places` is one number, the first position of every sequence
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
     result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
@@ -122,9 +122,11 @@ def _rotate(
 
 
 def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -> Operand:
-    """Returns a mask to add to scores: 0 where `mask` shows a key, else a large negative number.
+    """Returns a mask to add to scores: 0 for a visible key, else a large negative number.
 
-    `mask` has one number for each key, or for each query and key, or the length of each sequence.
+    `mask` has a number for each key, or for each query and key, which is positive if the key is
+    visible. Or it has the length of each sequence, whose keys are visible up to there. `like` are
+    the queries, whose dtype the mask gets; `key_count` is the number of keys.
     """
     match mask.rank:
         case 1:
@@ -152,7 +154,7 @@ def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
 
 
 def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
-    """Returns the cache of earlier runs, of rank `rank`, None where there is none."""
+    """Returns input `number`, the cache of earlier runs, of rank `rank`; None if it is absent."""
     operand = ctx.optional(number)
     return None if operand is None else ctx.ranked(operand, rank)
 
@@ -176,10 +178,13 @@ def _multi_head(ctx: NodeContext) -> Results:
 
 
 def _projected(ctx: NodeContext, count: int) -> list[Operand]:
-    """Returns queries, keys and values with a head axis, and their biases added."""
+    """Returns queries, keys and values, with their biases, as [batch, head, position, width].
+
+    `count` is the number of heads.
+    """
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
     packed = first if key is None else key
-    if packed.rank == 5:  # [batch, position, head, which, width]
+    if packed.rank == 5:  # [batch, position, head, query/key/value, width]
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")
@@ -228,7 +233,7 @@ def _attended(
     """Returns attention of packed queries, keys and values, and the cache with the run's rows
     appended.
 
-    `mask` and `past` are the numbers of inputs; `bias` is added to the scores.
+    `mask` and `past` are the positions of inputs of the node; `bias` is added to the scores.
     """
     width = as_int(packed.shape[-1])
     if width is None:
@@ -302,7 +307,10 @@ def _sink(ctx: NodeContext, heads: int) -> Operand | None:
 def _sunk(
     ctx: NodeContext, mask: Operand, sink: Operand, caches: Sequence[Operand]
 ) -> tuple[Operand, ...]:
-    """Returns the mask with a column for one more key, and the caches with a zero row for it."""
+    """Adds the sink as the last key, with a row of zeros in each cache.
+
+    Returns the mask with the sink's scores as its last column, and the longer caches.
+    """
     dtype = caches[0].dtype
     if mask.dtype is BOOL:
         lowest = ctx.filled(float("-inf"), dtype)
@@ -320,7 +328,10 @@ def _sunk(
 
 
 def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
-    """Returns queries, keys and values, which may be packed in the first operand."""
+    """Returns queries, keys and values, [batch, position, heads * width].
+
+    They may be packed in operand 0: `many` heads of queries, `few` of keys and `few` of values.
+    """
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     if k is not None and v is not None:
         return [q, k, v]
@@ -361,7 +372,7 @@ class _Cache:
         key_count = ctx.size(ctx.input(6), "total_sequence_length")
         grown = self.before + length
         past_length = as_int(self.before)
-        self.whole = bool(past_length) and key_count is not grown  # it has its final length
+        self.whole = bool(past_length) and key_count is not grown  # the cache has its final length
         if not self.whole and key_count is not grown:
             ctx.require(key_count, grown, "a cache grows by the rows of a run")
         self.even = not self.whole and (past_length == 0 or batch is const(1))
@@ -370,7 +381,7 @@ class _Cache:
             self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
             return
         last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
-        # A sequence shorter than the rows begins at 0 too; the rows behind its end are padding.
+        # A sequence with fewer rows than the run begins at 0; the rows behind its end are padding.
         start = last - ctx.size_scalar(length - 1)
         self.starts = ctx.emit("max", start, 0)
         row = ctx.reshape(positions(ctx, None, length), (1, length))
@@ -388,9 +399,9 @@ class _Cache:
         return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
 
     def shown(self, key_count: Index, window: int) -> Operand:
-        """Returns a mask of the keys that each query sees.
+        """Returns a mask that is true for the keys that a query reads: those up to its position.
 
-        If `window` is at least 0, a query sees only the last `window` keys up to its position.
+        If `window` is at least 0, a query reads only the last `window` of these keys.
         """
         ctx = self.ctx
         batch, length = self.places.shape

@@ -56,20 +56,20 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 
 
 def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
-    """Returns two results: a norm of the sum, and the sum.
+    """Returns the norm `op` of a sum as result 0, and the sum as result 3.
 
-    The sum is that of two values and, if present, of the vector in operand `bias`.
+    The sum has the terms x, skip and, if present, the vector that is operand `bias`.
     """
     x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
-    added = x + skip
+    input_sum = x + skip
     vector = ctx.optional(bias)
     if vector is not None:
-        added = added + vector
+        input_sum = input_sum + vector
     affine = [ctx.optional(n) for n in range(2, bias)]
-    operands = [added, *(o for o in affine if o is not None)]
-    return [_norm(ctx, op, operands), None, None, added]
+    operands = [input_sum, *(o for o in affine if o is not None)]
+    return [_norm(ctx, op, operands), None, None, input_sum]
 
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
@@ -80,10 +80,11 @@ def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
 def embedded(
     ctx: NodeContext, table: Callable[[int], Operand], places: Operand | None = None
 ) -> Results:
-    """Returns the norm of the sum of three rows: that of a token, that of its position and, if
-    present, that of its segment.
+    """Returns the norm of the embedding, the number of tokens of each sequence, and the embedding.
 
-    `table(n)` returns operand n, from 2 to 6.
+    The embedding is a sum of table rows: the row of a token, the row of its position and, if
+    present, the row of its segment. `table(n)` returns operand n, from 2 to 6. `places` are the
+    positions; by default they count from 0.
     """
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
@@ -106,12 +107,12 @@ def embedded(
 def _group_norm(ctx: NodeContext) -> Results:
     """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
 
-    Operands 3 and 4 are added before; the sum is the second result.
+    Operands 3 and 4, if present, are added to x first. The sum is the second result.
     """
     x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
-            if other.rank == 2 < x.rank:  # one number for each image and channel
+            if other.rank == 2 < x.rank:  # `other` is [image, channel]
                 other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
@@ -128,16 +129,19 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:
-    """Converts the dropout of x + bias, and the residual that is added to it; nothing is dropped
-    outside of training."""
-    added = ctx.input(0) + ctx.input(1)
+    """Converts BiasDropout: the dropout of x + bias, to which a residual may be added.
+
+    Nothing is dropped outside of training. The second result is the mask of the elements that are
+    not dropped.
+    """
+    y = ctx.input(0) + ctx.input(1)
     residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
     drops = False if training is None else ctx.truth(training)
-    mask = ctx.full(True, BOOL, added.shape)
+    mask = ctx.full(True, BOOL, y.shape)
     if drops is not False:
         training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
-        added, mask = dropped(ctx, added, 0.5 if ratio is None else ratio, training_flag, fixed)
-    return [added if residual is None else added + residual, mask]
+        y, mask = dropped(ctx, y, 0.5 if ratio is None else ratio, training_flag, fixed)
+    return [y if residual is None else y + residual, mask]
 
 
 # ---- matmuls ------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ def _fused_matmul(ctx: NodeContext) -> Results:
 
 
 def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
-    """Transposes an operand of a matmul as the node's flags say."""
+    """Transposes operand `side` of a matmul, "A" or "B", as the node's flags say."""
     if x.rank < 2:
         return x
     order = list(range(x.rank))

@@ -39,7 +39,7 @@ def _scores(ctx: NodeContext) -> Operand:
 
 
 def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
-    """Returns the best scores of each token, and the numbers of their experts."""
+    """Returns the k best scores of each token, and the indices of their experts: [token, k]."""
     count = ctx.integer("k", 1)
     experts = as_int(scores.shape[1])
     if experts is not None and not 1 <= count <= experts:
@@ -56,8 +56,8 @@ def _layer(
 ) -> Results:
     """Returns the weighted sum of the experts' results.
 
-    The inputs of successive matmuls are `stride` numbers apart. `share` and `index` are the weight
-    and the number of each of a token's experts.
+    A matmul has `stride` inputs of the node, and `matrices(n)` are the matrices of matmul n.
+    `share` and `index`, [token, k], are the weights and the indices of a token's experts.
     """
     x, scores = ctx.present(2)
     count = ctx.integer("k", 1)
@@ -78,7 +78,10 @@ def _layer(
 
 @entity
 class _Experts:
-    """Matmuls with the weights of each row's experts."""
+    """The matmuls of each token with the matrices of its k experts, `index` [token, k].
+
+    The fields `stride` and `matrices` are the arguments of `_layer`.
+    """
 
     ctx: NodeContext
     index: Operand
@@ -89,8 +92,10 @@ class _Experts:
         return self.ctx.optional(_FIRST + self.stride * matmul) is not None
 
     def matmul(self, rows: Operand, matmul: int) -> Operand:
-        """Multiplies rows with the matrices of a matmul and adds its bias; returns `[tokens, k, 1,
-        out]`."""
+        """Multiplies rows with the experts' matrices of matmul number `matmul` and adds its bias.
+
+        Returns `[tokens, k, 1, out]`.
+        """
         ctx = self.ctx
         matrices = ctx.emit("gather", self.matrices(matmul), self.index, axis=0)
         outputs = rows @ ctx.transpose(matrices, (0, 1, 3, 2))
@@ -124,8 +129,9 @@ def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
 def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -> Operand:
     """Returns `g * sigmoid(alpha * g) * (l + beta)`.
 
-    `swiglu_fusion` says where g and l are. With 1 they alternate in the first matmul's result, and
-    with 2 they lie there one after the other. With 0, `l` is the result of the gate's matmul.
+    `swiglu_fusion` says where g and l are. With 1 they alternate along the columns of the first
+    matmul's result `up`. With 2, g is its first half and l its second. With 0, g is `up`, and l is
+    the result of the gate's matmul.
     """
     fusion = ctx.integer("swiglu_fusion", 0)
     if fusion == 0:
@@ -150,9 +156,9 @@ def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -
 
 
 def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: bool) -> Operand:
-    """Returns value `number` of two.
+    """Returns the half `number`, 0 or 1, of the columns of `up`; a half has `width` columns.
 
-    Along the last axis the two values alternate, or lie one after the other.
+    The columns of the two halves alternate, or half 1 comes after half 0.
     """
     zero = const(0)
     start: Index = const(number if alternate else number * width)
@@ -165,14 +171,15 @@ def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: boo
     )
 
 
-# ---- levels -------------------------------------------------------------------------------------
+# ---- quantised weights --------------------------------------------------------------------------
 
 
 def _quantised(ctx: NodeContext) -> Results:
     """Converts QMoE.
 
-    From input 2 on come the levels, scales and bias of each matmul, then their zero points. The
-    shares are an operand, or a softmax over the best scores alone.
+    From input 2 on, each matmul has three inputs: its levels (the integers of quantised weights),
+    its scales and its bias. Later inputs are the zero points. The weights of a token's experts are
+    an operand, or a softmax over the k best scores.
     """
     if ctx.text("quant_type", "int") != "int":
         raise ctx.fail(

@@ -1,4 +1,7 @@
-"""Converters of com.microsoft's operators on packed weights."""
+"""Converters of com.microsoft's operators on packed weights.
+
+A weight is `(level - zero point) * scale`.  Levels are small integers, several in a byte.
+"""
 
 from math import prod
 
@@ -54,7 +57,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
         order = np.argsort(groups, kind="stable")
         if (groups[order] == even).all():
             x, levels = _gathered(ctx, x, order, x.rank - 1), levels[:, order]
-        else:  # blocks of different sizes: each level gets its own scale
+        else:  # blocks have different sizes, so each level becomes a block of its own
             block, scale, zero = 1, _gathered(ctx, scale, groups, 1), zero[:, groups]
     result = _matmul_rows(ctx, x, (levels, scale, zero), dtype, block)
     bias = ctx.optional(5)
@@ -92,7 +95,10 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
 def _matmul_rows(
     ctx: NodeContext, x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
 ) -> Operand:
-    """Multiplies `x` with `rows`: levels, their scales and zero points."""
+    """Multiplies `x` with `rows`: levels, their scales and zero points.
+
+    `dtype` is the type of the levels. Each `block` levels of a row share a scale and a zero point.
+    """
     levels, scale, zero = rows
     if zero.dtype == dtype.carrier:
         operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
@@ -112,8 +118,10 @@ def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
 
 
 def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
-    """Returns the number of the block of each level in a row; None if the model does not give
-    it."""
+    """Returns the index of each level's block in a row of `depth` levels and `blocks` blocks.
+
+    Returns None if the model does not give the indices.
+    """
     if ctx.optional(4) is None:
         return None
     groups = ctx.static(4, "g_idx").reshape(-1)
@@ -124,8 +132,7 @@ def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
 
 
 def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Array:
-    """Returns the zero points of each row and block as levels; as floats if they lie between
-    levels."""
+    """Returns the zero points, [row, block], as levels, or as floats if some are not levels."""
     if ctx.optional(3) is None:
         return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
     if ctx.input(3).dtype.is_float:
@@ -139,7 +146,7 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
         return levels if (levels == points).all() else points
     if ctx.input(3).dtype is not U8:
         raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
-    per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # rows begin with a byte
+    per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # levels in the whole bytes of a row
     data = _rows_of_bytes(ctx, 3, "the zero points", shape[0], per_row, dtype.bits)
     return _elements(data, (shape[0], per_row), dtype)[:, : shape[1]]
 
@@ -147,8 +154,10 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
 def _rows_of_bytes(
     ctx: NodeContext, number: int, what: str, rows: int, levels: int, bits: int
 ) -> Array:
-    """Returns a constant operand of bytes; raises `UserError` unless its bytes hold exactly `rows`
-    of `levels`."""
+    """Returns the bytes of operand `number`, which is constant.
+
+    Raises `UserError` unless they are exactly the bytes of `rows` rows of `levels` levels.
+    """
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
         raise ctx.fail(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
@@ -166,8 +175,8 @@ def unpacked(
 ) -> Operand:
     """Unpacks a constant operand of bytes to levels along the last axis.
 
-    Each row begins with a new byte. `count` is the number of levels in a row; unused ones at its
-    end are cut off.
+    Each row begins with a new byte. `count` is the number of levels in a row; levels beyond it,
+    which fill the row's last byte, are cut off.
     """
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or not data.ndim:

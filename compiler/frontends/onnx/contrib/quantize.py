@@ -22,7 +22,7 @@ from tcc.ir.types import F32, U8
 
 
 def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
-    """Returns operand `first` as floats; the next two operands are its scale and zero point."""
+    """Returns operand `first`, dequantised; the next two operands are its scale and zero point."""
     return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
 
 
@@ -34,7 +34,11 @@ def _scaled(
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
-    """Quantises `y` to the type of `like`, with operand `scale` and the zero point behind it."""
+    """Quantises `y`; `scale` is the position of the operand with the scale.
+
+    The next operand is the zero point, which also gives the type. Without it the type is that of
+    `like`.
+    """
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and ctx.reshape(zero, step.shape)
     to = like.dtype if zero is None else zero.dtype
@@ -107,7 +111,10 @@ def scaled_sums(
     c: Operands,
     bias: Operand | None,
 ) -> Operand:
-    """Returns an int8 matmul with scales and zero points, as floats."""
+    """Returns the product of two int8 matrices as floats.
+
+    `a` and `c` each have the levels, the scale, and the zero point or None.
+    """
     zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
@@ -129,8 +136,10 @@ def _to_float(ctx: NodeContext) -> Results:
 def quantised_product(
     ctx: Emitter, x: Operand, matrix: Operands, bias: Operand | None = None
 ) -> Operand:
-    """Quantises `x` by its own range and multiplies it with an int8 matrix (levels, scale, zero
-    point)."""
+    """Quantises `x` by its own range and multiplies it with an int8 matrix.
+
+    `matrix` has the levels, the scale, and the zero point or None.
+    """
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
 
 
@@ -143,7 +152,7 @@ def _dynamic_matmul(ctx: NodeContext) -> Results:
 
 
 def _gather_blocks(ctx: NodeContext) -> Results:
-    """Gathers rows of a table of levels whose blocks have scales.
+    """Gathers rows of a quantised table, in which blocks of levels share a scale.
 
     Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
     4-bit type are used as they are.
@@ -158,8 +167,9 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
         if zero is None:
             zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
+    # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # a row fills whole bytes
+        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
     return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
@@ -167,8 +177,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
 def _quantised_embedding(ctx: NodeContext) -> Results:
     """Converts QEmbedLayerNormalization.
 
-    The scale of a table is the operand 6 numbers after it, the zero point the operand 11 numbers
-    after it.
+    If operand n is a table, operand n + 6 is its scale and operand n + 11 its zero point.
     """
     return embedded(
         ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))

@@ -1,8 +1,8 @@
 """Converts attention in f16 and bf16 to one op.
 
-The body that ONNX defines rounds scores and shares to the narrow type between its steps, which no
-fused kernel does.  The op computes them in f32, and can become one kernel.  Other forms use ONNX's
-body.
+The body that ONNX defines rounds the scores and the softmax to the narrow type between its steps,
+which no fused kernel does.  The op computes them in f32, and can become one kernel.  Other forms of
+attention use ONNX's body.
 """
 
 from math import sqrt

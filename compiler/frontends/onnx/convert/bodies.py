@@ -41,12 +41,13 @@ def import_body(
     fixed_types: Sequence[TensorType] = (),
     first_trip: int = 0,
 ) -> Body:
-    """Imports a body for inputs of `types`; it sees the enclosing `symbols`.
+    """Imports a body for inputs of `types`; the body may use the enclosing `symbols`.
 
-    The first outputs are reshaped to the `ranks` if they have one element. They are converted to
-    the dtypes `due`, so that an optional stays an optional. With a `condition`, the first output is
-    a condition of that type. Every run checks that the first outputs have the sizes of
-    `fixed_types`. The first input counts the iterations from `first_trip` on.
+    With a `condition`, the first output is a condition of that type. The first input counts the
+    iterations from `first_trip` on. Three lists have entries for the first outputs: an output is
+    reshaped to its entry of `ranks` if it has one element, and converted to its dtype in `due`, so
+    that an optional stays an optional. Every run checks that the sizes of an output are those of
+    its entry in `fixed_types`.
     """
     scope = ctx.scope.body(ctx.loc, name, symbols)
     here = ctx.inside(scope)
@@ -71,7 +72,7 @@ def finished(
 ) -> Body:
     """Returns the body whose nodes `ctx` has added.
 
-    Its first outputs get the `ranks` if they have one element.
+    `ranks` has entries for the first outputs: an output of one element is reshaped to its rank.
     """
     ranked = (of_rank(ctx, o, rank) for o, rank in zip(outputs, ranks, strict=False))
     outputs = (*ranked, *outputs[len(ranks) :])

@@ -44,8 +44,8 @@ def choose(
     """Returns the results of the first branch where the condition holds, else of the second.
 
     If the branches return results of different ranks, all following nodes are imported in each
-    branch. If that import fails in one branch, every run checks that it takes the other one.
-    `demand` is the reason that the check gives if the run must take the first branch.
+    branch. If that import fails in one branch, every run checks that it does not take this branch.
+    With a `demand` only the second branch may fail; the text is the reason that the check gives.
     """
     symbols = set(ctx.session.symbols)
     bodies = [_body(ctx, *pair, symbols) for pair in zip(branches, _NAMES, strict=True)]
@@ -95,7 +95,7 @@ def _if_node(
     )
 
 
-# At most this many nested branches repeat the nodes behind them, because each doubles their number.
+# At most this many nested branches repeat the nodes behind them: each branch doubles these nodes.
 _MOST_WAYS = 4
 
 
@@ -130,7 +130,8 @@ def _with_rest_of_graph(
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result, ctx.loc)
-        # No remaining node reads the other results of the node.
+        # The branches have all remaining nodes, so nothing reads the results that are not the
+        # graph's, and the condition can stand for them.
         return [results.get(name, condition) for name in ctx.node.output]
     if equality is None and not ways:
         raise ctx.fail("its branches give results of other ranks, and what follows takes neither")
@@ -156,8 +157,11 @@ def _branch_with_rest(
     equality: tuple[Index, Index] | None,
     symbols: set[str],
 ) -> Body:
-    """Imports the branch and all nodes that follow; returns the results `names` of the outer
-    graph."""
+    """Imports a branch and all nodes that follow it, as a body.
+
+    The body returns the results `names` of the outer graph. `equality` has the two sizes that are
+    equal if the first branch is taken, or is None.
+    """
     outer, scope = ctx.scope, ctx.scope.body(ctx.loc, name, symbols)
     scope.ways = (*scope.ways, (equality, name == _NAMES[0]))
     scope.pending, scope.ends = outer.pending.copy(), outer.ends

@@ -96,7 +96,7 @@ CONVERTERS: Converters = {
     "Cast": _cast,
     "Upsample": _upsample,
 }
-# Operators whose oldest form takes its parameters in another way, with the opset that changed this.
+# Operators whose oldest form has other parameters, and the first opset without that form.
 _CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}
 
 

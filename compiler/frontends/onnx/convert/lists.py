@@ -42,8 +42,10 @@ def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optiona
 
 
 def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None]:
-    """Returns a position from an input as an operand of one i64, and its value; None for an absent
-    input or an unknown value."""
+    """Returns input `number`, a position in a list, as an i64 scalar, and its value.
+
+    The value is None if the import does not know it. Both are None if the input is absent.
+    """
     operand = ctx.optional(number)
     if operand is None:
         return None, None
@@ -55,8 +57,10 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
 
 
 def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
-    """Returns the constant position `at` counted from the front; raises `UserError` outside `[0,
-    places)`."""
+    """Returns the position `at` in a list of `count` entries, counted from the front.
+
+    Raises `UserError` unless it is in [0, `places`).
+    """
     position = at + count if at < 0 else at
     if not 0 <= position < places:
         raise ctx.fail(f"position {at} of a sequence of {count}")
@@ -212,7 +216,7 @@ def _get_element(ctx: NodeContext) -> Results:
 
 
 def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
-    """Returns the operand, as an optional if `due` is the type of an optional."""
+    """Returns the operand, made an optional if `due` is the type of an optional."""
     if isinstance(due, ListType) and due.optional and operand.dtype is not due:
         inner = operand.dtype
         if not (isinstance(inner, ListType) and inner.optional):

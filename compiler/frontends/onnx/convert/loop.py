@@ -35,7 +35,7 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-# At most this many trips are unrolled: if all of them always run, and if some may not run.
+# The most trips that are unrolled: if each of them runs in every case, and if some may not run.
 _MOST_WRITTEN = 8
 _MOST_BRANCHES = 4
 # After this many imports of a body, its one-element values may no longer change their ranks.
@@ -167,7 +167,8 @@ def _as_loop(
     """Emits a loop whose iterations keep the ranks of the carried values; returns its results."""
     count, names = len(loop.carried), ctx.node.output
     length = _trip_count(ctx, loop, body)
-    # A carried value may end with another size than its last row, so rows get symbols of their own.
+    # The sizes of a carried value after the loop may differ from the sizes of its last row, so the
+    # rows get symbols of their own.
     outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
@@ -199,16 +200,18 @@ def _head_types(proto: onnx.GraphProto) -> list[TensorType]:
 
 
 def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple[Body, bool]:
-    """Returns the body for types that an iteration does not change, and True; or False if an
-    iteration changes a rank.
+    """Returns the body for types of the carried values that an iteration does not change, and True.
 
-    Dimensions that an iteration changes become symbols. Dimensions that are equal before the
-    iteration and equal after it share one symbol; the next import of the body has to confirm that
-    they stay equal.
+    Returns False with the last body if an iteration changes a rank.
 
-    A value of one element gets the rank that iterations settle on. Its rows get the rank of the
-    first iteration. It counts as a change of rank if the rank of a value with more elements depends
-    on it.
+    The body is imported until the types agree before and after it. Dimensions that an import
+    changes are symbols in the next import. Dimensions that are equal before the iteration and equal
+    after it share one symbol; the next import has to confirm that they stay equal.
+
+    A carried value of one element takes the rank that the body gives it; after `_MOST_CHANGES`
+    imports it is reshaped to the rank that the first import gave. Rows of one element are always
+    reshaped to the rank of the first import. The ranks of all other outputs must not differ from
+    the first import.
     """
     heads = _head_types(loop.proto)
     types = tuple(operand.type for operand in loop.carried)
@@ -218,7 +221,7 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple
     first: list[int] = []
     drawn = ctx.session.drawn
     for number in itertools.count():
-        ctx.session.drawn = drawn.copy()  # each import of the body draws the same streams
+        ctx.session.drawn = drawn.copy()  # all imports of the body use the same random streams
         body = import_body(
             ctx,
             loop.proto,

@@ -70,7 +70,7 @@ def _bit_cast(ctx: NodeContext) -> Results:
 def _converted(ctx: NodeContext, to: DType) -> Operand:
     x = ctx.input(0)
     if to.is_packed and to.is_integer and x.dtype.is_float:
-        return ctx.cast(ctx.cast(x, I32), to)  # out of range, the lowest bits stay
+        return ctx.cast(ctx.cast(x, I32), to)  # i32 keeps the lowest bits of values out of range
     if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
         return ctx.cast(x, to)
     rounding = ctx.text("round_mode", "up")
@@ -121,7 +121,10 @@ def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
 def _resolved_at_run_time(
     ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
 ) -> Operand:
-    """Returns a target shape that the run computes, with its 0 and -1 replaced by sizes."""
+    """Returns a target shape that the run computes, with its 0 and -1 replaced by sizes of `x`.
+
+    If `keeps_zero`, 0 is a size and stays.
+    """
     count = _length(ctx, shape, "the shape")
     if not keeps_zero:
         source_sizes = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
@@ -153,8 +156,7 @@ def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
 
 
 def late_axes(ctx: NodeContext, number: int) -> Operand | None:
-    """Returns the operand of `axes_argument` if its elements are known only at run time, else
-    None."""
+    """Returns input `number`, the vector of axes, if its elements are known only at run time."""
     operand = ctx.optional(number)
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
@@ -226,7 +228,7 @@ def _split(ctx: NodeContext) -> Results:
     if len(sizes) != parts:
         raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
     length = sum(sizes, const(0))
-    if is_long(length):  # a long formula would get a symbol of its own for the axis
+    if is_long(length):  # the sum would become a symbol, not provably the axis' size
         ctx.require(length, extent, "the parts of a split are its axis")
         sizes = (*sizes[:-1], extent - length + sizes[-1])
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
@@ -261,7 +263,7 @@ def _tile(ctx: NodeContext) -> Results:
 def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     """Returns the pads of all axes.
 
-    `pads` are those of `axes`, whose numbers are known only at run time.
+    `pads` has the pads before, then those after each of `axes`, which are known only at run time.
     """
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
@@ -352,10 +354,11 @@ def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
 def _positions(
     ctx: NodeContext, operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = ()
 ) -> Dims:
-    """Returns the starts or ends of a slice, counted from the front.
+    """Returns the starts or the ends of a slice of axes with the sizes `dims`.
 
-    The axis' size is added to negative ones, by the run if their sign is known only there. No
-    position is below its entry of `lowest`, by default 0.
+    They are returned unchanged if the import knows their signs. Otherwise each run adds the axis'
+    size to a negative position, and limits each position to the range from its entry of `lowest`,
+    by default 0, to the axis' size.
     """
     elements = operand.index_elements
     if elements is not None:

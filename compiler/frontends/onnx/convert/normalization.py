@@ -18,7 +18,7 @@ def inference_norm(ctx: NodeContext) -> Results:
     """Converts BatchNormalization with the running moments."""
     operands = ctx.present(5)
     x = operands[0]
-    if not ctx.flag("spatial", True):  # each position has its own moments
+    if not ctx.flag("spatial", True):  # each position counts as a channel, with its own moments
         count = element_count(x.shape[1:])
         moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
         operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
@@ -75,7 +75,7 @@ def _group_norm(ctx: NodeContext) -> Results:
     channels = as_int(x.shape[1]) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
-    if ctx.opset < 21:  # one scale and bias for each group, not each channel
+    if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
         scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
     _check_stash_type(ctx)
     epsilon = ctx.real("epsilon")

@@ -13,8 +13,8 @@ from tcc.ops.shapes import FLOATS
 def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
     """Returns the seed that the model gives, else None.
 
-    The 64 bits of the float attribute as f64 are the seed, so that its fraction counts. With
-    `as_integer`, the attribute is an integer.
+    The attribute is a float. Its 64 bits, as an f64, are the seed, so floats that differ only in
+    their fractions give different seeds. With `as_integer` the attribute is an integer.
     """
     if not ctx.has("seed"):
         return None
@@ -27,7 +27,8 @@ def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
 def _drawn(law: str, *numbers: str) -> Converter:
     """Returns a converter that draws numbers in the shape of the input, or of an attribute.
 
-    `numbers` name the law's parameters: attributes with the defaults 0 and 1.
+    `law` is the distribution, a method of `Draws`. `numbers` are the names of its parameters:
+    attributes with the defaults 0 and 1.
     """
 
     def convert(ctx: NodeContext) -> Results:

@@ -92,7 +92,7 @@ def _is_quantised(ctx: NodeContext) -> bool:
 
 
 def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
-    """Returns the same as `_weights`, for quantised weights.
+    """Returns the projected input and the matmul of each gate with the state; weights are int8.
 
     A weight is [input, gates * hidden], with one scale and zero point, or with one for each column.
     The whole input is quantised at once. Each step quantises the states of all sequences together.
@@ -114,7 +114,7 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
 
 
 def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
-    """Yields the scale and the zero point of one direction."""
+    """Yields the scale and the zero point of a direction, from input `first` and the next one."""
     for operand in (ctx.input(first), ctx.input(first + 1)):
         yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
 

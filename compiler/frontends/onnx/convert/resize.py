@@ -139,14 +139,17 @@ def _resize(ctx: NodeContext) -> Results:
     )
 
 
-# Producers of models that follow ONNX's reference: it places the last corner at extent times scale,
-# which may be a fraction.
+# Producers whose models expect the rule of ONNX's reference implementation: `align_corners` and
+# `tf_crop_and_resize` map the input's last corner to extent * scale, even if that is a fraction.
 _REFERENCES = ("backend-test",)
-_REACH = {"linear": 1, "cubic": 2}  # radius, in elements, of a kernel that is not widened
+_REACH = {"linear": 1, "cubic": 2}  # the kernel's radius in elements, before antialiasing widens it
 
 
 def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
-    """Returns an upper bound of the input elements under a kernel, which the scale widens."""
+    """Returns an upper bound of the elements that an antialiasing kernel reads along any axis.
+
+    `radius` is the kernel's radius before the scale widens it.
+    """
     if target.late_scales is not None:
         smallest_scale = ctx.reduce("min", target.late_scales, 0, keepdims=True)
         shrunk = ctx.emit("min", smallest_scale, 1.0)
@@ -159,10 +162,11 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
 def _every_axis(
     ctx: NodeContext, x: Operand, axes: Sequence[int], vector: Operand, defaults: Sequence[float]
 ) -> Operand:
-    """Returns an f64 vector with entries for all axes.
+    """Extends a vector with entries for `axes` to all axes of `x`, as f64.
 
-    `vector` has the entries of `axes`; the other axes get a default. The vector may consist of
-    several parts, each with its own default.
+    `vector` concatenates a part for each of `defaults`, such as starts and ends. A part has an
+    entry for each of `axes`. In the result it has an entry for each axis of `x`; axes that are not
+    among `axes` have the part's default.
     """
     if vector.type.static_shape != (len(axes) * len(defaults),):
         raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
@@ -229,7 +233,8 @@ def _with_aspect_ratio(
 ) -> _Target:
     """Returns a target with one scale for all axes.
 
-    It is the smallest or the largest ratio of a target size to its input size.
+    The scale is the smallest or the largest ratio of a target size to its input size, as `policy`
+    says.
     """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")

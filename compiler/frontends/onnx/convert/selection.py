@@ -61,7 +61,7 @@ def _scatter(ctx: NodeContext) -> Results:
     return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
 
 
-# ---- places --------------------------------------------------------------------------------------
+# ---- diagonals, blocks, crops --------------------------------------------------------------------
 
 
 def _trilu(ctx: NodeContext) -> Results:
@@ -83,8 +83,10 @@ def _depth_to_space(ctx: NodeContext) -> Results:
 
 
 def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
-    """Adds checks that `block` divides axes of symbolic size; the ops refuse other constant
-    sizes."""
+    """Adds checks that `block` divides the sizes of `axes`, where the sizes are symbolic.
+
+    The ops themselves refuse constant sizes that `block` does not divide.
+    """
     for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
         if as_int(size % block) is None:
             ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")

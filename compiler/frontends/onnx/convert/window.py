@@ -80,10 +80,10 @@ def _pads(
 def _fit(
     ctx: NodeContext, x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]
 ) -> None:
-    """Adds checks that a window fits in each axis of `x`.
+    """Adds checks that a window fits in each spatial axis of `x`.
 
-    Only axes are checked that have no result if they have one element. `counted` maps a size and
-    the entries of `lists` to the number of windows.
+    `counted(size, *entries)` returns the number of windows along an axis; the entries are those of
+    the axis in `lists`. An axis that has windows even with one element needs no check.
     """
     rule = "a window must not be larger than its padded image"
     for size, *window in zip(x.shape[2:], *lists, strict=True):
@@ -155,7 +155,8 @@ def _transposed_pads(
 ) -> Pads:
     """Returns the padding that a transposed convolution cuts off.
 
-    It follows from `output_shape` or `auto_pad`, if the node gives one of them.
+    It follows from `output_shape` or `auto_pad`, if the node gives one of them. `extra` is the
+    node's `output_padding`.
     """
     auto = ctx.text("auto_pad", "NOTSET")
     axes = len(kernel)

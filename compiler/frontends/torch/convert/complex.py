@@ -198,7 +198,7 @@ def _equal(ctx: ComplexContext) -> Operand:
 
 
 def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
-    """Returns a converter of real powers, by absolute value and angle."""
+    """Returns a converter of powers with a real exponent, from absolute value and angle."""
 
     def convert(ctx: ComplexContext) -> Complex:
         x, power = ctx.pair("self", F64), exponent(ctx)

@@ -26,11 +26,11 @@ def _arange(ctx: CallContext) -> Operand:
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
         return ctx.cast(counted(ctx, size), F64) * step + start
-    # The op uses its limit only for the length, which `size` gives too.
+    # The op takes the length from `size` and has no other use for `end`.
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
 
 
-_LONGEST = 1 << 24  # counted values of more elements are computed at run time, not stored
+_LONGEST = 1 << 24  # longer sequences are computed at run time, not stored
 
 
 def counted(ctx: CallContext, size: Index) -> Operand:

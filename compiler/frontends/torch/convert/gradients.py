@@ -189,7 +189,8 @@ def _places(
 def _adaptive_average(axes: int) -> Converter:
     """Returns a converter of the gradient of adaptive averages.
 
-    The windows that read an element are those of the adaptive pool in the other direction.
+    The results that read input element n are window n of an adaptive pool in the other direction,
+    from the results' size to the input's size.
     """
 
     def convert(ctx: CallContext) -> Operand:
@@ -219,17 +220,17 @@ def _adaptive_max(axes: int) -> Converter:
 
 # ---- linear maps along one axis ------------------------------------------------------------------
 
-# The most elements of the matrix of a resize, which the importer computes.
+# The most elements of a resize's matrix, because the importer computes it.
 _LARGEST = 1 << 26
 
 
-# The terms of sums: the position of each term's result, the position of its source, its factor.
+# The terms of weighted sums: for each term the position of its sum, the position of its element,
+# and its factor.
 Terms: TypeAlias = tuple[Array, Array, Array]
 
 
 def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
-    """Returns `x` with `size` elements along an axis, each a sum of `x`'s elements times
-    factors."""
+    """Returns `size` weighted sums of the elements of `x` along an axis, as `terms` give them."""
     order = np.argsort(terms[0], kind="stable")
     to, of, factors = (part[order] for part in terms)
     number = np.arange(len(to)) - np.searchsorted(to, to)
@@ -242,7 +243,7 @@ def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Te
 
 
 def _scattered(to: Array) -> Terms:
-    """Returns the terms that add element n to the result at position `to[n]`."""
+    """Returns the terms that add element n, with factor 1, to the sum at position `to[n]`."""
     return to, np.arange(len(to)), np.ones(len(to))
 
 
@@ -354,7 +355,7 @@ def _shrink(name: str) -> Converter:
 def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> Converter:
     """Returns a converter of the gradient of x * g(x); `gate` returns g and its derivative.
 
-    torch's export keeps these operators, because they have kernels as well as a rule.
+    torch's export does not decompose these operators: it has rules for them, but also kernels.
     """
 
     def convert(ctx: CallContext) -> Operand:

@@ -116,7 +116,8 @@ def _ordered(
 
 
 def _line(ctx: CallContext) -> tuple[Operand, int, int]:
-    """Returns a tensor, the call's axis, and its size, which must be constant and not zero."""
+    """Returns a tensor, the call's axis, and the size of the axis, which must be a known number
+    above zero."""
     x, axis = ctx.along()
     size = as_int(x.shape[axis])
     if not size:

@@ -222,7 +222,7 @@ def _sign_and_log(ctx: CallContext) -> Results:
     return sign, log_sum, packed, pivots
 
 
-# ---- triangles -----------------------------------------------------------------------------------
+# ---- triangular matrices -------------------------------------------------------------------------
 
 
 def _solve_triangular(ctx: CallContext) -> Operand:

@@ -38,7 +38,7 @@ def _channel_shuffle(ctx: CallContext) -> Operand:
     return ctx.reshape(swap_axes(ctx, split, 1, 2), x.shape)
 
 
-# ---- parts ---------------------------------------------------------------------------------------
+# ---- selections of elements ----------------------------------------------------------------------
 
 
 def _slice(ctx: CallContext) -> Operand:
@@ -57,7 +57,7 @@ def _select(ctx: CallContext) -> Operand:
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
-    """Returns all parts; their sizes are those of the call's results."""
+    """Returns the parts of a tensor; their sizes are the sizes of the call's results."""
     x, axis = ctx.along()
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
@@ -244,7 +244,7 @@ def _mode_pad(name: str, mode: str) -> Converter:
     return lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
 
 
-# ---- blocks --------------------------------------------------------------------------------------
+# ---- triangles, single numbers -------------------------------------------------------------------
 
 
 def _triangle(upper: bool) -> Converter:

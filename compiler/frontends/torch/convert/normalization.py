@@ -12,7 +12,7 @@ from tcc.ir.types import F64
 
 
 def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
-    """Returns a tensor of one value; a constant if the sizes are constant."""
+    """Returns a tensor with `value` in all elements; it is a constant if the sizes are constant."""
     numbers = [size for d in shape if (size := as_int(d)) is not None]
     if len(numbers) != len(shape):
         return ctx.expand(ctx.filled(value, x.dtype), tuple(shape))
@@ -52,7 +52,7 @@ def _layer_norm(outputs: int) -> Converter:
 
 def _rms_norm(ctx: CallContext) -> Operand:
     x, axis, weight = _of_last_axes(ctx)
-    # This is also so for f16, although the eps of f16 is larger.
+    # torch's default is the eps of the type that it computes in, which is f32 also for f16.
     computed = np.float64 if x.dtype is F64 else np.float32
     epsilon = ctx.real("eps", float(np.finfo(computed).eps))
     return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon)

@@ -53,7 +53,7 @@ def _shift(direction: str) -> Converter:
         x, y = ctx.both()
         if not dtype.is_integer:
             raise ctx.fail(f"it shifts {dtype.name}")
-        if dtype.kind is DTypeKind.INT:  # torch shifts by a negative number as by a very large one
+        if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
             inside = y >= 0
             y = ctx.where(inside, y, dtype.bits)
         return ctx.emit("bit_shift", x, y, direction=direction)

@@ -15,7 +15,8 @@ from tcc.ir.types import BOOL, F32, I64
 def _drawn(law: str, *numbers: str) -> Converter:
     """Returns a converter that draws numbers in the result's shape and dtype.
 
-    `numbers` name the law's parameters: arguments with the defaults 0 and 1.
+    `law` is the distribution, a method of `Draws`. `numbers` are the names of its parameters:
+    arguments with the defaults 0 and 1.
     """
 
     def convert(ctx: CallContext) -> Operand:

@@ -9,7 +9,7 @@ from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select, swap_axes
 from tcc.ir.index import as_int, const
 
-# Positions of torch's gates in the order of `KINDS`.
+# For each gate in the order of `recurrent.KINDS`: its position among torch's gates.
 _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
 
 
@@ -20,7 +20,10 @@ def _emitted(op: str) -> Activation:
 def _direction(
     ctx: CallContext, name: str, function: str, x: Operand, weights: Sequence[Operand]
 ) -> tuple[Cell, Operand]:
-    """Returns the cell of one direction of one layer, and its projected input."""
+    """Returns the cell of one direction of a layer, and its projected input.
+
+    `name` is the kind of layer, such as "LSTM". `function` is the op of the activation "Tanh".
+    """
     kind, places, (weight, recurrence, *biases) = KINDS[name], _PLACES[name], weights
     hidden = as_int(recurrence.shape[1])
     if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:

@@ -124,10 +124,9 @@ def along_axis(op: str) -> Converter:
 
 
 def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
-    """Returns `x` with two last axes: one along which position n varies, and one with the elements
-    up to n.
+    """Returns the prefixes of `x` along `axis`, as [other axes ..., n, k].
 
-    Elements after n are `fill`.
+    Row n of the last two axes has the elements k of the axis for k <= n, and `fill` for k > n.
     """
     last = ctx.moved(x, axis, x.rank - 1)
     dim = x.shape[axis]
@@ -143,7 +142,7 @@ def _running_log_sum(ctx: CallContext) -> Operand:
 
 
 def extreme(dtype: DType, below: bool) -> float:
-    """Returns a number that no element is below, or above."""
+    """Returns the smallest number of `dtype` if `below`, else the largest; infinite for floats."""
     if dtype.is_float:
         return -math.inf if below else math.inf
     info = np.iinfo(dtype.carrier)

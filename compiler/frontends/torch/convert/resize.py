@@ -130,7 +130,8 @@ def _grid_sample(ctx: CallContext) -> Operand:
     )
 
 
-# The mode of each interpolation, and True if antialiased; `gradients.py` converts their backwards.
+# The mode of each interpolation, and True if it is antialiased.  `gradients.py` converts the
+# operators of their gradients.
 INTERPOLATIONS = {
     "upsample_linear1d": ("linear", False),
     "upsample_bilinear2d": ("linear", False),

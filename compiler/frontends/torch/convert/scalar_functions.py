@@ -108,7 +108,7 @@ def _angle(ctx: CallContext) -> Operand:
 
 
 def _of_reals(op: str, **attrs: bool) -> Converter:
-    """Returns a converter of a truth value of real numbers, false for integers."""
+    """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self")

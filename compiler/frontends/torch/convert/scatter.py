@@ -20,7 +20,10 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "am
 def _scattered(
     ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int, how: str = "none"
 ) -> Operand:
-    """Writes `source` to positions along an axis of `x`, or combines it with the elements there."""
+    """Writes `source` to positions `at` along an axis of `x`.
+
+    Unless `how` is "none", it is the operation that combines `source` with the elements there.
+    """
     if at.is_empty:
         return x
     for n, size in enumerate(at.shape):
@@ -124,13 +127,13 @@ def _bin_count(ctx: CallContext) -> Operand:
 def _along(
     ctx: CallContext, x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]
 ) -> Operand:
-    """Repeats positions along one axis over the other axes to `shape`."""
+    """Reshapes positions to lie along `axis`, and repeats them over the other axes to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
     return ctx.expand(ctx.reshape(as_indices(ctx, at), line), shape)
 
 
 def _index_reduce(ctx: CallContext) -> Operand:
-    """Combines slices along an axis into the slices at the positions of a vector."""
+    """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
     (x, axis), at = ctx.along(), ctx.operand("index")
     count = element_count(at.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
@@ -149,7 +152,7 @@ def _put(ctx: CallContext) -> Operand:
 
 
 def _embedding_bag(ctx: CallContext) -> Results:
-    """Combines the rows of a table in each run of indices.
+    """Combines the table rows of each bag, which is a range of `indices` that begins at an offset.
 
     The results that only gradients need are None.
     """
@@ -237,7 +240,8 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
         return x
     row, column = grid(ctx, rows, columns)
     is_diagonal = (row + ctx.constant(offset)).equals(column)
-    # The elements of the diagonal are counted along the axis that starts at it.
+    # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
+    # column.
     along = column if offset < 0 else row
     last = ctx.size_scalar(source.shape[-1] - 1)
     place = ctx.expand(ctx.emit("min", along, last), (rows, columns))

@@ -18,9 +18,9 @@ _LANCZOS = (
     -176.61502916214059, 12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6,
     1.5056327351493116e-7,
 )  # fmt: skip
-# B(2k) / 2k: the asymptotic series of the digamma function.
+# The coefficients B(2k) / 2k of the digamma function's asymptotic series, with Bernoulli numbers B.
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
-_SHIFT = 8  # for arguments from 8 on, this series has 15 digits
+_SHIFT = 8  # the shift of arguments: from 8 on, this series has 15 digits
 _NEWTON = 3
 
 
@@ -54,7 +54,8 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
     """Returns the derivative of log gamma.
 
-    It is an asymptotic series after a shift of the argument. Arguments below 1/2 are reflected.
+    The asymptotic series gives it for the argument plus `_SHIFT`; a recurrence steps back to the
+    argument. Arguments below 1/2 are reflected.
     """
     low = x < 0.5
     reflected = ctx.where(low, 1 - x, x)
@@ -100,7 +101,7 @@ def _erfcx(ctx: CallContext, x: Operand) -> Operand:
     for node in _NODES:
         node_sum = node_sum + 2 * math.exp(-(node**2)) / (large + node**2 / large)
     period = large * (-2 * math.pi / _STEP)
-    # The correction for the poles between the nodes; beyond 6 it is below the last digit.
+    # The sum's correction for the poles of its terms at t = i x; it is negligible beyond x = 6.
     pole = ctx.emit("exp", large * large + period) * 2 / (1 - ctx.emit("exp", period))
     positive = node_sum * (_STEP / math.pi) - ctx.where(large < 6, pole, 0)
     outer = ctx.where(x < 0, growth * 2 - positive, positive)
@@ -138,8 +139,9 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
 
 # ---- Bessel's I ----------------------------------------------------------------------------------
 
-# Up to 25: a mean over nodes of a half circle, exact up to the function of order 64.  From 25 on:
-# Hankel's expansion (Abramowitz and Stegun 9.7.1), whose eleven terms give 16 digits there.
+# Up to 25: the mean of exp(x cos t) cos(t)^order over `_NODES_OF_I` angles t of a half circle.  Its
+# error is about the function of order 64, which is below the last digit.  From 25 on: Hankel's
+# expansion (Abramowitz and Stegun 9.7.1), whose eleven terms give 16 digits there.
 _NODES_OF_I = 32
 _COSINES = np.cos((np.arange(_NODES_OF_I) + 0.5) * math.pi / _NODES_OF_I)
 _FAR = 25.0

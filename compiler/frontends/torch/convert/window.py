@@ -18,7 +18,7 @@ def _image(ctx: CallContext, axes: int) -> Operand:
 
 
 def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
-    """Returns the positions of windows on the last axes, as attributes."""
+    """Returns the strides, padding and dilations of windows over the last axes, as attributes."""
     pads = tuple(map(const, ctx.integers("padding", axes)))
     dilations = ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes
     strides = ctx.integers("stride", axes)
