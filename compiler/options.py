@@ -20,7 +20,7 @@ from tcc.frozen import frozen
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
 MOST_BUCKETS = 32  # each bucket adds code of its own to the artifact
-MOST_RANKS = 64  # of one host's communicator, and of a plan
+MOST_RANKS = 64  # of a communicator of one host, and of a plan
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 GPU_KERNELS = ("auto", "triton")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,24 @@ from tcc.options import Options
 if TYPE_CHECKING:
     from tcc import driver
     from tcc.backends.artifact import planner
-    from tcc.distributed import facts
+    from tcc.distributed import cluster as clusters
+    from tcc.distributed import costs, facts
     from tcc.distributed import plan as plans
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
+    clusters, costs = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Writes the plan as JSON.")
+@click.option(
+    "--cluster",
+    type=PATH,
+    help="Hosts and links as JSON, from which the plan's times and the limit of memory come; the "
+    "default is one host. Without --ranks the plan is for all ranks of the hosts.",
+)
 @click.option(
     "--explain",
     metavar="NODE",
@@ -35,7 +44,12 @@ else:
 @compile_flags
 @json_flag
 def plan(
-    model: Path, output: Path | None, explain: str | None, as_json: bool, **choices: Any
+    model: Path,
+    output: Path | None,
+    cluster: Path | None,
+    explain: str | None,
+    as_json: bool,
+    **choices: Any,
 ) -> None:
     """Divides the model file MODEL among ranks, and shows the plan: how ranks share each node, and
     what they exchange. tcc compile --plan takes the file, and a changed one.
@@ -46,13 +60,33 @@ def plan(
       tcc plan model.onnx --ranks 4 -o plan.json
       tcc compile model.onnx --ranks 1,4 --plan plan.json
       tcc plan model.onnx --ranks 4 --explain logits
+      tcc plan model.onnx --cluster cluster.json
 
     Nodes are named by their first result. `split(1)` is a block along axis 1, `partial(sum)` an
     array of the full shape that ranks have to add, `whole` what every rank has. The plan depends on
     the model and the options alone.
+
+    \b
+    A cluster file, in which memory_bytes and flops are those of each rank:
+      {"version": 1,
+       "hosts": [{"name": "a", "ranks": 2, "memory_bytes": 8000000000,
+                  "flops": 1e11}],
+       "links": [{"between": ["a", "a"], "kind": "any", "bytes": 0,
+                  "latency_s": 5e-6, "bytes_per_s": 1e10}]}
     """
     options = chosen_options(choices)
+    described = None if cluster is None else clusters.read_cluster(cluster)
+    rates = costs.HOST if described is None else described.rates
+    if described is not None and options.ranks == (1,):
+        options = replace(options, ranks=(described.ranks,))
     ranks = _ranks(options)
+    if described is not None and ranks > described.ranks:
+        raise UserError(
+            "the cluster has too few ranks",
+            where=f"--cluster {cluster}",
+            why=f"its hosts have {described.ranks} together, and --ranks is {ranks}",
+            hint="give fewer ranks, or more hosts",
+        )
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, options)
@@ -61,10 +95,10 @@ def plan(
         for file in options.plan:
             fixed |= plans.fixed_strategies(graph, plans.read_plan(file), ranks)
         if explain is not None:
-            rows = facts.explained(graph, ranks, planner.partition_solver(), fixed, explain)
+            rows = facts.explained(graph, ranks, planner.partition_solver(), fixed, explain, rates)
             _explain(rows, as_json)
             return
-        result = facts.planned(graph, ranks, planner.partition_solver(), fixed)
+        result = facts.planned(graph, ranks, planner.partition_solver(), fixed, rates)
     text = plans.plan_text(graph, result.plan)
     if output is not None:
         _write(output, text)

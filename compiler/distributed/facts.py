@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tcc.distributed.costs import HOST, RankRates, work_seconds
+from tcc.distributed.costs import HOST, RankRates, rank_bytes, work_seconds
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, plan_of
 from tcc.distributed.shard import sharded
+from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
 from tcc.distributed.strategies import Strategy, whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
-from tcc.ir.index import as_int
 from tcc.ir.op import Trait
 from tcc.ops import OPS
 
@@ -51,7 +51,7 @@ def planned(
         {
             "ranks": ranks,
             "weight_bytes": constant_bytes(graph),
-            "rank_weight_bytes": _rank_bytes(local),
+            "rank_weight_bytes": _constant_bytes_of_rank(local),
             "seconds": predicted_seconds(graph, choice, ranks, rates),
             "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates),
         },
@@ -107,15 +107,12 @@ def _collectives(graph: Graph) -> list[dict[str, Any]]:
         if Trait.COLLECTIVE in node.op.traits and node.op is not OPS["rank"]:
             (operand,) = node.inputs
             assert operand is not None
-            elements = 1
-            for dim in operand.type.shape:
-                elements *= as_int(dim) or 1
-            size = elements * operand.type.dtype.bits // 8
+            size = rank_bytes(operand.type, WHOLE, 1)
             records.append({"kind": node.op.name, "bytes": size, "source": node.loc})
     return records
 
 
-def _rank_bytes(graph: Graph) -> int:
+def _constant_bytes_of_rank(graph: Graph) -> int:
     """Returns the bytes of the first rank's constants."""
     total = 0
     for value, handle in graph.constants.items():

@@ -17,16 +17,23 @@ from functools import cache
 from itertools import combinations
 from typing import TypeAlias
 
-from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.costs import (
+    RankRates,
+    change_seconds,
+    constant_seconds,
+    rank_bytes,
+    work_seconds,
+)
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.types import TensorType
 
 FORBIDDEN = 10**17  # nanoseconds; more than any plan takes
 _NANOSECONDS = 1e9
+_ALWAYS = (0, 1)
 _MOST_SHARDINGS = 4  # of a value at the same time
 
 Costs: TypeAlias = list[int]
@@ -99,6 +106,7 @@ class _ProblemWriter:
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()
         self._costs: list[Costs] = []
+        self._usages: dict[int, list[int]] = {}
         self._edges: dict[tuple[int, int], Costs] = {}
         self._change = cache(self._change_cost)
 
@@ -112,10 +120,18 @@ class _ProblemWriter:
         for value in values:
             if value in readers or value in visible:
                 self._connect(value, readers.get(value, ()), value in visible)
-        never = (0, 0)
+        memory = self._rates.memory
+        if memory is not None:
+            for value in self._graph.constants:
+                if value in readers or value in visible:
+                    self._place_constant(value, readers.get(value, ()), value in visible)
         return Problem(
-            tuple(ProblemNode(costs, [0] * len(costs), never) for costs in self._costs),
+            tuple(
+                ProblemNode(costs, self._usages.get(number, [0] * len(costs)), _ALWAYS)
+                for number, costs in enumerate(self._costs)
+            ),
             tuple(ProblemEdge(nodes, costs) for nodes, costs in self._edges.items()),
+            None if memory is None else max(0, memory - largest_values(self._graph)),
         )
 
     def _node_cost(self, node: Node, strategy: Strategy) -> int:
@@ -141,6 +157,23 @@ class _ProblemWriter:
                     readers.setdefault(value, []).append(number)
         return readers
 
+    # ---- constants ------------------------------------------------------------------------------
+
+    def _place_constant(self, value: Value, readers: Sequence[int], visible: bool) -> None:
+        """Adds the bytes of the shardings of a constant that its readers need."""
+        if len(readers) == 1 and not visible:
+            (reader,) = readers
+            sets = [_needed(self._graph.nodes[reader], s, value) for s in self.strategies[reader]]
+            before = self._usages.get(reader, [0] * len(sets))
+            sizes = [self._bytes(value.type, shardings) for shardings in sets]
+            self._usages[reader] = [a + b for a, b in zip(before, sizes, strict=True)]
+            return
+        number, sets = self._add_sets(value, readers, visible)
+        self._usages[number] = [self._bytes(value.type, shardings) for shardings in sets]
+
+    def _bytes(self, type: TensorType, shardings: ShardingSet) -> int:
+        return sum(rank_bytes(type, sharding, self._ranks) for sharding in shardings)
+
     # ---- values ---------------------------------------------------------------------------------
 
     def _connect(self, value: Value, readers: Sequence[int], visible: bool) -> None:
@@ -155,6 +188,17 @@ class _ProblemWriter:
             self._add_costs(value, reader, [[self._making(value.type, source, need)
                                              for need in needs] for source in sources])  # fmt: skip
             return
+        number, sets = self._add_sets(value, readers, visible)
+        self._add_costs(
+            value, number,
+            [[self._making(value.type, source, made) for made in sets] for source in sources],
+        )  # fmt: skip
+
+    def _add_sets(
+        self, value: Value, readers: Sequence[int], visible: bool
+    ) -> tuple[int, list[ShardingSet]]:
+        """Adds a node with an alternative for each set of shardings of `value`, which forbids what
+        its readers lack; returns its number and the sets."""
         always: ShardingSet = frozenset({WHOLE} if visible else ())
         needs_of = {
             r: [_needed(self._graph.nodes[r], s, value) for s in self.strategies[r]]
@@ -164,13 +208,10 @@ class _ProblemWriter:
         sets = list(_sharding_sets([*always, *(s for need in needed for s in need)], always))
         number = len(self._costs)
         self._costs.append([0] * len(sets))
-        self._add_costs(
-            value, number,
-            [[self._making(value.type, source, made) for made in sets] for source in sources],
-        )  # fmt: skip
         for reader, needs in needs_of.items():
             table = [[0 if need <= made else FORBIDDEN for made in sets] for need in needs]
             self._add_edge(reader, number, table)
+        return number, sets
 
     def _sources(self, value: Value) -> list[Sharding]:
         """Returns the sharding of a value for each strategy of its producer; an input is whole."""
@@ -220,6 +261,26 @@ def _sharding_sets(shardings: Iterable[Sharding], always: ShardingSet) -> Iterat
     for count in range(min(_MOST_SHARDINGS, len(free)) + 1):
         for chosen in combinations(free, count):
             yield always | frozenset(chosen)
+
+
+def largest_values(graph: Graph) -> int:
+    """Returns the most bytes of values that are live at the same time, if all are whole."""
+    last: dict[Value, int] = dict.fromkeys(graph.outputs, len(graph.nodes))
+    for number, node in enumerate(graph.nodes):
+        for value in (*node.inputs, *captures(node)):
+            if value is not None:
+                last[value] = max(number, last.get(value, 0))
+    ends: dict[int, int] = {}
+    live = most = 0
+    for number, node in enumerate(graph.nodes):
+        for value in node.outputs:
+            size = rank_bytes(value.type, WHOLE, 1)
+            live += size
+            end = last.get(value, number)
+            ends[end] = ends.get(end, 0) + size
+        most = max(most, live)
+        live -= ends.get(number, 0)
+    return most
 
 
 def _nanoseconds(seconds: float) -> int:

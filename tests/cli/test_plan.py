@@ -91,3 +91,13 @@ def test_compiles_use_every_plan_once(model: Path, tmp_path: Path) -> None:
     options = read_options({"ranks": "2", "plan": [path, path]})
     with pytest.raises(UserError, match="two plans"):
         compile_model(model, options, tmp_path / "model.so")
+
+
+def test_a_cluster_gives_ranks_and_speeds(model: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.json"
+    host = {"name": "a", "ranks": 2, "memory_bytes": 1 << 30, "flops": 1e11}
+    link = {"between": ["a", "a"], "kind": "any", "bytes": 0, "latency_s": 1, "bytes_per_s": 1e3}
+    cluster.write_text(json.dumps({"version": 1, "hosts": [host], "links": [link]}))
+    assert "2 ranks exchange: nothing" in output(model, "--cluster", cluster)
+    with pytest.raises(UserError, match="too few ranks"):
+        output(model, "--cluster", cluster, "--ranks", "4")

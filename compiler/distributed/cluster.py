@@ -1,0 +1,140 @@
+"""Clusters as JSON: the hosts on which ranks run, and the measured speeds of their links.
+
+    {"version": 1,
+     "hosts": [{"name": "a", "ranks": 2, "memory_bytes": 8000000000, "flops": 1e11}],
+     "links": [{"between": ["a", "a"], "kind": "any", "bytes": 0,
+                "latency_s": 5e-6, "bytes_per_s": 1e10}]}
+
+`memory_bytes` and `flops` (operations per second) are those of each rank of the host.  A link joins
+two hosts; a link from a host to itself joins its ranks.  Files are not trusted.
+"""
+
+import json
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tcc.distributed.costs import ANY, LinkRate, RankRates
+from tcc.errors import UserError
+from tcc.frozen import frozen
+from tcc.ir.program import CollectiveKind
+
+_VERSION = 1
+_MOST_BYTES = 64 << 20
+_MOST_DIGITS = 18
+_MOST_RANKS = 64
+_KINDS = frozenset({ANY, *(kind.name.lower() for kind in CollectiveKind)})
+_HINT = "tcc plan --help shows such a file"
+
+
+@frozen
+class Cluster:
+    """The number of ranks of all hosts, and what each rank can do at least."""
+
+    ranks: int
+    rates: RankRates
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Returns the cluster in a file; raises UserError for a file that is none."""
+    place = f"--cluster {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UserError(
+            "the cluster file cannot be read", where=place, why=why, hint=_HINT
+        ) from error
+    try:
+        return _parse(data)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if type(error) is ValueError else "it is not JSON"
+        raise UserError(
+            "the file describes no cluster", where=place, why=why, hint=_HINT
+        ) from error
+
+
+def _parse(data: bytes) -> Cluster:
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+    table = json.loads(data, parse_int=_whole_number, parse_constant=_no_number)
+    if not isinstance(table, dict) or table.get("version") != _VERSION:
+        raise ValueError(f'it has no "version": {_VERSION}')
+    hosts = _list(table, "hosts")
+    if not hosts:
+        raise ValueError("hosts is empty")
+    names: dict[str, int] = {}
+    for number, host in enumerate(hosts):
+        name = _text(host, "name", f"hosts[{number}]")
+        if name in names:
+            raise ValueError(f"hosts[{number}] has the name of hosts[{names[name]}], {name!r}")
+        names[name] = number
+    counts = [_count(host, "ranks", f"hosts[{n}]", _MOST_RANKS) for n, host in enumerate(hosts)]
+    if sum(counts) > _MOST_RANKS:
+        raise ValueError(f"the hosts have {sum(counts)} ranks together, more than {_MOST_RANKS}")
+    sizes = [_count(host, "memory_bytes", f"hosts[{n}]") for n, host in enumerate(hosts)]
+    speeds = [_rate(host, "flops", f"hosts[{n}]") for n, host in enumerate(hosts)]
+    links = [_link(row, f"links[{n}]", names) for n, row in enumerate(_list(table, "links"))]
+    rates = RankRates(operations=min(speeds), memory=min(sizes), links=tuple(links))
+    return Cluster(sum(counts), rates)
+
+
+def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:
+    between = row.get("between") if isinstance(row, dict) else None
+    if not isinstance(between, list) or len(between) != 2:
+        raise ValueError(f"{place}.between is not a pair of names")
+    for name in between:
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"{place} goes to {str(name)[:64]!r}, which is no host")
+    kind = _text(row, "kind", place)
+    if kind not in _KINDS:
+        raise ValueError(f"{place}.kind is {kind!r}, not one of {', '.join(sorted(_KINDS))}")
+    first, second = sorted(between)
+    latency = row.get("latency_s")
+    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 0 <= latency < 1e6:
+        raise ValueError(f"{place}.latency_s is not a time in seconds")
+    size = row.get("bytes")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise ValueError(f"{place}.bytes is not a number of bytes")
+    rate = _rate(row, "bytes_per_s", place)
+    return LinkRate((first, second), kind, size, float(latency), rate)
+
+
+def _list(table: dict[str, Any], name: str) -> list[Any]:
+    value = table.get(name)
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is not a list")
+    return value
+
+
+def _text(row: Any, name: str, place: str) -> str:
+    value = row.get(name) if isinstance(row, dict) else None
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise ValueError(f"{place}.{name} is not a name")
+    return value
+
+
+def _count(row: Any, name: str, place: str, most: int = 10**_MOST_DIGITS) -> int:
+    value = row.get(name)
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"{place}.{name} is not a number from 1 to {most}")
+    return value
+
+
+def _rate(row: Any, name: str, place: str) -> float:
+    value = row.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not isfinite(value) or not 1 <= value <= 1e18:
+        raise ValueError(f"{place}.{name} is not a rate from 1 to 1e18 a second")
+    return float(value)
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(text)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
