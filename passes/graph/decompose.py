@@ -155,9 +155,9 @@ def phases(
 ) -> Value | None:
     """Adds convolutions that compute a transposed convolution, and returns its result.
 
-    `operands` are image, weights and bias.  `weights` has the arrays of the weights, one per rank or
-    one for all, and `shift` those of the bias if it is constant.  Returns None if the new filters
-    would be too large, if sizes or padding do not allow it, or if the result is empty.
+    `operands` are image, weights and bias.  `weights` has the arrays of the weights, one per rank
+    or one for all, and `shift` those of the bias if it is constant.  Returns None if the new
+    filters would be too large, if sizes or padding do not allow it, or if the result is empty.
     """
     x, source, bias = operands
     if set(attrs.dilations) != {1}:
