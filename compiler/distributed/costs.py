@@ -9,7 +9,7 @@ from math import prod
 from operator import attrgetter
 
 from tcc.distributed.changes import transfer
-from tcc.distributed.sharding import Sharding, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, local_type
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
@@ -94,8 +94,10 @@ def change_seconds(
 
 
 def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
-    """Returns the seconds of a rank's operations; a symbolic extent counts as its typical
-    value."""
+    """Returns the seconds of a rank's operations, and of the reductions between them.
+
+    A symbolic extent counts as its typical value.
+    """
     blocks = dict(strategy.blocks)
     operations = 0.0
     for number, stage in enumerate(expr.stages):
@@ -103,7 +105,11 @@ def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
         share = ranks if number in blocks else 1
         operations += points * (applied + 1) / share  # a store, or a step of a reduction
-    return operations / rates.operations
+    seconds = operations / rates.operations
+    for number, monoids in strategy.reduced:
+        for type, monoid in zip(expr.stages[number].types, monoids, strict=True):
+            seconds += change_seconds(type, Partial(monoid), WHOLE, ranks, rates) or 0.0
+    return seconds
 
 
 def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: RankRates) -> float:

@@ -8,16 +8,17 @@ something else becomes an `expression`:
     %y = reduce_mean(%x : f32[8, 64])         split(1) -> partial(sum)  sums of 32 terms, over 64
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tcc.distributed.blocks import LoopBlock, local_index, shift_of
 from tcc.distributed.sharding import Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, Stage, known_extent
+from tcc.ir.expr import Expr, Stage, known_extent, with_sources
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     IndexValue,
@@ -37,6 +38,7 @@ from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, sub
 from tcc.ir.op import OpSpec, OutTypes, Types
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.passes.fuse.compose import drop_unused
 
 # Returns the place of a rank in its group, which nodes of the graph compute.
 Place = Callable[[], Index]
@@ -154,6 +156,32 @@ def local_op(
             return node.op, attrs
     row = OPS["expression"]
     return row, row.attrs(local)
+
+
+def divided_at(expr: Expr, stages: Sequence[int]) -> list[tuple[Expr, tuple[int, ...]]]:
+    """Returns the expressions that compute each of `stages`, and last the results of `expr` that
+    are none of them; each with the numbers of its operands.
+
+    The components of `stages` follow the operands of `expr` as operands of later expressions.
+    """
+    refs = [StageRef(n, c) for n in stages for c in range(len(expr.stages[n].body))]
+    params = (*expr.params, *(expr.stages[ref.stage].types[ref.component] for ref in refs))
+    numbers: dict[Source, int] = {}
+    divided = []
+    for number in (*stages, None):
+        outputs = tuple(ref for ref in refs if ref.stage == number)
+        if number is None:
+            outputs = tuple(ref for ref in expr.outputs if ref.stage not in stages)
+        read = partial(_renumbered, dict(numbers))
+        remaining = tuple(with_sources(stage, read) for stage in expr.stages)
+        divided.append(drop_unused(Expr(params, remaining, outputs)))
+        for ref in outputs if number is not None else ():
+            numbers[ref] = len(expr.params) + refs.index(ref)
+    return divided
+
+
+def _renumbered(numbers: Mapping[Source, int], source: Source) -> Source:
+    return numbers.get(source, source)
 
 
 def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:

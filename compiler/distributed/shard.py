@@ -9,22 +9,25 @@ All ranks run the same graph.  They differ in constants, which have an array per
 handle, and in their numbers.  Inputs and outputs of the graph are whole on every rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
-from tcc.distributed.local_nodes import local_op
+from tcc.distributed.local_nodes import divided_at, local_expr, local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of
 from tcc.distributed.plan import Plan, fixed_strategies
-from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
 from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
+from tcc.ir.expr import Expr
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.op import Array, Trait
+from tcc.ops import OPS
 
 
 def sharder(
@@ -106,6 +109,9 @@ class _Sharding:
             for value, sharding in zip(node.inputs, strategy.operands, strict=True)
         )
         expr, op, attrs = expr_of(node), node.op, node.attrs
+        if expr is not None and strategy.reduced:
+            self._reduced(node, expr, strategy, inputs)
+            return
         if expr is not None:
             op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
@@ -119,6 +125,28 @@ class _Sharding:
             self._arrays[value] = {sharding: result}
             outputs.append(result)
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
+
+    def _reduced(
+        self, node: Node, expr: Expr, strategy: Strategy, inputs: Sequence[Value | None]
+    ) -> None:
+        """Adds expressions for a node, with reductions between them."""
+        local = local_expr(expr, strategy, self._axis.ranks, self._changer.place)
+        stages = [number for number, _ in strategy.reduced]
+        monoids = {number: names for number, names in strategy.reduced}
+        *early, (last, operands) = divided_at(local, stages)
+        values, row, results = [*inputs], OPS["expression"], {}
+        for number, (part, numbers) in zip(stages, early, strict=True):
+            parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
+            for component, (value, monoid) in enumerate(zip(parts, monoids[number], strict=True)):
+                whole = self._changer.change(value, value.type, Partial(monoid), WHOLE)
+                results[StageRef(number, component)] = whole
+                values.append(whole)
+        late = [ref for ref in local.outputs if ref.stage not in stages]
+        if late:
+            added = self._b.add(row, [values[n] for n in operands], row.attrs(last))
+            results |= dict(zip(late, added, strict=True))
+        for value, ref, sharding in zip(node.outputs, local.outputs, strategy.results, strict=True):
+            self._arrays[value] = {sharding: results[ref]}
 
     def _array(self, value: Value, sharding: Sharding) -> Value:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""

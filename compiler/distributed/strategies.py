@@ -20,8 +20,11 @@ Operands that are added to partial results become parts too, such as a bias.
 
 A divided loop divides the loops of other stages through what they read: at most one loop of each
 stage, since a rank computes a block and not a corner.  A stage whose reduction is divided has a
-partial value, which only linear stages may read.  Loops that the ranks do not divide, and values
-that no collective can make whole again, offer nothing.
+partial value.  Linear stages make partial values of it.  Before another stage reads it, it is
+reduced, such as the maxima and sums of a softmax whose keys are divided.
+
+Loops that the ranks do not divide, and values that no collective can make whole again, offer
+nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,6 +53,10 @@ from tcc.ir.types import BOOL, DType
 
 # A parameter as its number, stage n as ~n.
 _Array = int
+# The monoids of the components of each array that is partial.
+_Partial = dict[_Array, tuple[str, ...]]
+# Stages, and the monoids of their components.
+Reduced = tuple[tuple[int, tuple[str, ...]], ...]
 
 
 @frozen
@@ -58,13 +65,15 @@ class Strategy:
 
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
     result.  `blocks` are the divided loops by their stage, at most one a stage.  `rows` is the
-    operand whose divided axis is read at data-dependent indices.
+    operand whose divided axis is read at data-dependent indices.  `reduced` are the stages whose
+    partial values are reduced before later stages read them, in order, with their monoids.
     """
 
     operands: Shardings
     results: Shardings
     blocks: tuple[tuple[int, LoopBlock], ...] = ()
     rows: int | None = None
+    reduced: Reduced = ()
 
     def __repr__(self) -> str:
         sides = (", ".join(map(repr, shardings)) for shardings in (self.operands, self.results))
@@ -257,19 +266,12 @@ def _strategy(
 ) -> Strategy | None:
     """Returns the strategy of divided axes and loops, and of operands that are parts of a sum.
 
-    None where a stage that is not linear reads a partial value, or where no collective makes a
-    result whole.
+    None where a stage cannot be computed from parts, or where no collective makes a result whole.
     """
-    partial: dict[_Array, tuple[str, ...]] = {n: ("sum",) for n in parts}
-    for number, stage in enumerate(expr.stages):
-        monoids = _partial(stage, partial, blocks.get(number))
-        if monoids is None:
-            partial |= dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
-            monoids = _partial(stage, partial, blocks.get(number))
-        if monoids is None:
-            return None
-        if monoids:
-            partial[~number] = monoids
+    values = _partial_values(expr, axes, parts, blocks)
+    if values is None:
+        return None
+    partial, reduced = values
     results: list[Sharding] = []
     for output, type in zip(expr.outputs, expr.types, strict=True):
         monoids = partial.get(~output.stage, ())
@@ -279,12 +281,48 @@ def _strategy(
         if not _can_be_whole(sharding, type.dtype):
             return None
         results.append(sharding)
-    if all(isinstance(sharding, Whole) for sharding in results):
+    if all(isinstance(sharding, Whole) for sharding in results) and not reduced:
         return None  # shares no work
     operands: list[Sharding] = []
     for n in range(len(expr.params)):
         operands.append(Partial("sum") if n in partial else axes.get(n, WHOLE))
-    return Strategy(tuple(operands), tuple(results), tuple(sorted(blocks.items(), key=_number)))
+    divided = tuple(sorted(blocks.items(), key=_number))
+    return Strategy(tuple(operands), tuple(results), divided, reduced=reduced)
+
+
+def _partial_values(
+    expr: Expr,
+    axes: Mapping[_Array, Split],
+    parts: tuple[int, ...],
+    blocks: Mapping[int, LoopBlock],
+) -> tuple[_Partial, Reduced] | None:
+    """Returns the partial operands and stages with their monoids, and the stages whose values are
+    reduced in between."""
+    partial: _Partial = {n: ("sum",) for n in parts}
+    reduced: dict[int, tuple[str, ...]] = {}
+    for number, stage in enumerate(expr.stages):
+        block = blocks.get(number)
+        monoids = _partial_stage(stage, partial, block)
+        if monoids is None:
+            addends = dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
+            monoids = _partial_stage(stage, partial | addends, block)
+            if monoids is not None:
+                partial |= addends
+        if monoids is None:
+            for array in {_array(node) for node in reads(stage)} & partial.keys():
+                if array >= 0 or not _is_reducible(expr.stages[~array]):
+                    return None
+                reduced[~array] = partial.pop(array)
+            monoids = _partial_stage(stage, partial, block)
+        if monoids is None:
+            return None
+        if monoids:
+            partial[~number] = monoids
+    return partial, tuple(sorted(reduced.items()))
+
+
+def _is_reducible(stage: Stage) -> bool:
+    return all(scalar.dtype in COLLECTIVE_DTYPES for scalar in stage.body)
 
 
 def _own_operands(expr: Expr, stage: Stage) -> set[_Array]:
@@ -297,8 +335,8 @@ def _number(pair: tuple[int, LoopBlock]) -> int:
     return pair[0]
 
 
-def _partial(
-    stage: Stage, partial: Mapping[_Array, tuple[str, ...]], block: LoopBlock | None
+def _partial_stage(
+    stage: Stage, partial: _Partial, block: LoopBlock | None
 ) -> tuple[str, ...] | None:
     """Returns the monoids by which the components of a stage are partial; empty where they are
     not.  None where the stage cannot be computed from partial values."""

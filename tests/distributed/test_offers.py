@@ -55,7 +55,11 @@ PARTS = "partial(sum) -> partial(sum)"
                 "whole, split(1), split(0) -> split(1)",
             ],
         ),
-        (node_of("softmax", tensor(F32, 4, 8), axis=1), 2, ["split(0) -> split(0)"]),
+        (
+            node_of("softmax", tensor(F32, 4, 8), axis=1),
+            2,
+            ["split(0) -> split(0)", "split(1) -> split(1)"],
+        ),
         (
             node_of("add", tensor(F32, 4, 8), tensor(F32, 8)),
             8,
@@ -105,3 +109,15 @@ def test_rows_at_data_dependent_indices_are_divided() -> None:
         "partial(sum), whole -> partial(sum)",
     ]
     assert "split(0), whole -> partial(sum)" not in texts(node, 4)  # 6 rows for 4 ranks
+
+
+def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
+    softmax = node_of("softmax", tensor(F32, 4, 8), axis=1)
+    expr = expr_of(softmax)
+    assert expr is not None
+    by_keys = next(s for s in strategies(expr, 2) if s.results == (Split(1),))
+    assert by_keys.reduced == ((0, ("max",)), (2, ("sum",)))
+    norm = node_of(
+        "layer_normalization", tensor(F32, 3, 8), tensor(F32, 8), axis=1, epsilon=1e-5, outputs=1
+    )
+    assert texts(norm, 4) == ["split(1), split(0) -> split(1)"]

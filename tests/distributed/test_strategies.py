@@ -128,7 +128,6 @@ def node_of(case: Case) -> Node:
 _TYPE = "no collective takes its results' type"
 _SIZES = "2, 3 and 4 divide no size of its samples"
 OFFER_NOTHING = {
-    "dynamic_quantize_linear": "a later stage reads the extrema of all ranks",
     "eye_like": _SIZES,
     "matmul_integer": _SIZES,
     "pack": "elements that share a byte are no block of an axis",
