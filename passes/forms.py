@@ -1,4 +1,4 @@
-"""Prints and verifies the form between any two steps, for the manager of the steps."""
+"""Prints and verifies each form of a model that a step takes or returns."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +32,9 @@ def verify(form: Form) -> None:
         case Lowered():
             for kernel in form.kernels:
                 form.planner.verify(kernel)
-            if form.program.arena >= 0:  # after planning; before it kernels have no names
+            # The verifier needs a planned arena. Kernels have no names yet: locations stand for
+            # them.
+            if form.program.arena >= 0:
                 verify_program(replace(form.program, kernels=tuple(form.table.locs)))
 
 

@@ -18,9 +18,9 @@ from tcc.passes.steps import Step
 def run_steps(form: Any, steps: Sequence[Step], settings: Any, trace: Trace, level: int = 0) -> Any:
     """Returns the form after all steps of at most `level` whose conditions hold.
 
-    Each step is a stage of `trace`.  The trace dumps a form that a step changed, and verifies it if
-    it is set to.  Raises InternalError, with the name of the step, for a form that a step broke.
-    Raises `Stopped` after the step at which the trace ends.
+    Each step is a stage of `trace`.  The trace dumps each form that a step changed.  If it is set
+    to verify forms, it also verifies the changed forms.  Raises InternalError, with the name of the
+    step, for a form that a step broke.  Raises `Stopped` after the step at which the trace ends.
     """
     for step in steps:
         if step.level > level or not step.runs(settings):

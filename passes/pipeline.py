@@ -1,9 +1,10 @@
 """The order of all steps from a graph to a program, as rows of two tables.
 
-    import -> GRAPH -> LOWER -> code -> link        LOWER = (before it, PLACE of place.py, PROGRAM)
+    import -> GRAPH -> LOWER -> code -> link      LOWER = three steps, PLACE (of place.py), PROGRAM
 
-Each row is a `Step`: a function, and the condition under which a compile runs it. At level 0 only
-the steps that lowering requires run. A step has a second row if a later one gives it more to do.
+Each row is a `Step`: a function, and the condition under which a compile runs it.  At level 0 only
+the steps that lowering requires run.  A step that finds new work after later steps has a second row
+behind them.
 """
 
 from collections.abc import Callable
@@ -59,16 +60,17 @@ Sharder: TypeAlias = Callable[[Graph], Graph]
 
 @frozen
 class GraphSettings:
-    """The settings of the steps on graphs: the steps that a target requests, and its prices.
+    """The settings of the steps on graphs: which optional steps a target wants, and its prices.
 
-    A field with the name of a step requests that step.
-    `cheapest`: chooses between the forms of a call that becomes kernels.
-    `factor_type`: the type of one factor in products of bytes, where the other factor is signed.
-    With None, both factors keep their types.
-    `tile_of`: returns the number of rows in a tile of a grouped GEMM.
-    `checks`: True if grouping also adds the checks of indices that `check_indices` cannot see then.
-    `derivations`: the limits of other algorithms for contractions.
-    `states`: the inputs that outputs update, as pairs (input name, output name).
+    A Boolean field requests the step of the same name.
+    `cheapest`: returns the index of the cheapest of several graphs; requests `legalize-calls`.
+    `factor_type`: the 8-bit type of the unsigned factor in matmuls of bytes, as in
+    `split_zero_points`.  With None, both factors keep their types.
+    `tile_of`: returns the number of rows in a tile of a grouped GEMM; requests `grouped-gemms`.
+    `checks`: True if `grouped-gemms` also adds checks of indices.  It replaces the gathers for
+    which the later step `check-indices` would add them.
+    `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
+    `states`: pairs (input name, output name), where a run replaces the input by the output.
     `sharder`: turns a graph into the graph that each of several ranks runs.
     """
 
@@ -91,7 +93,11 @@ class GraphSettings:
 
     @property
     def stays_whole(self) -> Callable[[Node], bool] | None:
-        """Tells which transposed convolutions stay whole for derivations; None: none of them."""
+        """Returns a predicate that is true for transposed convolutions which may stay in one piece.
+
+        The step `decompose-transposed` skips them, because the step `derive` may find a faster
+        form.  Returns None if all of them shall be decomposed.
+        """
         if self.derivations is None or self.derivations.strict:
             return None
         return may_take_forms if self.derivations.bilinear else is_derived
@@ -102,8 +108,9 @@ def shard(graph: Graph, sharder: Sharder) -> Graph:
     return sharder(graph)
 
 
+# The driver's `divided_graph` and `model_derivations` end their compiles after these steps.
 SHARD = "shard"
-MERGE = "merge-contractions"  # the step before derivations
+MERGE = "merge-contractions"
 GRAPH: tuple[Step, ...] = (
     Step("settle-sizes", settle_sizes, 1),
     Step("small-top-k", small_top_k, when="small_top_k"),
@@ -135,15 +142,15 @@ GRAPH: tuple[Step, ...] = (
 )
 
 
-# A target that requests nothing.
+# The settings of a target that requests no optional step.
 PLAIN = GraphSettings()
 
 
 def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings = PLAIN) -> Graph:
     """Returns `graph` ready to be partitioned, at level `level` of -O.
 
-    Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    argument.
+    The result has a store of constants of its own.  So arrays that folding replaced are freed with
+    the argument `graph`.
     """
     result: Graph = run_steps(graph, GRAPH, settings, trace, level)
     return result
@@ -153,18 +160,21 @@ def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings
 
 
 def pack_io(graph: Graph, context: LoweringContext) -> Graph:
-    """Returns `graph` with packed inputs and outputs; keeps what callers see in `context`."""
+    """Returns `graph` with inputs and outputs of less than a byte per element packed into bytes.
+
+    Stores in `context` how callers see these inputs and outputs.
+    """
     context.ports, context.packed = packed_io(graph)
     return context.ports
 
 
 def align_buffers(lowered: Lowered) -> Lowered:
-    """Returns `lowered` with the alignments of its kernels' buffers."""
+    """Returns `lowered` with the alignment of each buffer that its kernels access."""
     return replace(lowered, alignments=buffer_alignments(lowered.program, lowered.kernels))
 
 
 def replace_operands(lowered: Lowered) -> Lowered:
-    """Returns `lowered` with results in the buffers of operands that are not read again."""
+    """Returns `lowered` with results that overwrite operands which nothing reads afterwards."""
     program, kernels = update_in_place(lowered.program, lowered.table.bounds)
     return replace(lowered, program=program, kernels=kernels)
 
@@ -178,7 +188,7 @@ def order(lowered: Lowered) -> Lowered:
 
 
 def reuse_halos(lowered: Lowered) -> Lowered:
-    """Returns `lowered` with values of equal halos in one buffer."""
+    """Returns `lowered` with values of equal halos in a common buffer, filled once."""
     return replace(lowered, program=share_halos(lowered.program))
 
 
@@ -197,7 +207,7 @@ def describe_ports(lowered: Lowered, ports: Graph) -> Lowered:
     return replace(lowered, program=with_ports(lowered.program, ports))
 
 
-# These steps run again with other schedules if kernels did not fit.
+# If code for a kernel does not fit the target, these steps run again with other schedules.
 PROGRAM: tuple[Step, ...] = (
     Step("emit", emit, reads=("context",)),
     Step("align-buffers", align_buffers, when="on_gpu"),
@@ -205,7 +215,7 @@ PROGRAM: tuple[Step, ...] = (
     Step("order-steps", order),
     Step("share-halos", reuse_halos, when="has_gaps"),
     Step("overlap-collectives", overlap),
-    # No rank reads a GPU's memory.
+    # Only CPUs have scratch. There ranks share memory; on GPUs no rank reads another rank's memory.
     Step("plan-arena", assign_offsets, reads=("arena", "planner.scratch")),
     Step("direct-where-small", direct_where_small, reads=("planner",)),
     Step("describe-ports", describe_ports, when="ports", reads=("ports",)),
@@ -220,8 +230,10 @@ LOWER: tuple[Step, ...] = (
 
 
 def lower(form: Graph | Placed, plan: LoweringContext, trace: Trace) -> Lowered:
-    """Returns the program and the kernels of a graph that is ready to be partitioned, or of a
-    placed one."""
+    """Returns the program and the kernels of `form`.
+
+    `form` is a graph that is ready to be partitioned, or a placed graph.
+    """
     steps = PROGRAM if isinstance(form, Placed) else LOWER
     lowered: Lowered = run_steps(form, steps, plan, trace)
     return lowered

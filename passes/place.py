@@ -2,8 +2,9 @@
 
     nodes  ->  partition: kernels  ->  assign-layouts: storage  ->  narrow-storage: types  ->  ...
 
-There are three kinds of graphs: that of a model, the body of a loop or a branch, and a graph that
-is only priced.  The condition of a row says for which kinds, and on which machines, its step runs.
+There are three kinds of graphs: the graph of a model, the body of a loop or a branch, and a graph
+that is only priced.  The condition of a row says for which kinds, and on which machines, its step
+runs.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,16 +30,17 @@ from tcc.passes.tile.plan import KernelChooser
 
 @dataclass(slots=True)
 class LoweringContext:
-    """The settings of the steps that lower one graph.
+    """The settings of the steps that lower one graph: a model, a body or a priced graph.
 
+    A body is the graph of a loop or a branch.
     `planner`: the kernel planner of the target.
     `arena`: assigns offsets to buffers; None for a body or a priced graph.
-    `outer`: the graph of each constant of the graphs around a body; None if the graph is no body.
+    `outer`: for a body, maps each constant of an enclosing graph to that graph; else None.
     `ends`: nodes that stay kernels of their own.
     `priced`: True if the graph is only priced.
-    `ports`: the graph whose inputs and outputs callers see.
-    `packed`: the types that callers see of inputs and outputs with elements of less than a byte, by
-    name.  The step `pack-io` sets `ports` and `packed`.
+    `ports`: the graph before strings and lists become handles; callers see its inputs and outputs.
+    `packed`: by name, the callers' types of inputs and outputs with elements of less than a byte.
+    The step `pack-io` sets `ports` and `packed`.
     """
 
     planner: KernelChooser
@@ -67,30 +69,35 @@ class LoweringContext:
 
     @property
     def is_code(self) -> bool:
-        """Returns True for a model and for a body, which become code."""
+        """Returns True if the graph becomes code; False if it is only priced."""
         return not self.priced
 
     @property
     def has_gaps(self) -> bool:
-        """Returns True for a whole model whose values may lie with gaps between their elements."""
+        """Returns True for a whole model on a target that allows gaps between a value's
+        elements.
+        """
         return self.is_model and self.planner.gaps
 
     @property
     def reads_tables(self) -> bool:
-        """Returns True for code of a processor, where loads take less time than arithmetic."""
+        """Returns True if the graph becomes code for a CPU, where loading a result from a table
+        takes less time than computing it.
+        """
         return self.is_code and self.planner.gaps
 
     @property
     def on_gpu(self) -> bool:
-        """Returns True for a whole model on GPUs, whose tiles have no scratch."""
+        """Returns True for a whole model on a GPU. Only GPUs have no scratch for tiles."""
         return self.is_model and not self.planner.scratch
 
 
 @frozen
 class Grouped:
-    """A graph with its nodes in groups; each group is a kernel, or another step of the program.
+    """A graph whose nodes are in groups.
 
-    The members of groups are nodes of `unguarded`, which is the graph without guards.
+    A group becomes a kernel or another step of the program.  `unguarded` is `graph` without the
+    run-time checks of fast algorithms.  The groups contain nodes of `unguarded`.
     """
 
     graph: Graph
@@ -112,7 +119,7 @@ def merge_groups(grouped: Grouped, outer: Mapping[Value, Graph], planner: Kernel
 
 
 def assign(grouped: Grouped, planner: KernelChooser) -> Placed:
-    """Returns layouts for the values that groups store."""
+    """Returns the groups as kernels, with layouts for all values that they store."""
     return assign_layouts(grouped.graph, grouped.groups, planner)
 
 

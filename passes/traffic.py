@@ -1,6 +1,6 @@
 """Counts the bytes that a model moves through memory: node by node, and by its kernels.
 
-    matmul -> add -> relu      unfused: x, w, y + y, b, z + z, r      one kernel: x, w, b, r
+    matmul -> add -> relu      three kernels: x, w, y | y, b, z | z, r      one kernel: x, w, b, r
 
 A kernel reads every needed element of an operand once, and writes every result.  Values inside a
 kernel move nothing.  A gather counts the rows that it reads, not its whole table.  A weight counts
@@ -28,7 +28,9 @@ _VIEWS = frozenset({"reshape", "identity"})
 
 @frozen
 class Traffic:
-    """The traffic of one run: kernels launched, bytes moved, and how many of them are weights."""
+    """The traffic of a run: kernels launched, bytes moved, and how many of the bytes are
+    weights.
+    """
 
     launches: int
     bytes: int
@@ -84,7 +86,11 @@ def traffic(placed: Placed, placed_bodies: Mapping[Graph, Placed]) -> Traffic | 
 
 
 def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
-    """Counts every node as a kernel of its own; nodes that depend on weights alone are left out."""
+    """Counts every node as a kernel of its own, which runs `trips` times.
+
+    Nodes that depend on weights alone are left out.  `outer` has the names of the constants of
+    enclosing graphs.
+    """
     constants = {**outer, **_digests(graph)}
     for node in graph.nodes:
         if bodies(node):
@@ -178,7 +184,11 @@ def _add(
     constants: Mapping[Value, str],
     trips: int,
 ) -> None:
-    """Counts one kernel or node; without an `expr` it reads all elements of its operands."""
+    """Counts a kernel or a node that runs `trips` times.
+
+    Without an `expr`, it reads all elements of its operands.  `constants` has the names of
+    constants.
+    """
     for number, value in enumerate(operands):
         if value is None:
             continue

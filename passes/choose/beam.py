@@ -21,16 +21,16 @@ from typing import Any, TypeAlias
 
 from tcc.schedule.alternatives import Alternative, Seconds, number, preferred
 
-# The search extends at most WIDTH partial choices. It tries all combinations if there are at most
-# EXACT.
+# The search keeps at most WIDTH partial choices. If there are at most EXACT combinations, it tries
+# all of them.
 WIDTH = 8
 EXACT = 256
 
 
-# Returns what two choices, at an earlier and at a later place, cost in addition to their own costs.
-# The arguments are the numbers of the two alternatives.
+# Returns the additional cost of a pair of choices, at an earlier and at a later place. The
+# arguments are the indices of the two alternatives.
 Link: TypeAlias = Callable[[int, int], Seconds]
-# The alternatives of each place.
+# A sequence of alternatives for each place.
 Places: TypeAlias = Sequence[Sequence[Alternative[Any]]]
 Picks: TypeAlias = tuple[int, ...]
 
@@ -41,13 +41,13 @@ def choose_together(
     room: float,
     forced: Mapping[int, int] = MappingProxyType({}),
 ) -> Picks:
-    """Returns the number of the chosen alternative for each place.
+    """Returns the index of the chosen alternative for each place.
 
-    The sum of costs is the lowest that was found within `room` bytes.  The first alternative of
-    each place takes no bytes.  `links` has a link for each pair (earlier place, later place).
-    `forced` has the numbers of forced alternatives, by place.  These may take more than `room`, and
-    leave less of it to other places.  Equal arguments give equal results.  Among equal sums, lower
-    numbers win.
+    The sum of costs is the lowest that the search finds within `room` bytes.  The first alternative
+    of each place takes no bytes.  `links` has a link for each pair (earlier place, later place).
+    `forced` maps a place to the index of its forced alternative.  Forced alternatives may take more
+    than `room`, and leave less of it to other places.  Equal arguments give equal results.  Among
+    equal sums, lower indices win.
     """
     search = _Search(places, links, room, forced)
     exhaustive = prod(map(len, places)) <= EXACT
@@ -111,7 +111,10 @@ class _Search:
         return tuple(picks)
 
     def _step(self, picks: Picks, pick: int) -> float:
-        """Returns the cost that the choice `pick` at the next place adds to the choices `picks`."""
+        """Returns the cost that alternative `pick` of the next place adds to the choices `picks`.
+
+        The cost includes the links between the next place and earlier places.
+        """
         place = len(picks)
         price = self._places[place][pick].price
         links = (number(link(picks[before], pick)) for before, link in self._links[place])

@@ -25,8 +25,8 @@ from tcc.schedule.choice_text import text_of
 def site(kind: str, *parts: Any, number: int = 0) -> Site:
     """Returns the site of a decision that depends on `parts`.
 
-    A part is an expression, a storage, a type, a node's attributes, a text, a number, or a tuple of
-    these.
+    A part is an expression, a layout, a type, a node's attributes, a text, a number, or a tuple of
+    parts.  `number` tells sites of equal parts apart.
     """
     symbols = dict.fromkeys(v for v in variables(parts) if v.extent is None)
     names = {
@@ -36,7 +36,7 @@ def site(kind: str, *parts: Any, number: int = 0) -> Site:
 
 
 def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
-    """Returns `item` with its size symbols replaced as in `names`."""
+    """Returns `item` with its size symbols replaced by the values that `names` has for them."""
     if not names:
         return item
     match item:

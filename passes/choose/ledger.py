@@ -1,6 +1,6 @@
 """Records the decisions of one compile, and forces choices.
 
-{"site": "5f1c...", "alternative": "apart"}    a line of --choices   ->   a `Line`
+A line `{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tcc.frozen import frozen
 from tcc.schedule.alternatives import Alternative, Decision, Ledger, Site, SiteOf, digest_of
 
 _T = TypeVar("_T")
-# An error message names at most this many alternatives.
+# An error message lists at most this many alternatives.
 _NAMED = 8
 
 
@@ -42,8 +42,9 @@ class Line:
 class ListeningLedger(Ledger):
     """Records decisions, and forces the choices of `lines`.
 
-    A site that occurs several times is recorded once.  `changes` are the lines whose forced choice
-    may differ from that of prices.
+    A site that occurs several times is recorded once.  `counts` has the number of its occurrences,
+    by digest.  `changes` has the lines that forced another choice than prices made, and lines whose
+    choice was forced before prices were compared.
     """
 
     listens = True
@@ -99,7 +100,8 @@ class ListeningLedger(Ledger):
         return number
 
     def on(self, device: str) -> Ledger:
-        ledger = copy(self)  # shares lines and decisions
+        # The copy shares its lines and its recorded decisions with the original.
+        ledger = copy(self)
         ledger._device = device
         return ledger
 
@@ -131,7 +133,7 @@ class ListeningLedger(Ledger):
 
 
 def _number(line: Line, alternatives: Sequence[Alternative[Any]]) -> int | None:
-    """Returns the number of the alternative that a line forces; None if there is none."""
+    """Returns the index of the alternative that a line forces; None if it is not among them."""
     return next((n for n, alternative in enumerate(alternatives) if line.names(alternative)), None)
 
 
@@ -141,9 +143,9 @@ def _read(
     alternatives: Sequence[Alternative[_T]],
     read: Callable[[str], Alternative[_T]] | None,
 ) -> Alternative[_T]:
-    """Returns the alternative that `read` reads from a line's text.
+    """Returns the alternative that `read` makes from a line's text.
 
-    Raises UserError if the text does not fit the site.
+    Raises UserError if `read` is None or the text does not fit the site.
     """
     if read is None:
         raise _unfit(line, site, alternatives)

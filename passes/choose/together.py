@@ -1,6 +1,6 @@
 """Decides several sites together, because their prices depend on each other.
 
-sites of equal content     derive x    derive x    ->    derive x    derive#1 x
+Sites of equal content get numbers:  derive x, derive x    ->    derive x, derive#1 x
 """
 
 from collections import Counter
@@ -17,9 +17,10 @@ _T = TypeVar("_T")
 def numbered(
     ledger: Ledger, kind: str, contents_of: Callable[[], Sequence[tuple[Any, ...]]]
 ) -> list[SiteOf]:
-    """Returns a function for each content that returns its site; nothing for a silent ledger.
+    """Returns, for each of the contents, a function that returns its site.
 
-    Sites of equal content get different numbers, because their neighbours may differ.
+    Returns an empty list if `ledger` records nothing.  Sites of equal content get different
+    numbers, because the prices of their neighbours may differ.
     """
 
     def nth(place: int) -> SiteOf:
@@ -56,7 +57,7 @@ def decide_together(
 def forced_numbers(
     ledger: Ledger, sites: Sequence[SiteOf], places: Sequence[Sequence[Alternative[Any]]]
 ) -> dict[int, int]:
-    """Returns the numbers of the alternatives that `ledger` forces, by place."""
+    """Returns the indices of the alternatives that `ledger` forces, by place."""
     if not ledger.listens:
         return {}
     numbers = (ledger.forced(s, options) for s, options in zip(sites, places, strict=True))
@@ -70,7 +71,7 @@ def settle_all(
     choices: Sequence[Alternative[_T]],
     names: Sequence[str],
 ) -> None:
-    """Records the choices of all places with several alternatives in `ledger`."""
+    """Records in `ledger` the choices of all places that have more than one alternative."""
     if not ledger.listens:
         return
     reason = "its neighbours and it take the least time together"

@@ -1,4 +1,4 @@
-"""A replacement that may compute a site in place of the site's nodes."""
+"""Defines candidates: computations that may replace a site's nodes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ RankArrays: TypeAlias = Sequence[Sequence[Array] | None]
 class Candidate:
     """Another way to compute a site; equal candidates compute it in the same way.
 
-    `chain` describes its derivation.  `estimate` is its time in seconds, estimated from its work
-    alone.
+    `chain` is the text of its derivation.  `estimate` is its time in seconds, estimated from its
+    work alone.
     """
 
     chain: str
@@ -37,41 +37,45 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The expression that it computes; empty if the chain determines it."""
+        """The text of the expression that it computes; empty if the chain determines it."""
         return ""
 
     @property
     def amplification(self) -> float:
-        """The largest error of a result relative to that of a direct sum with as many roundings."""
+        """The largest error of a result relative to the error of a direct sum with as many
+        roundings."""
         return 1.0
 
     @property
     def direct(self) -> bool:
-        """True where its sums are those of the site; it can then run in the same narrow types."""
+        """Returns True if it adds the same terms as the site; it can then run in the same narrow
+        types."""
         return False
 
     @property
     def guarded(self) -> bool:
-        """True where it contains the site's own sums too, which run for small symbolic sizes."""
+        """Returns True if it also contains the site's own sums, which run if symbolic sizes are
+        small."""
         return False
 
     @abstractmethod
     def growth(self, site: DerivationSite) -> int:
-        """Returns the bytes that it adds to the constants."""
+        """Returns the bytes by which the replacement increases the model's constants."""
 
     def least_seconds(self, rates: Rates) -> Seconds:
         """Returns a lower bound of the seconds of its kernels."""
         return self.estimate
 
     def refused(self) -> str:
-        """Returns the reason why it is not worth a price; empty where it is worth one."""
+        """Returns the reason why the candidate is not worth a price; empty if it is worth a
+        price."""
         return ""
 
     def unchecked(self, site: DerivationSite) -> str:
-        """Returns the reason why it cannot be checked against what it replaces.
+        """Returns the reason why the candidate cannot be compared with the site's own computation.
 
-        Empty where the check succeeds, or where none is needed.  Raises InternalError, with the
-        chain, where the check fails.
+        The reason is empty if the two agree, or if no comparison is needed.  Raises InternalError,
+        with the chain, if they differ.
         """
         return ""
 
@@ -81,16 +85,17 @@ class Candidate:
     ) -> Value | None:
         """Adds the nodes that compute the site's result, and returns the result.
 
-        Without `arrays`, constants get arbitrary contents.  None where constants computed from the
-        arrays do not fit their types.
+        If `arrays` is None, the graph is only priced, and constants get arbitrary contents.
+        Returns None if constants that are computed from the arrays do not fit their types.
         """
 
 
 class SearchResult(NamedTuple):
     """The result of a search for candidates.
 
-    `estimate` is that of the site as it is; None if the site's price is needed instead.
-    `candidates` are ordered, the best first.  `states` is the number of visited states.
+    `estimate` is the estimate of the site as it is.  None means that candidates are compared with
+    the site's price instead.  `candidates` are ordered, the best first.  `states` is the number of
+    states that the search visited.
     """
 
     estimate: Seconds | None
@@ -99,5 +104,10 @@ class SearchResult(NamedTuple):
 
 
 def price_factor(candidate: Candidate) -> float:
-    """Returns the factor by which a candidate's price is multiplied before it is compared."""
+    """Returns the factor that multiplies a candidate's price before it is compared with the site's
+    price.
+
+    It is above 1: a candidate must save more than the errors of prices, and lost precision costs
+    more.
+    """
     return 1 + MARGIN + ROUNDING * log2(candidate.amplification)

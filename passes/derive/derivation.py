@@ -47,7 +47,7 @@ def parse_step(text: str) -> DerivationStep:
 
 
 def applied(region: Region, step: DerivationStep) -> Region:
-    """Returns the region after a step.  Raises Refused where the rule's conditions do not hold."""
+    """Returns the region after a step.  Raises Refused if the rule's conditions do not hold."""
     return RULES[step.rule].apply(region, step.stage, *step.arguments)
 
 

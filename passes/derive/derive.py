@@ -10,11 +10,11 @@ because the prices of neighbours depend on each other, and all weights share one
 Constants are computed here in f64 and rounded once.  A rewritten region is checked against its
 original by exact values (`check`).
 
-Another order of sums changes only rounding.  A result stays finite if the sum of products of its
-factors' largest magnitudes is finite.  An infinity or a NaN of an operand makes the same results
-infinite or NaN as before, although an infinity may become a NaN, or a NaN an infinity.  Numbers
-that are not near one stay where they are, differences are not multiplied out, and no division by
-data is moved.
+A change of the order of sums changes only rounding.  A result stays finite if the sum of products
+of its factors' largest magnitudes is finite.  If operands are infinite or NaN, the same results are
+infinite or NaN as before, but an infinity may become a NaN, and a NaN an infinity.  Numbers that
+are not near 1 stay where they are, differences are not multiplied out, and no division by data is
+moved.
 
 Requires folded constants.
 """
@@ -49,10 +49,10 @@ from tcc.passes.derive.sites import DerivationSite, SiteScope, scopes
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
 from tcc.schedule.margins import MARGINS
 
-# The text of the alternative without a replacement.
+# The name of the alternative that keeps the site.
 AS_IT_IS = "as-it-is"
-# An option is not priced together with neighbours' options if the best option saves at least this
-# much compared with it.
+# An option is not priced together with its neighbours' options if the best option saves this share
+# of its price or more.
 _HOPELESS = MARGINS["hopeless form"]
 
 
@@ -73,7 +73,7 @@ class Derivations:
 
 @dataclass(slots=True, eq=False)
 class Option:
-    """A candidate for a site, with its price; `why` is the reason if it has no price."""
+    """A candidate for a site, with its price in seconds; `why` says why it has no price."""
 
     candidate: Candidate
     seconds: Seconds | None
@@ -86,7 +86,7 @@ class SiteOptions:
 
     `estimate`: the estimate of the site as it is.
     `seconds`: the price of the site as it is; None if no candidate was priced.
-    `options`: the candidates, that with the best estimate first.
+    `options`: the candidates; the candidate with the best estimate is the first.
     `states`: the number of states that the search visited.
     `chosen`: the option that replaces the site; None if it stays as it is.
     """
@@ -99,8 +99,10 @@ class SiteOptions:
     chosen: Option | None = None
 
     def alternatives(self) -> list[Alternative[Option | None]]:
-        """Returns the site as it is, then its priced options, whose prices are raised by
-        `dearer`."""
+        """Returns the site as it is, then its priced options.
+
+        The price of an option is multiplied by `price_factor`.
+        """
         site = self.site
         choices: list[Alternative[Option | None]] = [
             Alternative(None, self.seconds or NO_TIME, name=AS_IT_IS)
@@ -184,8 +186,8 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
 def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields the sites of a scope: sums of products, then convolutions that may be bilinear.
 
-    A convolution of the second kind that is a site by itself is yielded once, among the second.  It
-    may also be a node of a larger sum of products.
+    A sum of products that is only such a convolution is yielded once, as a convolution.  A
+    convolution may also be a node of a larger sum of products.
     """
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}
@@ -196,7 +198,7 @@ def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
 def _decided(site: DerivationSite, limits: Derivations) -> SiteOptions:
     """Returns a site with its candidates.
 
-    A candidate whose estimate saves less than the margin has a reason, and is not priced later.
+    A candidate whose estimate saves less than the margin gets a reason, and no price later.
     """
     prices = limits.prices
     searches = _searches(site, limits)
@@ -216,7 +218,7 @@ def _decided(site: DerivationSite, limits: Derivations) -> SiteOptions:
 def _priced(
     prices: Prices, site: DerivationSite, direct: Seconds | None, candidate: Candidate
 ) -> tuple[Seconds | None, str]:
-    """Returns (price, reason) of a candidate: its price and "", or None and why it has no price.
+    """Returns the price and "" for a candidate, or None and the reason why it gets no price.
 
     The site takes `direct` seconds as it is.
     """
@@ -232,7 +234,7 @@ def _priced(
 
 
 def _searches(site: DerivationSite, limits: Derivations) -> list[SearchResult]:
-    """Returns what each generator of candidates finds for a site."""
+    """Returns a result for each generator of candidates that applies to a site."""
     prices, conv = limits.prices, convolution_of(site)
     derived = searched(site, prices.planner.rates, limits.strict)
     if limits.strict:
@@ -257,8 +259,8 @@ def _links(
 ) -> Iterator[tuple[tuple[int, int], Link]]:
     """Yields ((a, b), link) for pairs of places whose choices influence each other's cost.
 
-    Two replacements of one node cost infinity.  If a convolution reads the result of another, and
-    one of them has several options near its best price, their options are priced in pairs.
+    Two replacements of the same node cost infinity.  If a convolution reads the result of another,
+    and one of them has several options near its best price, their options are priced in pairs.
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
@@ -292,10 +294,11 @@ def _link(
     first: _Place,
     second: _Place,
 ) -> Link:
-    """Returns a link: a function of a choice for each of two convolutions.
+    """Returns a link: a function of the choices for two convolutions, where the second reads the
+    first.
 
-    It gives the seconds that both take together, minus the sum of their own prices.  It is 0 if a
-    choice is not a form near the best price.
+    It returns the seconds that both take together, minus the sum of their own prices.  It returns 0
+    if a choice is no replacement near the best price.
     """
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))

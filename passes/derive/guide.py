@@ -1,7 +1,7 @@
 """Finds the obstacles that keep a sum of products from peak speed, and the steps that remove them.
 
 A contraction runs at peak if every index of every operand is a loop, or a sum of loops as in a
-dense window.  An index of another kind is an obstacle.  One or two steps remove each:
+dense window.  An index of another kind is an obstacle.  One or two steps remove each obstacle:
 
     an index with                    steps
     a quotient or remainder          split its loops by the divisor, and solve the condition
@@ -34,10 +34,11 @@ _WINDOWS = (3, 2)  # sizes, in taps, of the windows into which a larger window i
 
 
 def apply_free_steps(region: Region, strict: bool = False) -> tuple[Region, Steps]:
-    """Returns the region after all steps that cost nothing, and these steps in order.
+    """Returns the region after all steps that cost nothing, and the steps in order.
 
-    Such a step solves a condition, tightens bounds, or reverses a window so that it runs in the
-    direction of its results.  `strict` allows only the first kind, as the others reorder sums.
+    A free step solves a condition, tightens bounds, or reverses a window so that it runs in the
+    direction of its results.  If `strict`, only steps that solve a condition are taken, because the
+    other two kinds reorder sums.
     """
     steps: list[DerivationStep] = []
     while (result := _free_step(region, strict)) is not None:
@@ -68,10 +69,10 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
 
 
 def _against(stage: RegionStage) -> list[int]:
-    """Returns the sum loops to reverse.
+    """Returns the sum loops to reverse, for example the k of `A[h - k]`.
 
-    In every index that such a loop shares with a result loop of equal step, the signs of the two
-    steps are opposite: the k of `A[h - k]`.
+    Wherever a returned loop shares an index with result loops of equal step size, the signs of the
+    steps are opposite.
     """
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
@@ -93,7 +94,7 @@ def moves(region: Region) -> Iterator[Steps]:
 
 
 def is_regular(region: Region) -> bool:
-    """True where every index of every contraction is a plain sum of loops.
+    """Returns True if every index of every contraction is a plain sum of loops.
 
     No index has digits, and each step is 0 or 1.
     """
@@ -122,7 +123,7 @@ def _contractions(region: Region) -> Iterator[tuple[int, RegionStage]]:
 
 
 def _multiplies(stage: RegionStage) -> bool:
-    """True where a stage has a sum and reads two tensors or more."""
+    """Returns True if a stage has a sum and reads at least two tensors."""
     return bool(stage.sums) and sum(f.source is not None for f in stage.factors) > 1
 
 
@@ -131,7 +132,7 @@ def _adds(stage: RegionStage) -> bool:
 
 
 def _forms(stage: RegionStage) -> list[Affine]:
-    """Returns the indices of a stage's accesses, with step 0 for loops of one iteration."""
+    """Returns the indices of a stage's accesses; loops with a single iteration get step 0."""
     forms = [form for factor in stage.factors for form in factor.forms]
     if 1 not in stage.loops:
         return forms
@@ -146,7 +147,7 @@ def _forms(stage: RegionStage) -> list[Affine]:
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:
-    """Returns pairs of a loop and its step, for the numeric steps of a form other than 0."""
+    """Returns the pairs (loop, step) of a form whose step is a number other than 0."""
     return [(k, s) for k, s in enumerate(form.steps) if isinstance(s, int) and s]
 
 
@@ -154,7 +155,7 @@ def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields for each digit the splits of all its loops by its divisor, in two alternatives.
 
     The first alternative shifts result loops so that the digit's offset vanishes.  The second does
-    not, as a shift adds points.
+    not shift them, because a shift adds points to a loop.
     """
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
     for digit, shifts in product(digits, (True, False)):
@@ -189,7 +190,7 @@ def _of_splits(number: int, stage: RegionStage) -> Iterator[Steps]:
 
 
 def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 0) -> Steps:
-    """Returns the steps that split a loop into an outer loop and one of `inner` iterations.
+    """Returns the steps that split a loop into an outer loop and a loop of `inner` iterations.
 
     A sum loop is first relaxed to a multiple of `inner`.  Returns no steps for a loop of at most
     `inner` iterations, and for a sum loop whose symbolic extent `inner` does not divide.
@@ -205,7 +206,10 @@ def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 
 
 
 def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields steps that nest sums whose loops all share an index with a result loop."""
+    """Yields steps that nest sums whose loops all share an index with a result loop.
+
+    Each step computes the sum in two stages.
+    """
     first = len(stage.iters)
     mixed = {
         k

@@ -9,8 +9,8 @@ these constants.  A merged node reads the concatenated constants.  Its kernel pr
 shared factor once and keeps all cores busy, but readers find their parts in a larger result.
 
 All groupings of a bundle's parts are priced, together with the neighbours that may share kernels
-with them.  Images are stored as between kernels: nodes that stand for other kernels count equally
-in the price of every grouping.
+with them.  Images are stored as between kernels.  The graph that is priced has placeholders for
+other kernels; they cost the same in every grouping.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Part:
     """A node that computes a part of a merged result.
 
     `loop` is the result loop along which parts are concatenated.  `axes` has for each operand the
-    axis along which constants are concatenated; None for an operand that all parts share.
+    axis along which the parts' constants are concatenated; None for an operand that all parts
+    share.
     """
 
     node: Node
@@ -69,7 +70,7 @@ class MergePrices:
     """Decides by a planner's prices which parts of a bundle are merged.
 
     Bundles of equal nodes with equal neighbours are priced once.  Bundles of the same constants get
-    one decision.
+    the same decision.
     """
 
     def __init__(self, planner: KernelChooser) -> None:
@@ -78,7 +79,7 @@ class MergePrices:
         self._decided: dict[Any, list[slice]] = {}
 
     def groups(self, scope: SiteScope, bundle: Bundle) -> Iterator[Bundle]:
-        """Yields the groups of at least two parts that are to be merged."""
+        """Yields the groups of at least two parts that shall be merged."""
         constants = tuple(
             scope.known[v]
             for p in bundle
@@ -91,7 +92,8 @@ class MergePrices:
         return (group for group in slices if len(group) > 1)
 
     def _cheapest(self, scope: SiteScope, bundle: Bundle) -> list[slice]:
-        image = bundle[0].node.outputs[0].type.rank > 3  # stored in a layout for its neighbours
+        # Images are stored in layouts for their neighbours.
+        image = bundle[0].node.outputs[0].type.rank > 3
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._cheapest_of:
             graph = site_graph(site)
@@ -126,7 +128,8 @@ def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
     """Returns `graph` with sums of products merged; the same object if none are merged."""
     parts = list(scopes(graph))
     groups = [g for part in parts for bundle in bundles(part) for g in prices.groups(part, bundle)]
-    constants = parts[0].known  # all scopes share one mapping
+    # All scopes share a mapping of constants.
+    constants = parts[0].known
 
     def join(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
         parts = [b.store.arrays(constants[v]) for v in values]
@@ -138,7 +141,11 @@ def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
 
 
 def merged(graph: Graph, groups: Sequence[Bundle], join: _Join) -> Graph:
-    """Returns `graph` with one node for the parts of each group; the same object if no groups."""
+    """Returns `graph` with a single node for the parts of each group; `graph` itself without
+    groups.
+
+    `join` returns the value of constants concatenated along an axis.
+    """
     group_of = {part.node: group for group in groups for part in group}
     results: dict[Node, Value] = {}
 
@@ -191,8 +198,10 @@ def _ways(count: int) -> Iterator[list[slice]]:
 
 
 def bundles(scope: SiteScope) -> Iterator[Bundle]:
-    """Yields groups of at most `_PARTS` nodes that compute the same sums of products with different
-    constants."""
+    """Yields bundles of at most `_PARTS` nodes.
+
+    They compute the same sums of products of the same values and of different constants.
+    """
     parts_of: dict[Any, list[Part]] = {}
     for node in scope.graph.nodes:
         region = _region(node)
@@ -225,9 +234,11 @@ def _region(node: Node) -> Region | None:
 
 @lru_cache(maxsize=4096)
 def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
-    """Returns for each parameter the axis whose index is `loop` alone; None if it has no such axis.
+    """Returns for each parameter the axis whose index is `loop`; None if no index contains the
+    loop.
 
-    Returns None in place of the tuple if the loop occurs in an index of another kind, or in none.
+    Returns None in place of the tuple if an index contains the loop and more, or if no parameter
+    has it.
     """
     axes_of: dict[int, set[int | None]] = {}
     for stage in region.stages:
@@ -253,7 +264,7 @@ def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
 
 
 def _resized(region: Region, loop: int, size: Size) -> Region:
-    """Returns the region with extent `size` for a result loop that runs along whole axes."""
+    """Returns the region with extent `size` for a result loop that covers whole axes."""
     stages = (
         s._replace(iters=(*s.iters[:loop], size, *s.iters[loop + 1 :])) for s in region.stages
     )
@@ -265,9 +276,9 @@ def _other_axes(value: Value | None, axis: int) -> Any:
 
 
 def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
-    """True where all operands with an axis in `axes` are constants that nothing else reads.
+    """Returns True if all operands with an axis in `axes` are constants that nothing else reads.
 
-    Some operand without an axis must also not be constant.
+    At least one operand without an axis must not be constant.
     """
     pairs = [(v, axis) for v, axis in zip(node.inputs, axes, strict=True) if v is not None]
     constants = [v for v, axis in pairs if axis is not None]
@@ -300,7 +311,7 @@ def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
 
 
 def _is_read_by(scope: SiteScope, node: Node, readers: Sequence[Node]) -> bool:
-    """True where a node may share kernels with `readers`, and nothing else reads it."""
+    """Returns True if a node may share kernels with `readers`, and nothing else reads it."""
     users = (u for v in node.outputs for u in scope.users.get(v, ()))
     is_output = not scope.kept_values.isdisjoint(node.outputs)
     return not is_output and all(u in readers for u in users) and _may_share(scope, node)

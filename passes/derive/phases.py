@@ -1,7 +1,8 @@
-"""Computes transposed convolutions as convolutions of their phases.
+"""Computes transposed convolutions by a convolution for each residue of positions modulo the
+stride.
 
-This is the alternative to bilinear forms if phases have unequal numbers of taps.  The search could
-find it only by adding zeros.
+A residue is called a phase.  Phases are the alternative to bilinear forms if they have unequal
+numbers of taps.  The search could find them only by adding zeros.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _contents(value: Value | None) -> Any:
 def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
     """Returns the phases of a site that is a transposed convolution, as a candidate.
 
-    There is no candidate if the search finds the phases, or if `phases` refuses them.
+    There is no candidate if `searched` finds the phases, or if `phases` cannot compute the site.
     """
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):

@@ -7,9 +7,10 @@
 A site with its neighbours becomes a graph of its own, which is placed and scheduled like a model.
 Its price is the sum of its kernels' prices, so that epilogues, halos, layouts and joined kernels
 count as in the model.  A max-pool is a placeholder for a kernel outside the site's graph that
-computes or reads an image.  With it, the image gets the layout that it would have between kernels.
-The time of the placeholders is subtracted.  Constants have arbitrary contents, because prices do
-not depend on them.  Values that are computed from constants at compile time count as constants.
+computes or reads an image.  With a placeholder, the image gets the layout that it would have
+between kernels.  The time of the placeholders is subtracted.  Constants have arbitrary contents,
+because prices do not depend on them.  Values that are computed from constants at compile time count
+as constants.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from tcc.schedule.open_sizes import Times, mean_share, together
 # The size of the windows of max-pools that are placeholders for readers. An image that is read in
 # windows gets the layout that windows need.
 _READ = 3
-# The locations of nodes in a site's graph.
+# The locations that mark direct sums and placeholders in a site's graph.
 _DIRECT, _POOL = "direct", "pool"
 
-# Sites among the nodes around a site, with the candidates that replace them.
+# Pairs of a site, which is among the nodes around another site, and the candidate that replaces it.
 Replacements: TypeAlias = Sequence[tuple[DerivationSite, Candidate]]
 
 
 class Prices:
-    """Prices sites as a planner would schedule their kernels, equal sites once.
+    """Prices sites by the kernels that a planner would schedule for them; equal sites are priced
+    once.
 
     `direct` is the speedup of direct sums in a narrower type.  `priced` counts the graphs that were
     placed and scheduled.
@@ -62,8 +64,8 @@ class Prices:
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.
 
-        The result is the site's own seconds at typical sizes, times the mean share of the site's
-        own seconds that the candidates take, over all sets of sizes.
+        The result is the site's own seconds at typical sizes, times the mean ratio of the seconds
+        with the candidates to the site's own seconds, over all sets of sizes.
         """
         times, direct = self._times(site, replacements), self._times(site)
         if replacements and all(candidate.guarded for _, candidate in replacements):
@@ -84,7 +86,8 @@ class Prices:
         return self._times_of[key]
 
     def _kernels(self, site: DerivationSite, replacements: Replacements) -> list[tuple[str, Times]]:
-        """Returns the location of each kernel, and its seconds."""
+        """Returns the location of each kernel of the site's graph, with its seconds at all sets of
+        sizes."""
         self.priced += 1
         graph = site_graph(site, replacements)
         timed = timed_kernels(graph, self.planner, stand_ins(graph))
@@ -126,7 +129,8 @@ def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
 
 
 def stand_ins(graph: Graph) -> list[Node]:
-    """Returns the placeholders for kernels outside a site's graph.  They are not fused."""
+    """Returns the placeholders for kernels outside a site's graph.  They are not fused with other
+    nodes."""
     return [node for node in graph.nodes if node.loc == _POOL]
 
 
@@ -140,8 +144,8 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     """Adds a max-pool of an image as the placeholder for another kernel, and returns its result.
 
-    The windows of the max-pool have `size` elements along each axis.  A value that is no f32 image
-    is returned as it is.
+    The windows of the max-pool have `size` elements along each axis.  Returns a value that is no
+    f32 image as it is.
     """
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:

@@ -16,15 +16,16 @@ from tcc.passes.derive.derive import Derivations, Option, SiteOptions
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import composed
 
-# The prefix of the option's reason.
+# The reason of the option begins with this word.
 REPLAYED = "replayed"
 
 
 def replayed(decided: Sequence[SiteOptions], text: str, limits: Derivations) -> list[SiteOptions]:
-    """Returns `decided` with the chain in `text`, priced, as the first option of its site.
+    """Returns `decided` with a replayed candidate, priced, as the first option of its site.
 
-    Steps are separated by ends of lines or semicolons.  Raises UserError for a text that does not
-    begin with a site of the model, and for a step that cannot be applied there.
+    `text` has a line with the site's name, then the steps of the candidate's chain.  Lines or
+    semicolons separate steps.  Raises UserError for a text that does not begin with a site of the
+    model, and for a step that cannot be applied there.
     """
     first, *lines = text.strip().splitlines() or [""]
     name = first.removeprefix("site ").strip()

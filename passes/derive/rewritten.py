@@ -1,4 +1,5 @@
-"""Finds candidates that are regions: other orders of sums and products, and derived regions."""
+"""Finds candidates that are regions: with another order of sums and products, or derived by
+rules."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ from tcc.schedule.limits import Rates
 # A search has at most _BUDGET states. At most _PRICED regions of a search are priced.
 _BUDGET, _PRICED = 128, 2
 
-# Returns the graph's value that holds a component of a constant stage.
+# Returns the value in the graph of a constant stage's component; the arguments are their numbers.
 _Folded: TypeAlias = Callable[[int, int], Value]
 
 
 @frozen
 class Rewritten(Candidate):
-    """A region that computes a site; `constants` tells for each parameter if it is constant."""
+    """A region that computes a site; `constants` says for each parameter if it is constant."""
 
     region: Region
     constants: tuple[bool, ...]
@@ -117,8 +118,10 @@ class Rewritten(Candidate):
         return folded if is_finite else None
 
     def _add(self, b: GraphBuilder, operands: Sequence[Value], folded: _Folded) -> Value:
-        """Adds a node for every stage that is not constant; `folded` gives the values of constant
-        stages."""
+        """Adds a node for every stage that is not constant, and returns the region's result.
+
+        `folded` returns the value of a component of a constant stage.
+        """
         fixed = constant_stages(self.region, self.constants)
         values: dict[tuple[int, int], Value] = {}
 
@@ -141,7 +144,8 @@ class Rewritten(Candidate):
 
 
 def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
-    """Returns the orders of a site's sums and products with the lowest estimates."""
+    """Returns regions that compute a site's sums and products in other orders, by lowest
+    estimates."""
     region = composed(site.nodes)
     seconds = estimate(region, site.constants, rates)
     search = reassociated(region, site.constants, rates, (1 - MARGIN) * seconds)
@@ -154,8 +158,8 @@ def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
 def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> SearchResult:
     """Returns the regions with the lowest estimates that a guided search finds.
 
-    Regions with equal estimates nest the same loops in another order, so only the first is kept.
-    The site itself gets no estimate, because its contractions do not run at peak.  It is priced
+    Regions with equal estimates differ only in the order of nested loops, so only the first is
+    kept.  If contractions of the site do not run at peak, the site gets no estimate, and is priced
     instead.
     """
     region = composed(site.nodes)
@@ -180,7 +184,8 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
 
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-    """Returns the number of states that a guided search visited, and its candidates.
+    """Returns the number of states that a guided search visited, and the states whose contractions
+    run at peak.
 
     A region without obstacles is not searched.
     """
@@ -206,7 +211,8 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 
 def _single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
-    """Returns a region of one stage, and for each of its parameters the (source, component) read.
+    """Returns a region of a single stage, and the (source, component) that each of its parameters
+    reads.
 
     The region lacks the types of its parameters.
     """

@@ -1,13 +1,13 @@
 """Searches derivations of a region, until a budget of states is used up.
 
 A guided step removes an obstacle of a region (guide.py).  An unguided step is any step that a rule
-offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are one
-state.
+offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are the
+same state.
 
-A queue holds the states to expand.  Those with the fewest unguided steps come first, and among them
-those with the fewest steps.  So each state is expanded once, at its fewest steps (limited
+A queue holds the states to expand.  States with the fewest unguided steps come first, and among
+them those with the fewest steps.  So each state is expanded once, at its fewest steps (limited
 discrepancy search; Harvey and Ginsberg 1995).  A larger budget visits the same states first, and
-then more; so it finds no less.
+then more; so it finds at least as much.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def search(
 ) -> Derivation:
     """Derives regions from `region` until `budget` states are visited or no step is left.
 
-    `strict` allows only rules that keep the order of every sum.  `guided` allows only steps that
-    remove an obstacle.  Each step proves its own conditions, so no region is evaluated here.
+    If `strict`, only rules that keep the order of every sum are used.  If `guided`, only steps that
+    remove an obstacle are used.  Each step proves its own conditions, so no region is evaluated
+    here.
     """
     visited: set[bytes] = set()
     candidates: list[DerivationState] = []
@@ -84,8 +85,10 @@ def search(
 
 
 def _after(state: DerivationState, steps: Steps, strict: bool) -> DerivationState | None:
-    """Returns the state after more steps; None where a rule refuses, or reorders a sum in strict
-    mode."""
+    """Returns the state after more steps.
+
+    Returns None if a rule refuses a step, or if `strict` and a rule reorders sums.
+    """
     region = state.region
     try:
         for step in steps:

@@ -3,8 +3,8 @@
     %s = matmul(%q, %kt) ; %y = matmul(%s, %v)       one site: its result is a sum over two loops
 
 A site ends at its last node, the sink.  It grows from there towards the inputs, along values that
-only one node reads, once, as a factor.  Nodes are recognised by their expressions, so that ops and
-expression nodes are treated equally.
+have a single reader, which reads them once, as a factor.  Nodes are recognised by their
+expressions, so that ops and expression nodes are treated equally.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 
 class Role(Enum):
-    """The origin of a value that nodes read and do not compute."""
+    """The origin of a value that the nodes of a site read and do not compute."""
 
     CONSTANT = "constant"
-    GIVEN = "given"  # an input of the graph, in the caller's layout
+    GIVEN = "given"  # an input or result in the caller's layout
     STORED = "stored"  # another kernel's result, in a layout chosen for both
 
 
@@ -47,7 +47,7 @@ class DerivationSite:
     `operands`: the values that the nodes read, in order of first use.
     `constants`: for each operand, True if it is a constant.
     `freed`: for each operand, True if it is a constant that nothing else reads.
-    `neighbourhood`: the nodes and others that may share kernels with them, in order.
+    `neighbourhood`: the nodes, and nodes that may share kernels with them, in order.
     `inputs`: the values that the neighbourhood reads and does not compute, with their roles.
     `results`: the values of the neighbourhood that other nodes read, with their roles: GIVEN for
     the caller's layout, else STORED.
@@ -91,7 +91,7 @@ class DerivationSite:
 
 
 def sites(graph: Graph) -> Iterator[DerivationSite]:
-    """Yields the sums of products of a graph and its bodies, every node in at most one site."""
+    """Yields the sums of products of a graph and its bodies; every node is in at most one site."""
     for scope in scopes(graph):
         yield from scope.sums()
 
@@ -105,7 +105,7 @@ def scopes(graph: Graph) -> Iterator[SiteScope]:
 
 
 class SiteScope:
-    """A graph or a body in which sites are found; `known` are the constants that it may read."""
+    """A graph or a body in which sites are searched; `known` are the constants that it may read."""
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
@@ -117,7 +117,7 @@ class SiteScope:
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
     def sums(self) -> Iterator[DerivationSite]:
-        """Yields the sums of products, every node in at most one site."""
+        """Yields the sums of products; every node is in at most one site."""
         used_nodes: set[Node] = set()
         for node in reversed(self.graph.nodes):
             if node in used_nodes or self._linear(node) is None:
@@ -128,9 +128,9 @@ class SiteScope:
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
-        """Returns for each operand True if each product of the node's sum has it as a factor once.
+        """Returns for each operand True if it is read once, directly as a factor of a product.
 
-        None for a node whose result is not a sum of products.
+        Returns None for a node whose result is no sum of products.
         """
         if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
             return None
@@ -139,8 +139,10 @@ class SiteScope:
         return None if flags is None or self._has_far_number(node) else flags
 
     def _has_far_number(self, node: Node) -> bool:
-        """True where a node reads a single number that must not be moved: one that is not
-        near one."""
+        """Returns True if a node reads a constant with a single element that must not be moved.
+
+        A number may be moved within a product only if it is near 1 (`is_near_one`).
+        """
         for value in node.inputs:
             handle = None if value is None else self.known.get(value)
             if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
@@ -168,8 +170,8 @@ class SiteScope:
     ) -> DerivationSite:
         """Returns the site of `nodes` and `neighbours`.
 
-        With `stored`, values of other kernels have the role STORED.  Otherwise every value that is
-        not a constant is in the caller's layout.
+        If `stored`, values that other kernels compute or read have the role STORED. Otherwise every
+        value that is not a constant is in the caller's layout.
         """
         computed = {v for node in nodes for v in node.outputs}
         sources = (v for node in nodes for v in node.inputs if v is not None and v not in computed)
@@ -203,8 +205,8 @@ class SiteScope:
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
         """Returns the nodes before and after `nodes` that may share kernels with them.
 
-        They are not contractions, except for contractions that read a reduction among the later
-        nodes, as after a softmax.
+        They are no contractions, except for contractions that read a reduction which comes after
+        `nodes`, as after a softmax.
         """
         after: list[Node] = [nodes[-1]]
         for node in after:
@@ -231,7 +233,10 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
-    """Returns for each parameter what `SiteScope._linear` returns for an operand."""
+    """Returns for each parameter True if it is read once, directly as a factor of a product.
+
+    Returns None if the expression is no sum of products.
+    """
     region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
@@ -264,7 +269,8 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
 
 
 def composed(nodes: Sequence[Node]) -> Region:
-    """Returns the region that computes the result of the last of `nodes`, which have expressions.
+    """Returns the region that computes the result of the last of `nodes`; all nodes have
+    expressions.
 
     Its parameters are the values that the nodes read and do not compute, in order of first use.
     """
@@ -294,10 +300,10 @@ def composed(nodes: Sequence[Node]) -> Region:
 
 
 def _composed_source(first: int, places: Sequence[int | None], source: int) -> int:
-    """Returns the source in the composed region for `source` in a node's region.
+    """Returns the source in the composed region that corresponds to `source` in a node's region.
 
-    The node's stages begin at stage `first` of the composed region, and `places` has the sources
-    there of its parameters.
+    The node's stages begin at stage `first` of the composed region.  `places` has the sources in
+    that region of the node's parameters.
     """
     composed_source = source - first if source < 0 else places[source]
     assert composed_source is not None

@@ -30,8 +30,9 @@ from tcc.schedule.nest import all_accesses, contraction_factors, depends
 def order_loops(group: TileGroup) -> TileGroup:
     """Returns the group with its loops in the order of storage, the largest stride first.
 
-    For common and inner loops, the stride is that in the results.  For reduced loops, it is that in
-    the largest operand that is not a constant.
+    Result loops have the stride of the first value that the stage stores or, if the stage
+    stores none, that the last stage stores.  Reduced loops have the stride of the operand that
+    depends on most of them, constants excluded.
     """
     last = group.stages[-1]
     group_stores = last.written[:1]
@@ -53,9 +54,12 @@ def order_loops(group: TileGroup) -> TileGroup:
 
 
 def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
-    """Returns the loops in order, but last those along which a matmul reads a factor again.
+    """Returns the loops in their order, except that loops over the rows of a matmul's factor come
+    last.
 
-    A tile holds several points of these loops, and tiles that share a factor run close together.
+    Such a loop indexes one factor of a matmul of `streaming`; each of its points reads the whole
+    other factor again.  A tile holds several points of the last loops, and tiles that share a
+    factor run close together.
     """
     rows: set[Var] = set()
     for stage in streaming:
@@ -81,7 +85,10 @@ def _by_stride(loops: Vars, accesses: Sequence[Access]) -> Vars:
 
 
 def coefficient_size(access: Access | None, var: Var) -> int:
-    """Returns the distance in elements between neighbours along `var`; large if symbolic."""
+    """Returns the distance in elements between neighbours along `var`.
+
+    A symbolic distance counts as a large number.  Returns 0 if `access` is None.
+    """
     if access is None:
         return 0
     low, high = bounds(coefficient(access.offset, var))
@@ -94,8 +101,7 @@ def coefficient_size(access: Access | None, var: Var) -> int:
 def collapse(group: TileGroup) -> TileGroup:
     """Returns the group with pairs of loops (u, v) merged into one loop, where possible.
 
-    Every offset must have the form c * (extent(v)*u + v) + rest, where the rest has neither u nor
-    v.
+    Every offset must have the form c * (extent(v)*u + v) + d, where d depends on neither u nor v.
     """
     while (pair := _collapsible_pair(group)) is not None:
         group = _merge(group, *pair)
@@ -120,7 +126,8 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _pinned(group: TileGroup) -> set[Var]:
-    """Returns the iterators that stay: guards, strips or index values depend on them."""
+    """Returns the iterators that must not be merged: guards, strips or index values depend on
+    them."""
     pinned: set[Var] = set() if group.stream is None else {group.stream.loop}
     for stage in group.stages:
         if stage.strip is not None:
@@ -140,7 +147,7 @@ def _mergeable(offset: Index, u: Var, v: Var) -> bool:
 def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     merged = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
     mapping = {u: const(0), v: merged}
-    # A loop without iterations reads nothing.
+    # If v has no iterations, nothing is read, and the quotient would divide by 0.
     parts = {u: merged // extent(v), v: merged % extent(v)} if as_int(extent(v)) != 0 else mapping
     (new,) = free_vars(merged)
 
@@ -164,7 +171,7 @@ def _remapped(access: Access, mapping: Substitution) -> Access:
 
 
 def _with_blocks_at(stage: GroupStage, mapping: Substitution, parts: Substitution) -> GroupStage:
-    """Returns `stage` with accesses and reads of earlier stages over the merged iterators."""
+    """Returns `stage` with the merged iterators in its accesses and its reads of earlier stages."""
     rebuilt: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
     for old in walk(*stage.body):

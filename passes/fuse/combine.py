@@ -2,7 +2,7 @@
 
     y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 
-Loops that select between formulas, such as k, are unrolled first.
+The stages are first unrolled along loops that select between formulas, such as k.
 """
 
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
@@ -14,10 +14,10 @@ from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size
 
 
 def read_plainly(expr: Expr) -> bool:
-    """True where stages read earlier stages element by element.
+    """Returns True if stages read earlier stages element by element.
 
-    A window is not read like this: windows overlap, so a tile would compute elements of its
-    neighbours again.
+    A window is no such read: windows overlap, so a tile would compute elements of neighbouring
+    tiles again.
     """
     return all(
         as_int(index) is not None or digits_of(index, radix_size(formula)) is not None
@@ -27,8 +27,11 @@ def read_plainly(expr: Expr) -> bool:
 
 
 def combines_once(expr: Expr) -> bool:
-    """True where there are two stages, and each point of the last reads several elements of the
-    first, so that each element is read once."""
+    """Returns True if each point of the second of two stages combines several elements of the
+    first.
+
+    Each element must be read exactly once.
+    """
     stages = linked_stages(expr)
     if len(stages) != 2:
         return False
@@ -39,9 +42,10 @@ def combines_once(expr: Expr) -> bool:
 
 
 def chooses_matrices(expr: Expr) -> bool:
-    """True where contractions read data-dependent operands, and all of these are whole matrices.
+    """Returns True if contractions read data-dependent operands, and all of them are whole
+    matrices.
 
-    Single rows are better copied next to each other first.
+    Single rows are excluded: it is better to copy them next to each other before the contraction.
     """
     indirect_reads = [
         (stage, node)

@@ -5,9 +5,9 @@
     y[i]    = max(t[i], 0)
 
 A stage without a reduction is substituted into its readers, with two exceptions.  It stays if it is
-a result of the group.  It also stays if its work is costly, a contraction or several stages read
-it, and a tile can hold it.  Iterators are renumbered, so that equal groups give the same (interned)
-expression.
+a result of the group.  It also stays if three conditions hold: its work is costly, a contraction or
+several stages read it, and a tile can hold it.  Iterators are renumbered, so that equal groups give
+the same (interned) expression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -44,7 +44,7 @@ from tcc.schedule.nest import multiplied, weight
 
 
 def is_contraction(stage: Stage) -> bool:
-    """True where a stage is a sum of products of two different reads."""
+    """Returns True if a stage is a sum of products of two different reads."""
     factors = multiplied(stage)
     return factors is not None and len(reads(stage)) >= 2 and factors.a is not factors.b
 
@@ -64,25 +64,25 @@ def stored_type(type: TensorType) -> TensorType:
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
-@lru_cache(maxsize=4096)  # avoids repeated work: every node that might join composes the group
+@lru_cache(maxsize=4096)  # cached, because every node that might join composes the group
 def _own_expr(node: Node) -> Expr:
     assert node.op.expr is not None
     return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))
 
 
-@lru_cache(maxsize=4096)  # equal layers ask for the same expression
+@lru_cache(maxsize=4096)  # cached, because equal layers need the same expression
 def _expr(
     build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
 ) -> Expr:
-    """Returns the expression that an op's `build` gives for types and attributes.
+    """Returns the expression that an op's `build` makes for operand types and attributes.
 
-    The last argument is part of the cache's key.  It tells apart attributes that compare equal but
-    differ, such as 0.0 and -0.0.
+    The last argument only extends the cache's key.  It tells apart attributes that compare equal
+    but differ, such as 0.0 and -0.0.
     """
     return build(types, attrs)
 
 
-# The expression of a node in a group, and the source of each of its operands.
+# A node's expression, and for each of its operands the source in the composed expression.
 _Part: TypeAlias = "tuple[Expr, tuple[int | StageRef | None, ...]]"
 
 
@@ -111,14 +111,15 @@ def compose(
     return simple, tuple(values[n] for n in operand_numbers)
 
 
-@lru_cache(maxsize=1024)  # serves equal layers, and groups that several rules compose
+@lru_cache(maxsize=1024)  # cached for equal layers, and for groups that several rules compose
 def _composed(
     params: tuple[TensorType, ...],
     parts: tuple[_Part, ...],
     outputs: tuple[StageRef, ...],
     limits: FusionLimits,
 ) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the simplified expression of all parts, and the numbers of the operands it reads."""
+    """Returns the simplified expression of all parts, and the indices in `params` of its
+    operands."""
     stages: list[Stage] = []
     for expr, sources in parts:
         first = len(stages)
@@ -128,7 +129,7 @@ def _composed(
 
 
 def _simplified(joined: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the expression with pointwise stages inlined, and the numbers of its operands.
+    """Returns the expression with pointwise stages inlined, and the old indices of its operands.
 
     Its iterators have canonical names.
     """
@@ -151,9 +152,10 @@ def _source(
 def _renumbered(
     stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
-    """Returns `stage` with the sources that it has in the composed expression.
+    """Returns a stage of a node's expression with its sources in the composed expression.
 
-    Names of its reduced loops begin with `prefix`.
+    Its own stages get numbers from `first` on.  `sources` has the source of each of the node's
+    operands.  Names of reduced loops begin with `prefix`.
     """
     named = _own_names(stage, prefix if stage.reduce or bound_indices(stage) else "")
 
@@ -169,9 +171,9 @@ def _renumbered(
 
 @lru_cache(maxsize=4096)
 def _own_names(stage: Stage, prefix: str) -> Stage:
-    """Returns the stage with standard names for its result iterators, which all stages share.
+    """Returns the stage with standard names for its result iterators.
 
-    So elementwise reads are inlined without renaming.
+    All stages have the same names, so elementwise reads are inlined without renaming.
     """
     inner = (*stage.reduce, *bound_indices(stage))
     mapping = {v: iterator(f"s.{n}", extent(v)) for n, v in enumerate(stage.iters)}
@@ -183,7 +185,7 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
 
 
 def _computing(expr: Expr) -> frozenset[int]:
-    """Returns the numbers of the stages that do more than copy a source."""
+    """Returns the numbers of the stages that do more than copy an element."""
     return frozenset(
         n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
     )
@@ -192,8 +194,8 @@ def _computing(expr: Expr) -> frozenset[int]:
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
     """Returns the numbers of the stages that are better stored than inlined.
 
-    They are too costly to repeat in each of their readers, or they are results from which other
-    results are computed.
+    They are too costly to repeat in each reader, or they are results that only pointwise stages
+    read.
     """
     results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
@@ -209,11 +211,11 @@ def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
 
 
 def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -> bool:
-    """True where a stage is better stored than repeated in its readers.
+    """Returns True if storing a stage is better than repeating it in its readers.
 
-    A contraction reads each element of its factors several times, so a stage with any work is
-    better computed before it.  Another stage is stored if repeating it takes longer than a write
-    and a read for each reader.
+    A contraction reads each element of its factors several times.  So a stage that computes a
+    factor is stored before the contraction.  A stage that reductions read is stored if repeating it
+    takes longer than a write, and a read by each reader.
     """
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
@@ -262,7 +264,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
 
 
 def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
-    """True where inlining `stage` at a read keeps the value.
+    """Returns True if inlining `stage` at a read keeps the value.
 
     It does not if the read may get its fill value.  It also does not if the read is data-dependent
     and the stage computes with its indices.
@@ -273,13 +275,13 @@ def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
     return not node.indirect or not any(isinstance(s, IndexValue) for s in walk(body))
 
 
-# ---- tidying ------------------------------------------------------------------------------------
+# ---- unused stages and operands -----------------------------------------------------------------
 
 
 def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     """Returns (expr, numbers): the expression without unused stages and operands.
 
-    `numbers` are the old numbers of its operands.
+    `numbers` has the old index of each operand that is left.
     """
     stage_numbers = sorted(above(expr, (o.stage for o in expr.outputs)))
     stage_number = {old: new for new, old in enumerate(stage_numbers)}
@@ -300,11 +302,12 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     return Expr(params, stages, tuple(map(renumbered_ref, expr.outputs))), tuple(operand_place)
 
 
-@lru_cache(maxsize=1024)  # prices and lowering ask for the same expression several times
+# cached, because prices and lowering merge the same expression several times
+@lru_cache(maxsize=1024)
 def side_by_side(expr: Expr) -> Expr:
-    """Returns `expr` with neighbouring reductions over equal loops and elements merged into one.
+    """Returns `expr` with pairs of neighbouring reductions over equal loops and elements merged.
 
-    The second reduction becomes a second component of the first.
+    The second reduction of a pair becomes a second component of the first.
     """
     stages = list(expr.stages)
     for n in range(len(stages) - 1):

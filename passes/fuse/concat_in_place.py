@@ -3,8 +3,9 @@
     %a = conv(%x) ; %b = conv(%y)            kernels write %a and %b into parts of %c,
     %c = concat(%a, %b)              ->      and the concat needs no kernel
 
-An operand can lie in one result only.  An operand is copied if it cannot be written there, because
-it belongs to the caller, is constant, is read by a call, or lies in another result.
+An operand can be stored in the result of a single concatenation.  It is copied there if its kernel
+cannot write it there: if it belongs to the caller, is constant, is read by a call, or is stored in
+another result.
 """
 
 from collections.abc import Collection
@@ -23,7 +24,7 @@ from tcc.schedule.nest import typical
 class ConcatPart:
     """An operand of a concatenation, which begins at `start` along the concatenated axis.
 
-    `placed` is False if the operand is stored elsewhere and must be copied.
+    `placed` is True if its kernel writes it there, and False if it must be copied there.
     """
 
     value: Value
@@ -47,7 +48,7 @@ def find_joins(graph: Graph, visible: Collection[Value], launch: float) -> dict[
     """Returns the concatenations of `graph` that save traffic by having no kernel.
 
     `visible` are values whose storage is fixed: results of the graph, and values that bodies, calls
-    and states read or write.  Copying `launch` bytes takes as long as a launch.
+    and states read or write.  `launch` is the number of bytes whose copy takes as long as a launch.
     """
     return _Joins(graph, visible, launch).run()
 
@@ -89,16 +90,16 @@ class _Joins:
         return join if self._saves(join) else None
 
     def _writable(self, value: Value) -> bool:
-        """True where a kernel of this graph writes `value` and only kernels read it."""
+        """Returns True if a kernel of this graph writes `value` and only kernels read it."""
         producer = self.producers.get(value)
         return (
             value not in self.visible and producer is not None and node_expr(producer) is not None
         )
 
     def _saves(self, join: Join) -> bool:
-        """True where the traffic that is saved is worth at least the additional launches.
+        """Returns True if the saved traffic takes at least as long as the additional launches.
 
-        Only operands that are stored in any case save traffic.
+        Only operands that some kernel stores in any case save traffic.
         """
         stored_parts = [p for p in join.parts if p.placed and self._stored_anyway(p.value)]
         more = len(join.parts) - len(stored_parts) - 1
@@ -108,10 +109,10 @@ class _Joins:
         )
 
     def _stored_anyway(self, value: Value) -> bool:
-        """True where some kernel stores the value anyway.
+        """Returns True if some kernel stores the value even without the concatenation.
 
-        It does if the kernel has a reduction, or if several nodes read the value.  Index maps are
-        not stored, because each reader repeats them.
+        That is so if the kernel has a reduction, or if several nodes read the value.  Index maps
+        are not stored, because each reader repeats them.
         """
         pending = [value]
         while pending:

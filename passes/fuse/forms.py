@@ -15,7 +15,8 @@ from tcc.schedule.limits import FusionLimits
 
 
 def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Returns the limits of each form of `expr`; that whose tiles hold whole rows comes first."""
+    """Returns the limits of each form of `expr`; the form whose tiles hold whole rows comes
+    first."""
     holding, streaming = (replace(limits, streams=streams) for streams in (False, True))
     if streamed(expr, streaming) is None:
         return repeating_forms(expr, limits)
@@ -25,9 +26,10 @@ def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
 
 
 def repeating_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Returns limits under which tiles repeat no stage, then limits under which they repeat some.
+    """Returns limits under which tiles repeat no stage, then limits under which they may repeat
+    some.
 
-    Omits the second if it gives the same loops.
+    Omits the second limits if they give the same loops.
     """
     once, again = (replace(limits, repeats=repeats) for repeats in (False, True))
     differ = len(expr.stages) > 1 and shared_loops(expr, again) != shared_loops(expr, once)

@@ -23,8 +23,9 @@ from tcc.ops import OPS
 class Guards:
     """A graph whose guards are removed.
 
-    `graph` has the flags among its outputs.  `flags` has the flag of each guarded value, and
-    `direct` the node that computes the value by direct sums.
+    The outputs of `graph` include the flags, each of which is true if a fast algorithm failed.
+    `flags` maps each guarded value to its flag, and `direct` to the node that computes it by direct
+    sums.
     """
 
     graph: Graph
@@ -36,7 +37,8 @@ class Guards:
     ) -> Graph:
         """Returns a graph that computes the guarded `value` by direct sums.
 
-        Its outputs are those of `results` that depend on the value.  It may read `stored_values`.
+        Its outputs are the values of `results` that depend on `value`.  It may read
+        `stored_values`.
         """
         nodes = [
             self.direct.get(node.outputs[0], node) if node.outputs else node
@@ -59,7 +61,8 @@ class Guards:
 
 
 def split_guards(graph: Graph) -> Guards:
-    """Returns a graph without its guards, and the guards."""
+    """Returns the graph without its guards, together with the flags and direct sums of the
+    guards."""
     guarded = [node for node in graph.nodes if node.op.name == "guarded"]
     if not guarded:
         return Guards(graph, {}, {})

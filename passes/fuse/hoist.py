@@ -46,7 +46,7 @@ def hoist_normalisers(expr: Expr) -> Expr:
 
 
 def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar], ...]:
-    """Returns pairs (weight, other factor) whose product the stage sums along one loop."""
+    """Returns the pairs (weight, other factor) whose product the stage sums along a single loop."""
     match stages[number]:
         case Stage(reduce=(_,), monoid="sum", body=(Apply(function="mul") as body,)):
             return _quotient(body)
@@ -56,7 +56,7 @@ def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar
 def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
     """Returns (body, factor): a sum's body without its normaliser, and the factor after the sum.
 
-    None if the stage is not a sum with normalised weights.
+    Returns None if the stage is not a sum with normalised weights.
     """
     for weight, other in _weights(stages, number):
         over = stages[number].reduce[0]
@@ -73,8 +73,8 @@ def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
     """Hoists the normaliser of weights whose NaNs are replaced by 0.
 
     The weights of a sum are `select(is_nan(p), 0, p)` with p = e / sum e.  They become e, with 0 in
-    place of NaN, and the normaliser is applied after the sum; it is 1 for an empty sum.  Returns
-    the expression and the new number of the stage.
+    place of NaN, and the normaliser is applied after the sum.  For an empty sum, the normaliser is
+    1.  Returns the expression and the new number of the stage.
     """
     stages = expr.stages
     for weight, other in _weights(stages, number):
@@ -128,10 +128,10 @@ def _clean(share: Scalar, stages: Sequence[Stage]) -> Scalar | None:
 
 
 def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
-    """True where `part` is exp(x - max x), with the maximum over the loop `over`.
+    """Returns True if `part` is exp(x - max x), with the maximum over the loop `over`.
 
-    Then `part` is 1 somewhere along the loop; or it is NaN where x equals an infinite maximum.  So
-    the quotient of `part` by its sum is NaN exactly where the sum is NaN.
+    Then `part` is 1 somewhere along the loop, or NaN at an x that equals an infinite maximum.  So
+    the quotient of `part` by its sum is NaN exactly if the sum is NaN.
     """
     part = _element(part, stages)
     power = _element(part.args[0], stages) if isinstance(part, Apply) else part
@@ -142,7 +142,7 @@ def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
 
 
 def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
-    """Returns a scalar with a read of a pointwise stage replaced by what that stage computes."""
+    """Returns a scalar; a read of a pointwise stage is replaced by the stage's body."""
     while isinstance(scalar, Read) and isinstance(scalar.source, StageRef):
         stage = stages[scalar.source.stage]
         if stage.monoid is not None or scalar.fill is not None or scalar.indirect:
@@ -163,7 +163,7 @@ def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
 
 
 def _is_normaliser(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
-    """True where `factor` is one over the sum of `part` over the loop `over`."""
+    """Returns True if `factor` is one over the sum of `part` over the loop `over`."""
     match factor:
         case Apply(function="div", args=(Const(value=1), divisor)):
             return _reduces(divisor, part, stages, over, "sum")
@@ -171,7 +171,7 @@ def _is_normaliser(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: 
 
 
 def _reduces(result: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, monoid: str) -> bool:
-    """True where `result` reads a stage that reduces `part` over the loop `over`."""
+    """Returns True if `result` reads a stage that reduces `part` over the loop `over`."""
     if not isinstance(result, Read) or not isinstance(result.source, StageRef):
         return False
     stage = stages[result.source.stage]

@@ -3,8 +3,8 @@
     c' = f * c + i * g        kernel, stores c'
     h' = o * tanh(c')         kernel, stores h'      ->      one kernel that stores c' and h'
 
-A body runs many times, and all threads wait at each launch, which is a large part of a short
-iteration.  Outside of loops, `partition` alone decides.
+A body runs many times, and all threads wait at each launch.  The waits are a large part of a short
+iteration.  Outside of loops, only `partition` decides which nodes are one kernel.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,9 +28,9 @@ def fuse_horizontally(
 ) -> tuple[Group, ...]:
     """Returns the groups of a loop's body, with groups merged into their readers where possible.
 
-    Each tile must compute all values that it needs.  A group joins the only group that reads its
-    results.  Results of the body stay results.  `constants` are those of the body and of the graphs
-    around it.
+    A group merges only if a single group reads its results, and if each tile can compute all values
+    that it needs.  Results of the body stay results.  `constants` are the constants of the body and
+    of enclosing graphs.
     """
     return _Fusion(graph, constants, model).run(groups)
 
@@ -60,7 +60,7 @@ class _Fusion:
         return group.results(self.graph, self.users)
 
     def only_reader(self, group: Group, groups: Sequence[Group]) -> Group | None:
-        """Returns the only group that reads results of `group`; None for several groups or none."""
+        """Returns the group that reads results of `group`; None if there are several or none."""
         reading = {n for v in self.results(group) for n in self.users.get(v, ())}
         readers = [g for g in groups if reading & set(g.members)]
         return readers[0] if len(readers) == 1 else None
@@ -74,9 +74,9 @@ class _Fusion:
         return Group(reader.sink, members, anchors, None, [*reader.extra, *outputs])
 
     def is_one_kernel(self, group: Group, parts: Sequence[Group]) -> bool:
-        """True where the group is a kernel that is predicted to take no longer than its `parts`.
+        """Returns True if the group can be a kernel, predicted to take no longer than its `parts`.
 
-        All of its results must have one shape, and no tile may need values of another tile.
+        All of its results must have the same shape, and no tile may need values of another tile.
         """
         if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
             return False
@@ -96,6 +96,7 @@ class _Fusion:
         ).replacement
 
     def composed(self, group: Group) -> tuple[Expr, tuple[bool, ...]]:
-        """Returns the expression of a group, and for each operand True if it is a constant."""
+        """Returns the expression of a group, and for each of its operands True if it is a
+        constant."""
         expr, values = compose(group.members, self.results(group), self.model.limits)
         return expr, tuple(v in self.constants for v in values)

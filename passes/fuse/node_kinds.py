@@ -14,7 +14,7 @@ from tcc.schedule.nest import costly, weight
 
 
 class NodeKind(Enum):
-    """The role of a node in the partition."""
+    """The kind of a node, which decides how it may join a kernel."""
 
     OPAQUE = "opaque"  # has no expression: a call or control flow
     MAP = "map"  # an index map: a result element is an operand's element, or depends on its index
@@ -25,17 +25,16 @@ class NodeKind(Enum):
 
 @frozen
 class Traits:
-    """The kind of a node, and its number of operations per element outside of reductions."""
+    """The kind of a node, and its number of operations for each element, reductions excluded."""
 
     kind: NodeKind
     weight: int
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Returns the values that are accessed not only by kernels.
+    """Returns the values that the caller, bodies, calls or states access, and not only kernels.
 
-    The caller, bodies, calls or states access them too, and fix their types and their storage,
-    which is row-major.
+    Their types and their storage, which is row-major, are fixed.
     """
     visible = {*graph.inputs, *graph.outputs}
     visible.update(v for pair in graph.aliases for v in pair)
@@ -46,7 +45,7 @@ def seen_by_others(graph: Graph) -> set[Value]:
 
 
 def classify(node: Node) -> Traits:
-    """Returns the traits of a node, from its expression."""
+    """Returns the kind of a node and its work, derived from its expression."""
     expr = node_expr(node)
     if expr is None or not node.outputs:
         return Traits(NodeKind.OPAQUE, 0)

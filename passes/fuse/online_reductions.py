@@ -5,15 +5,17 @@
     o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(block) exp(s - m') * v
 
 The chain may contain stages that compute values for each j, such as scores and exponentials.  A
-tile then holds only the values of one K-block.  A state is a maximum or minimum of the loop, as m
-is.  A sum may join the loop if its terms depend on no state, or on a state for which `rescale`
-finds a factor.
+tile then holds only the values of one K-block.  A state is a maximum or minimum that the loop
+computes, such as m.  A sum may join the loop if its terms depend on no state, or on a state for
+which `rescale` finds a factor.
 
 Before its first term, a state is its identity, which is an infinity.  Terms then read 0 in its
-place.  So blocks that are masked throughout give zeros, as terms of -inf do with a finite maximum.
+place.  So blocks whose elements are all masked give zeros; terms of -inf do the same with a finite
+maximum.
+
 After the streaming loop, readers of a sum multiply it by the rescaling factor for an unchanged
-state.  The factor is 1, or NaN where the final state is infinite.  That is the result of the split
-form, in which each reduction has a loop of its own.
+state.  The factor is 1, or NaN if the final state is infinite.  So the results equal those of the
+split form, in which each reduction has a loop of its own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +57,7 @@ class Streamed:
 
 @lru_cache(maxsize=256)
 def derive(expr: Expr) -> Streamed | None:
-    """Returns the online form of `expr`; None where its reductions do not allow it."""
+    """Returns the online form of `expr`; None if its reductions have none."""
     for number, stage in enumerate(expr.stages):
         if stage.monoid != "sum" or len(stage.reduce) != 1 or len(stage.body) != 1:
             continue
@@ -68,7 +70,7 @@ def derive(expr: Expr) -> Streamed | None:
 
 
 def above(expr: Expr, roots: Iterable[int]) -> set[int]:
-    """Returns the numbers of the stages that `roots` depend on, including `roots`."""
+    """Returns the numbers of the stages that `roots` depend on, directly or not, and `roots`."""
     stages = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
         if number in stages:
@@ -77,8 +79,10 @@ def above(expr: Expr, roots: Iterable[int]) -> set[int]:
 
 
 def _states_read(expr: Expr, number: int) -> list[int]:
-    """Returns the numbers of the maxima and minima over equally long loops on which a sum
-    depends."""
+    """Returns the numbers of the maxima and minima on which the sum `number` depends.
+
+    Their loops are as long as the loop of the sum.
+    """
     (loop,) = expr.stages[number].reduce
     return [
         n
@@ -90,9 +94,12 @@ def _states_read(expr: Expr, number: int) -> list[int]:
 
 
 def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
-    """Returns the loop of each stage that corresponds to the reduced loop of the stages `seeds`.
+    """Returns the stages of the streaming loop, each with its loop that the streaming loop
+    replaces.
 
-    These stages form the streaming loop.  None where their loops do not correspond everywhere.
+    The stages are the reductions `seeds`, the stages that they read along their reduced loop, and
+    the reductions that read any of these stages along it.  Returns None if loops of two stages
+    correspond only in part.
     """
     loops = {n: expr.stages[n].reduce[0] for n in seeds}
     pending = [*seeds]
@@ -114,9 +121,10 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
 
 
 def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
-    """Returns the reductions that read stage `number` along the whole streaming loop.
+    """Returns the reductions that read stage `number` along its loop, and adds their loops to
+    `loops`.
 
-    They join the loop: their own loops are added to `loops`.
+    They join the streaming loop.
     """
     stage = expr.stages[number]
     if loops[number] not in stage.iters:
@@ -135,7 +143,8 @@ def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
 class _Derivation:
     """Checks that the stages of a streaming loop can be streamed, and rewrites them.
 
-    `loops` has the loop of each of these stages.
+    `loops` maps the number of each stage in the streaming loop to its own loop, which becomes the
+    streaming loop.
     """
 
     def __init__(self, expr: Expr, loops: Mapping[int, Var]) -> None:
@@ -144,7 +153,8 @@ class _Derivation:
         self.inside = sorted(loops)
         self.before = sorted(above(expr, self.inside).difference(loops))
         self.rescales: dict[int, Rescale] = {}
-        self.clean: set[int] = set()  # sums whose terms replace NaN by 0, also for infinite states
+        # Sums whose terms replace NaN by 0. For infinite states too, they have no final factor.
+        self.clean: set[int] = set()
 
     def run(self) -> Streamed | None:
         if (
@@ -163,8 +173,8 @@ class _Derivation:
         return Streamed(Expr(self.expr.params, tuple(stages), outputs), stream_loop)
 
     def _is_chain(self) -> bool:
-        """True where values of each j are read only in the streaming loop, and results of the loop
-        are read only in the loop or after it."""
+        """Returns True if only the streaming loop reads values of each j, and no stage before it
+        reads results of its reductions."""
         for n in self.inside:
             stage = self.expr.stages[n]
             if n in self.accumulators and (len(stage.reduce) != 1 or stage.monoid is None):
@@ -180,8 +190,8 @@ class _Derivation:
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
-        """Returns `scalar` with reads of the streaming loop's pointwise stages replaced by their
-        bodies."""
+        """Returns `scalar` with the bodies of the streaming loop's pointwise stages in place of
+        reads."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -195,7 +205,12 @@ class _Derivation:
         return transform(scalar, leaf)
 
     def _follows(self, number: int) -> bool:
-        """True where a reduction can be rescaled when an accumulator that it depends on changes."""
+        """Returns True if reduction `number` depends on no accumulator, or on an accumulator that
+        allows rescaling.
+
+        In the second case, a change of the accumulator multiplies the reduction by a factor, which
+        is recorded in `rescales`.
+        """
         stage = self.expr.stages[number]
         bodies = [self._terms(s) for s in stage.body]
         if any(self._hides_accumulator(source.stage) for _, source in reads_of_stages(*bodies)):
@@ -216,13 +231,14 @@ class _Derivation:
         return True
 
     def _accumulators_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
-        """Returns pairs of a read of an accumulator in `bodies`, and its stage's number."""
+        """Returns the reads of accumulators in `bodies`, each with the number of the accumulator's
+        stage."""
         references = ((node, source.stage) for node, source in reads_of_stages(*bodies))
         return [(node, number) for node, number in references if number in self.accumulators]
 
     def _hides_accumulator(self, number: int) -> bool:
-        """True where stage `number` depends on accumulators, but is none itself, in the streaming
-        loop."""
+        """Returns True if stage `number` of the streaming loop is no accumulator but depends on an
+        accumulator."""
         if number not in self.loops or number in self.accumulators:
             return False
         return not above(self.expr, [number]).isdisjoint(self.accumulators)
@@ -230,7 +246,7 @@ class _Derivation:
     # ---- rewriting ----------------------------------------------------------------------------
 
     def _rewritten(self, number: int, stage: Stage, loop: Index) -> Stage:
-        """Returns the stage with the common iterator of the streaming loop.
+        """Returns the stage with `loop` in place of its own loop.
 
         Its terms read 0 in place of a state that is still its identity.
         """
@@ -256,9 +272,9 @@ class _Derivation:
         return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), or_zero)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
-        """Returns stages and outputs in which rescaled sums have their final factor.
+        """Returns stages and outputs that read rescaled sums multiplied by their final factor.
 
-        For an infinite state, a sum then has the value of the split form, which is NaN.
+        For an infinite state, the factor is NaN, and so is the sum, as in the split form.
         """
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):

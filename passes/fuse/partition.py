@@ -47,20 +47,21 @@ from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
 
-# A kernel has at most this many nodes. That bounds the effort of a join, which reads all of them.
-# No group of the models has half as many nodes.
+# A kernel has at most this many nodes, because each join reads all of them. No group of the models
+# has half as many.
 _MOST = 64
 
 
-# The nodes that join a group at once, the visited node first; None if it cannot join.
+# The nodes that join a group together, the visited node first; None if it cannot join.
 _Way: TypeAlias = "list[Node] | None"
-# The kinds of anchors, the nodes that reduce.
+# The kinds of nodes that reduce: the anchors.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Nodes that become one kernel, in topological order; `sink` is the last."""
+    """Nodes that become one kernel, in topological order; `sink` is the last.  `extra` has the
+    values that it stores for other groups, besides the sink's outputs."""
 
     sink: Node
     members: list[Node] = field(default_factory=list)
@@ -74,18 +75,15 @@ class Group:
         return self.anchors[0] if self.anchors else None
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
-        """Returns the values that the group stores.
-
-        They are the sink's outputs that something reads, and other values that later kernels read.
-        """
+        """Returns the values that the group stores: the sink's outputs that something reads, and
+        `extra`."""
         outputs = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
         return (*outputs, *self.extra)
 
 
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
-    """Returns the groups in an order in which they can run; nodes without expression stand alone.
-
-    `model.legal` must allow each joined group.  The nodes `ends` stay groups of their own.
+    """Returns groups in an order in which they can run; a node without an expression is a group
+    alone.  `model.legal` must allow each joined group.  The nodes `ends` stay groups of their own.
     """
     return _Partition(graph, model, ends).run()
 
@@ -128,11 +126,9 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """True where a later group reads the node, or the node must run in any case.
-
-        It must if it has no outputs, if it is an output of the graph, or if it is a call or control
-        flow that decides a size.
-        """
+        """Returns True if a group reads the node, or if the node must run in any case.  It must if
+        it has no outputs, if it computes an output of the graph, or if it is a call or control flow
+        that decides a size."""
         is_read = any(u in self.groups for u in self._readers(node))
         gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
@@ -145,7 +141,8 @@ class _Partition:
         return not self.kept_values.isdisjoint(node.outputs)
 
     def _user_groups(self, node: Node) -> list[Group]:
-        """Returns the groups that read the node; none if it must be stored anyway."""
+        """Returns the groups that the node may join: all that read it, or none if it must be
+        stored."""
         if self._is_kept(node):
             return []
         reading_groups = self._reading(node)
@@ -157,31 +154,28 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """True where several groups may repeat the node.
-
-        It then prepares rows for their contractions, whose tiles need the whole factor in any case.
-        """
+        """Returns True if each of several groups may compute the node again.  The node then
+        computes rows for their contractions, whose tiles need the whole factor in any case."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        users = [u for u in self._readers(node) if u in self.groups]  # other readers never run
+        # readers in no group never run
+        users = [u for u in self._readers(node) if u in self.groups]
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         readers = [self._anchors_fed(node, g) for g in groups]
         return all(anchors and all(map(self._weighted, anchors)) for anchors in readers)
 
     def _first_of_several(self, node: Node) -> Group | None:
-        """Returns the group that runs first among several groups that read the node, else None."""
+        """Returns the group that runs first, if several groups read the node; else None."""
         reading_groups = self._reading(node)
         if self._is_kept(node) or len(reading_groups) < 2:
             return None
         return min(reading_groups, key=lambda g: self.position[g.sink])
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
-        """True where pointwise work joins the first group that reads it.
-
-        That group then stores it for the later groups.  A reduction of the group reads its rows.
-        If the node completes a contraction, the contraction joins too.
-        """
+        """Returns True if pointwise work that several groups read joins `group`, the first of them.
+        The group then stores the node's result for the later groups.  If the node completes a
+        contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -198,25 +192,22 @@ class _Partition:
         return is_sound and self._accepted([group], [completed], extra=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
-        """Returns the node where it computes a factor from the results of an anchor that joins too,
-        so that a tile computes each row of the factor once.
-
-        Data-dependent rows are better copied next to each other first.
-        """
+        """Returns the nodes from `node` back to an anchor, if `node` computes a factor from the
+        anchor's results: a tile then computes each row of the factor once.  Returns None if the
+        node reads data-dependent rows: it is better to copy them next to each other first."""
         return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
-        """Returns the node, the anchor of `kinds` that it completes, and the nodes between them."""
+        """Returns the nodes of `_completed` if their anchor may join the group's anchors; else
+        None."""
         chain = self._completed(node, kinds, group)
         if chain is None or not self._persists(chain[-1], group):
             return None
         return self._if_sound(chain, group)
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
-        """Returns the node, or the node together with the contraction that it completes.
-
-        A tile that cannot hold rows from memory may stream along rows that it computes, in
-        K-blocks.
+        """Returns the node if a tile can hold its rows.  Otherwise returns the node and the
+        contraction that it completes: a tile that computes rows may stream along them in K-blocks.
         """
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
@@ -224,13 +215,13 @@ class _Partition:
         return way
 
     def _is_data_dependent(self, node: Node) -> bool:
-        """True where the node reads at data-dependent indices."""
+        """Returns True if the node reads at data-dependent indices."""
         expr = node_expr(node)
         return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
     def _passing_matrices(self, node: Node, group: Group) -> _Way:
-        """Returns the node where it passes on whole matrices at data-dependent indices, which
-        contractions can read in place."""
+        """Returns the node if it only copies whole matrices at data-dependent indices, because
+        contractions can read the matrices in place; else None."""
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
@@ -240,8 +231,9 @@ class _Partition:
     def _completed(
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
-        """Returns the node, the anchor of `kinds` whose results it completes, and the nodes between
-        them."""
+        """Returns the nodes from `node` back to the anchor that it completes, an anchor of `kinds`.
+        Only pointwise nodes and index maps are between them.  Only they and the group read the
+        results."""
         chain = [node]
         for member in chain:
             for value in member.inputs:
@@ -266,8 +258,8 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
-        """True where the node joins all of `groups`: kernels of it can be built, and are predicted
-        to take no longer than without it."""
+        """Returns True if the node joins all of `groups`: kernels with it can be built, and are
+        predicted to take no longer than without it."""
         ways = [self._way(node, group) for group in groups]
         possible_ways = [way for way in ways if way is not None]
         if len(possible_ways) < len(ways):
@@ -275,7 +267,7 @@ class _Partition:
         return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
-        """True where a node that does not pay alone pays together with the anchor before it."""
+        """Returns True if joining the node and the anchor that it completes saves time."""
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])
@@ -284,10 +276,9 @@ class _Partition:
     def _accepted(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """True where joining `ways` to the groups saves time.
-
-        The nodes of the ways are then recorded, so that they join when they are visited.
-        """
+        """Returns True if joining `ways`, a way for each group, saves time.  Then records the nodes
+        of the ways, so that they join when they are visited.  `extra` are values to store for other
+        groups."""
         if not self._pays(groups, ways, extra):
             return False
         if len(groups) == 1 and not extra:
@@ -298,14 +289,12 @@ class _Partition:
         return True
 
     def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
-        """True where the node was priced and accepted as a part of every join of `groups`."""
+        """Returns True if the node was accepted as a part of a way into each of `groups`."""
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
-        """Returns the nodes that join if the node does; None if it cannot join the group.
-
-        They are the node itself, and nodes that make its join worthwhile.
-        """
+        """Returns the nodes that join if `node` does: the node, and nodes that make its join
+        worthwhile.  Returns None if it cannot join the group."""
         if (
             node in self.joins
             or group.join is not None
@@ -339,8 +328,8 @@ class _Partition:
         return self._spreading(node, group)
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
-        """Returns the anchors that the node's results reach inside the group without passing
-        another anchor."""
+        """Returns the group's anchors that read the node's results, directly or through nodes that
+        are no anchors."""
         reached = set(node.outputs)
         anchors = []
         for member in group.members:
@@ -352,17 +341,15 @@ class _Partition:
         return anchors
 
     def _persists(self, node: Node, group: Group) -> bool:
-        """True where an anchor may join other anchors, so that a tile keeps rows between them.
-
-        Two contractions with constant weights do not join, because each would wait for the other's
-        weights.  Groups with windows, which read strips of rows, are an exception.
-        """
+        """Returns True if an anchor may join the group's anchors, so that a tile keeps rows between
+        them.  Two contractions with constant weights do not join, because each would wait for the
+        other's weights.  Groups with windows, which read strips of rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
 
     def _weighted(self, node: Node) -> bool:
-        """True where a node is a contraction with a constant."""
+        """Returns True if a node is a contraction that reads a constant."""
         constant = any(v in self.graph.constants for v in node.inputs)
         return constant and self.traits[node].kind is NodeKind.CONTRACTION
 
@@ -371,11 +358,9 @@ class _Partition:
         return len(sizes) == 1
 
     def _spreading(self, node: Node, group: Group) -> _Way:
-        """Returns a contraction, and the node that computes one of its factors, if they may join.
-
-        Each point of the sink must combine several elements of the contraction, and no element may
-        be read twice.
-        """
+        """Returns a contraction, and the node that computes a factor of it, if they may join.  Each
+        point of the sink must combine several elements of the contraction, and read each element
+        once."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
@@ -394,11 +379,10 @@ class _Partition:
     def _pays(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """True where the groups joined by `ways` are predicted to take no longer than without.
-
+        """Returns True if the groups joined by `ways` are predicted to take no longer than without.
         Without a join, the nodes of the longest way are kernels of their own, or join the kernels
-        of their producers.  Both cases are priced with and without the anchor before the way.
-        """
+        of their producers.  Both cases are priced with and without `before`: the nodes back to the
+        next anchor."""
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)
@@ -435,8 +419,8 @@ class _Partition:
         way: Sequence[Node],
         before: Sequence[Node],
     ) -> Site:
-        """Returns the site of a join: the kernels with and without it, the kernel of each node of
-        the longest `way`, and the kernel `before`."""
+        """Returns the site of a join.  Its content is the kernels with and without the join, the
+        kernel of each node of the longest `way`, and the kernel `before`."""
         pairs = zip(ways, groups, strict=True)
         return site(
             "join",
@@ -447,7 +431,7 @@ class _Partition:
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
-        """Returns the nodes of a way that are best joined: all of them, or only the first ones.
+        """Returns the nodes of a way that are best joined: all of them, or only the first nodes.
 
         The remaining nodes are then a kernel of their own.
         """
@@ -473,11 +457,9 @@ class _Partition:
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[Seconds]:
-        """Yields the seconds that the nodes `way` add to a kernel with the nodes `before`.
-
-        `before` ends at an anchor.  Yields nothing if `way` does not, or if a kernel of both lists
-        and of the group cannot be built.
-        """
+        """Yields the seconds of a kernel of the group, `way` and `before`, minus the seconds of
+        `before` alone.  Yields nothing if such a kernel cannot be built, if `before` is empty, or
+        if `way` does not end at an anchor."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (
@@ -485,8 +467,8 @@ class _Partition:
             ) - self._fewest_seconds(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
-        """True where a join saves traffic and costs nothing: it repeats no work, and its stages
-        exchange nothing through a tile's scratch."""
+        """Returns True if a join saves traffic and costs nothing: it repeats no work, and its
+        stages exchange nothing through a tile's scratch."""
         fed = self._anchors_fed(nodes[0], group)
         if not fed and all(self.traits[n].kind is NodeKind.MAP for n in nodes):
             return True
@@ -498,11 +480,9 @@ class _Partition:
         return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[Seconds]:
-        """Yields the seconds of the nodes without a join, in several arrangements.
-
-        They are: a kernel for each node; one kernel for all, if it can be built; and a kernel
-        together with the anchor `before` them, minus the seconds of that anchor.
-        """
+        """Yields the seconds of the nodes without a join, in several arrangements: a kernel for
+        each node; one kernel for all, if it can be built; and a kernel together with the nodes
+        `before` them, which end at an anchor, minus the seconds of `before`."""
         yield sum((self._kernel([n]) for n in nodes), NO_TIME)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
@@ -513,13 +493,14 @@ class _Partition:
             yield self._kernel(extended) - self._fewest_seconds(before)
 
     def _is_kernel(self, nodes: Sequence[Node]) -> bool:
-        """True where the nodes can be one kernel.  The last in the list is the first to run."""
+        """Returns True if the nodes can be one kernel.  The last node in the list is the first to
+        run."""
         *later, first = nodes
         group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
         return not later or self._way(first, group) == [first]
 
     def _fewest_seconds(self, nodes: Sequence[Node]) -> Seconds:
-        """Returns the lower price: that of a kernel for each node, or that of one kernel."""
+        """Returns the lower of two prices: a kernel for each node, or one kernel for all."""
         return lower(sum((self._kernel([n]) for n in nodes), NO_TIME), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
@@ -542,7 +523,8 @@ class _Partition:
         return self._composed(nodes, (*group.results(self.graph, self.users), *extra))
 
     def _sound(self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()) -> bool:
-        """True where the group joined by `nodes` has a structure that lowers well."""
+        """Returns True if a kernel of the group and `nodes` can be built and, if it has windows,
+        its anchors save time by being in one kernel."""
         members = {*nodes, *group.members}
         results = (*group.results(self.graph, self.users), *extra)
         expr, constants = self._composed(members, results)
@@ -584,14 +566,14 @@ class _Partition:
         return self.model.gain(self._built(expr, constants))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
-        """True where stages of a kernel exchange values through a tile's scratch."""
+        """Returns True if stages of a kernel exchange values through a tile's scratch."""
         built = self._built(expr, constants, collapsed=False)
         return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
 
     def _built(
         self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True
     ) -> TileGroup:
-        """Returns the tile group of a legal kernel, with everything row-major."""
+        """Returns the tile group of a legal kernel whose operands and results are all row-major."""
         storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
         return build_group(expr, *storage, collapsed=collapsed, limits=form)
 

@@ -1,4 +1,4 @@
-"""Finds parallel loops of a contraction that earlier stages lack, so that tiles repeat the stages.
+"""Finds parallel loops that earlier stages lack, so that tiles repeat the earlier stages.
 
     m = sum(k) x[k] ; h[k] = x[k] - m ; y[n] = sum(k) h[k] * w[k, n]
       ->  common (n): every tile of some columns computes all of h first
@@ -15,10 +15,11 @@ from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stag
 
 
 def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
-    """Returns the loops that may be parallel.
+    """Returns the loops of the last stage that may be parallel.
 
-    They are the loops of every stage, and loops that some earlier stages lack; tiles repeat these
-    stages.  `results` are the stages whose values are stored.
+    A loop may be parallel if every stage has it.  A loop that only later stages have may be
+    parallel too: then tiles repeat the earlier stages, which must not be among `results`, the
+    stages whose values are stored.
     """
     common = common_loops(stages)
     last = stages[-1].stage.iters
@@ -28,7 +29,8 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
-    if any(var in s.unrolled_iters for s in stages):  # a body for each value, all of them computed
+    # An unrolled stage computes all values of the iterator at each point.
+    if any(var in s.unrolled_iters for s in stages):
         return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
         return False
@@ -36,7 +38,7 @@ def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) ->
 
 
 def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
-    """True where stages read stage `number` only at their own point of the loop `var`."""
+    """Returns True if a point of the loop `var` reads stage `number` only at the same point."""
     source = stages[number]
     values = (
         dict(zip(source.stage.iters, loops_at(source, at), strict=True))

@@ -32,10 +32,10 @@ _TRIALS = 64
 
 
 def rescaling(term: Scalar, state: Read) -> Scalar | None:
-    """Returns the factor that a change of `state` multiplies `term` by; None if there is none.
+    """Returns the factor by which a change of `state` multiplies `term`; None if there is none.
 
     The factor is a scalar of `Arg(0)`, the old state, and `Arg(1)`, the new state.  There is none
-    if `term` and `state` are not of one floating-point type.
+    unless `term` and `state` have the same floating-point type.
     """
     if term.dtype is not state.dtype or not term.dtype.is_float:
         return None
@@ -44,7 +44,8 @@ def rescaling(term: Scalar, state: Read) -> Scalar | None:
 
 
 def unless_empty(over: Var, factor: Scalar) -> Scalar:
-    """Returns `factor`, the factor of a sum along the loop `over`; 0 where the loop is empty."""
+    """Returns `factor`, the factor of a sum along the loop `over`; 0 if the loop has no
+    iterations."""
     if nonnegative(extent(over) - 1):
         return factor
     some = apply("lt", index_value(0, I64), index_value(extent(over), I64))
@@ -52,7 +53,8 @@ def unless_empty(over: Var, factor: Scalar) -> Scalar:
 
 
 def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
-    """Returns the factor that multiplies `scalar` when the state changes."""
+    """Returns the factor by which a change of `state` multiplies `scalar`; None if there is
+    none."""
     if state not in walk(scalar):
         return literal(1, scalar.dtype)
     if not isinstance(scalar, Apply):
@@ -76,7 +78,7 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
 
 
 def cleans(scalar: Scalar) -> bool:
-    """True where `scalar` is a value with 0 in place of NaN."""
+    """Returns True if `scalar` selects 0 in place of a NaN."""
     match scalar:
         case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
             return tested is value
@@ -84,7 +86,7 @@ def cleans(scalar: Scalar) -> bool:
 
 
 def _shift(scalar: Scalar, state: Read) -> Scalar | None:
-    """Returns the term that is added to `scalar` when the state changes."""
+    """Returns the term that a change of `state` adds to `scalar`; None if there is none."""
     if state not in walk(scalar):
         return literal(0, scalar.dtype)
     if scalar is state:
@@ -108,7 +110,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
 
 
 def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
-    """Returns `function` of both operands, simplified if one operand is neutral."""
+    """Returns `function` of both operands; if one is neutral, the other operand itself."""
     nothing = literal(1 if function in ("mul", "div") else 0, a.dtype)
     if b is nothing:
         return a
@@ -124,7 +126,7 @@ def _negated(scalar: Scalar) -> Scalar:
 
 
 def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
-    """True where the factor is correct for test values, among them infinite values of x."""
+    """Returns True if `factor` is correct for test values, among which are infinite values of x."""
     leaves: list[Scalar] = [
         n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state
     ]

@@ -1,11 +1,11 @@
 """Places values of symbolic size, which later stages read, in the memory of the kernel's results.
 
     e[i, j] = exp(x[i, j] - m[i])        j below n
-    s[i] = sum(j) e[i, j]                         e lies in the memory of y: its last reader
+    s[i] = sum(j) e[i, j]                         e is stored in the memory of y: its last reader
     y[i, j] = e[i, j] / s[i]                      overwrites each element by an element of y
 
-A value of static size can lie in a tile's scratch.  A value of symbolic size cannot, so its place
-is decided here.
+A value of static size can be stored in a tile's scratch.  A value of symbolic size cannot, so this
+module decides where it is stored.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,15 @@ from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
 def result_places(
     linked: Sequence[Shaped], loops: Loops, outputs: Sequence[StageRef], dtypes: Sequence[DType]
 ) -> dict[int, int]:
-    """Returns the number of the result in whose memory each stage of symbolic size lies.
+    """Returns, for stages of symbolic size, the index of the result in whose memory each is stored.
 
-    Stages for which no result is suitable are left out.  `dtypes` are those of the stored results.
-    Several stages may lie in one result: each overwrites the one before element by element.
+    Stages for which no result is suitable are left out.  `dtypes` are the types of the stored
+    results.  Several stages may use the memory of the same result: each overwrites the stage before
+    it, element by element.
     """
     places: dict[int, int] = {}
-    first: dict[int, int] = {}  # the result's number, by the stage that writes to it first
+    # Maps the first stage that writes to a result's memory to the index of the result.
+    first: dict[int, int] = {}
     for number in range(len(linked) - 1, -1, -1):
         ref = StageRef(number)
         place = outputs.index(ref) if ref in outputs else first.get(_replacing(linked, number))
@@ -45,22 +47,27 @@ def result_places(
 
 
 def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """True where later stages read a stage from memory and its part in a tile has symbolic size."""
+    """Returns True if later stages read a stage from memory, and its part in a tile has symbolic
+    size.
+
+    `common` are the loops that all stages share.
+    """
     size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
     return as_int(size) is None and needs_memory(linked, number, common)
 
 
 def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
-    """True where a stage computes one value of type `dtype` at each point, without a reduction."""
+    """Returns True if a stage computes one value of type `dtype` at each point, without a
+    reduction."""
     (body, *further) = shaped.stage.body
     several = further or shaped.places or strip is not None
     return not several and shaped.stage.monoid is None and body.dtype is dtype
 
 
 def _replacing(linked: Sequence[Shaped], number: int) -> int:
-    """Returns the last stage that reads stage `number`; -1 if this reader may not overwrite it.
+    """Returns the last stage that reads stage `number`; -1 if it must not overwrite that stage.
 
-    A reader may overwrite stage `number` if it reads only the element at its own point.
+    It may overwrite stage `number` if it reads, at each point, only the element at the same point.
     """
     readers = [
         (n, node)
@@ -73,7 +80,8 @@ def _replacing(linked: Sequence[Shaped], number: int) -> int:
 
 
 def _is_same(linked: Sequence[Shaped], number: int, reader: int, node: Read) -> bool:
-    """True where stage `reader` reads exactly the element that its own result would overwrite."""
+    """Returns True if stage `reader` reads, by `node`, the element that its result would
+    overwrite."""
     logical = linked[reader].logical
     if node.indirect or node.indices != logical or len(logical) != len(linked[number].logical):
         return False

@@ -1,4 +1,4 @@
-"""Finds stages that a tile must hold but that do not fit its scratch."""
+"""Finds stages that a tile must hold in its scratch, but that do not fit there."""
 
 from tcc.ir.expr import Expr
 from tcc.passes.fuse.result_places import result_places

@@ -1,7 +1,7 @@
-"""Finds a loop whose rows all stages of an expression can follow through sliding windows.
+"""Finds a loop over rows along which all stages of an expression can share a sliding window.
 
-    a[u, c]  for 58 rows u                      h: 8 rows a tile
-    b[h, c] = sum(r: 3) a[h + r - 1, c]   ->    b: rows h, as many     a: rows h - 1 .. h + 8
+    a[u, c]  for 58 rows u                      a tile has 8 rows h
+    b[h, c] = sum(r: 3) a[h + r - 1, c]   ->    and computes 8 rows of b, rows h - 1 .. h + 8 of a
     y[h, d] = sum(c) b[h, c] * w[c, d]
 
 A tile's part of a stage is then a strip: consecutive whole rows.  Rows that two neighbouring tiles
@@ -23,14 +23,15 @@ from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
 
-# At most this many padding elements are stored at one end of a row. Reads of wider padding are
-# checked instead.
+# At most this many padding elements are stored at each end of a row. Reads of wider padding have
+# guards instead.
 _WIDEST = 16
 
 
 @frozen
 class Loops:
-    """The loops that all stages share, and for each stage its strip, if it has one."""
+    """The loops that all stages share, and the strip of each stage; None for a stage without a
+    strip."""
 
     common: Vars
     strips: tuple[Strip | None, ...]
@@ -43,9 +44,9 @@ class Loops:
 
 @frozen
 class _Rows:
-    """The rows of a stage that are needed for row i of the followed loop.
+    """The rows of a stage that are needed to compute row i of the last stage.
 
-    They are rows `scale*i + low` to `scale*i + high` of the stage's loop `rows`.
+    They are rows `scale*i + low` to `scale*i + high` along the stage's loop `rows`.
     """
 
     rows: Var
@@ -56,7 +57,11 @@ class _Rows:
 
 @frozen
 class _Use:
-    """A read of a component of a stage by stage `reader`, at values `at` of its iterators."""
+    """A read of a component of a stage.
+
+    `reader` is the number of the stage that reads, and `at` has the values of the read stage's
+    iterators.
+    """
 
     reader: int
     node: Read
@@ -64,9 +69,10 @@ class _Use:
     at: Indices
 
 
-@lru_cache(maxsize=512)  # shared by the check of the scratch, and by all layouts of an expression
+@lru_cache(maxsize=512)  # cached for the check of the scratch, and for all layouts of an expression
 def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
-    """Returns the loops that the stages of `expr` share, with strips where a window slides."""
+    """Returns the loops that the stages of `expr` share, with strips if the stages share a
+    window."""
     stages = linked_stages(expr)
     plain = Loops.plain(stages)
     common = plain.common
@@ -99,9 +105,10 @@ def _strips(
     common: Vars,
     loop: Var,
 ) -> tuple[Strip | None, ...] | None:
-    """Returns the strip of every stage that other stages read.
+    """Returns for each stage its strip along `loop`, a loop of the last stage.
 
-    None unless the rows of all these stages follow `loop`.
+    A stage that no other stage reads has no strip.  Returns None if the rows of some stage that are
+    needed for a row of `loop` are not of the form of `_Rows`.
     """
     last = len(stages) - 1
     rows_of = {last: _Rows(loop, 1, 0, 0)}
@@ -116,7 +123,8 @@ def _strips(
     if all((r.scale, r.low, r.high) == (1, 0, 0) for r in rows_of.values()):
         return None
     if len({(r.rows, r) for r in rows_of.values()}) != len({r.rows for r in rows_of.values()}):
-        return None  # stages that share a loop would need different rows of it
+        # Stages that share a loop must need the same rows of it.
+        return None
     strips: list[Strip | None] = [None] * len(stages)
     for number, rows in rows_of.items():
         if number in uses:
@@ -130,7 +138,10 @@ def _strips(
 def _needed_rows(
     stages: Sequence[Shaped], number: int, uses: Sequence[_Use], rows_of: Mapping[int, _Rows]
 ) -> _Rows | None:
-    """Returns the rows of a stage that its readers need for a row of the followed loop."""
+    """Returns the rows of a stage that its readers need for row i of the last stage.
+
+    Returns None if they are not consecutive rows at a fixed distance from a multiple of i.
+    """
     needed: _Rows | None = None
     for use in uses:
         stage, reader = stages[number].stage, rows_of[use.reader]
@@ -156,7 +167,8 @@ def _needed_rows(
         if needed is None:
             return None
     if needed is None and rows_of[len(stages) - 1].rows in stages[number].stage.iters:
-        return rows_of[len(stages) - 1]  # a result that no stage reads
+        # A result that no stage reads needs the row itself.
+        return rows_of[len(stages) - 1]
     return needed
 
 
@@ -169,7 +181,10 @@ def _union(a: _Rows, b: _Rows) -> _Rows | None:
 def _strip(
     shaped: Shaped, uses: Sequence[_Use], common: Vars, loop: Var, rows: _Rows
 ) -> Strip | None:
-    """Returns the strip of a stage, with so much padding that reads of it need no checks."""
+    """Returns the strip of a stage, with enough padding that reads of the strip need no guards.
+
+    Returns None if there is no such strip.
+    """
     iters = shaped.stage.iters
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}

@@ -3,9 +3,9 @@
     m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with symbolic i
       ->  kernel { m } , kernel { l } that reads m
 
-Values that stages exchange lie in a tile's scratch, unless they are needed only at the current
-point.  Scratch is small and has static size.  An expression whose stages share no loop is split
-too, if several threads then take less time (`split_reductions.py`).
+Values that stages exchange are stored in a tile's scratch, unless they are needed only at the point
+that computes them.  Scratch is small and has static size.  An expression whose stages share no loop
+is split too, if several threads then take less time (`split_reductions.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,9 +47,10 @@ def split(
 ) -> tuple[SplitKernel, ...]:
     """Returns `expr` as kernels in the order in which they run; values between them are new.
 
-    An expression of several stages for which `lowers` returns False is split after its reductions.
-    `seconds` gives the price of a kernel.  With it, reductions are computed in parts, and stages
-    that share no loop are split, where that costs less.
+    `lowers` returns False for an expression that the target cannot lower.  If such an expression
+    has several stages, it is split after a reduction.  `seconds` returns the price of a kernel.  If
+    it is given, reductions are computed in parts, and stages that share no loop are split, where
+    that costs less.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
@@ -59,19 +60,19 @@ def split(
     if len(forms) == 1:
         return split.pieces(kernel)
     with ledger.trial():
-        rule, *others = (
+        rule, *alternatives = (
             split.priced(replace(kernel, expr=form), f"in-parts-{n}" if n else "one-sum")
             for n, form in enumerate(forms)
         )
-    choice = ledger.decide(lambda: site("parts", expr), rule, others, place=base)
+    choice = ledger.decide(lambda: site("parts", expr), rule, alternatives, place=base)
     if ledger.listens:
-        split.pieces(replace(kernel, expr=forms[[rule, *others].index(choice)]))
+        split.pieces(replace(kernel, expr=forms[[rule, *alternatives].index(choice)]))
     return choice.replacement
 
 
 @entity
 class _Split:
-    """Splits kernels; `names` are the names of new values between them."""
+    """Splits kernels; `names` yields the names of new values between them."""
 
     names: Iterator[str]
     lowers: Callable[[Expr], bool] | None
@@ -80,7 +81,8 @@ class _Split:
     ledger: Ledger
 
     def priced(self, kernel: SplitKernel, name: str) -> Alternative[tuple[SplitKernel, ...]]:
-        """Returns the pieces of a kernel with their price, as an alternative called `name`."""
+        """Splits a kernel, and returns its pieces and their price as an alternative called
+        `name`."""
         pieces = self.pieces(kernel)
         return Alternative(pieces, self.total_seconds(pieces), name=name)
 
@@ -102,7 +104,8 @@ class _Split:
         return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)
 
     def _split_point(self, kernel: SplitKernel) -> int | None:
-        """Returns the stage after which to split; None for an expression that stays one kernel."""
+        """Returns the number of the stage after which to split a kernel; None if it shall not be
+        split."""
         expr = kernel.expr
         number = too_large(expr, self.limits)
         if number is None and self.lowers is not None and len(expr.stages) > 1:
@@ -125,10 +128,10 @@ class _Split:
 def cut_behind(
     kernel: SplitKernel, numbers: Collection[int], names: Iterator[str]
 ) -> tuple[SplitKernel, SplitKernel]:
-    """Returns two kernels.
+    """Returns two kernels that compute a kernel's results together.
 
-    The first computes the stages `numbers` and all that they need, and stores the results among
-    them.  The second computes the other results from what the first stored.  `names` gives names
+    The first computes and stores the stages `numbers` and all results on which they depend.  The
+    second computes the remaining results, and reads what the first stored.  `names` yields names
     for the values between the two.
     """
     expr, results = kernel.expr, kernel.results
@@ -157,7 +160,7 @@ def cut_behind(
 
 
 def _sharing_sources(expr: Expr, number: int) -> list[int]:
-    """Returns the other reductions with loops as long as those of stage `number`, and its sources.
+    """Returns the other reductions that have the sources and the loop lengths of stage `number`.
 
     One kernel can compute all of them, and then reads the sources once.
     """
@@ -176,7 +179,11 @@ def _sharing_sources(expr: Expr, number: int) -> list[int]:
 
 
 def _first_reduction(expr: Expr) -> int:
-    """Returns the number of the first reduction that a later stage reads; 0 if there is none."""
+    """Returns the stage after which an expression is split: the first reduction that a later stage
+    reads.
+
+    If no later stage reads a reduction, returns 0: the expression is split after its first stage.
+    """
     read_later = {s.stage for stage in expr.stages for _, s in reads_of_stages(*stage.body)}
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
@@ -187,7 +194,8 @@ def _piece(expr: Expr, operands: Sequence[Value], results: Values) -> SplitKerne
 
 
 def _reading(expr: Expr, refs: Sequence[StageRef]) -> Expr:
-    """Returns `expr` with additional operands in place of the stages' results `refs`."""
+    """Returns `expr` with additional operands, which its stages read in place of the results
+    `refs`."""
     places = {ref: len(expr.params) + n for n, ref in enumerate(refs)}
 
     def as_operand(source: Source) -> Source:

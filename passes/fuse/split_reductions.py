@@ -29,9 +29,9 @@ _MOST = 64
 
 
 def in_parts(expr: Expr) -> Iterator[Expr]:
-    """Yields forms of `expr` with its reductions and windows in two steps.
+    """Yields forms of `expr` in which reductions and windows are computed in two steps.
 
-    In each form, other loops become the loops over parts.
+    The forms differ in the loops that become the loops over parts.
     """
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
@@ -40,7 +40,10 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
-    """True where `expr` has several stages, no contraction, and no common loop but for strips."""
+    """Returns True if `expr` has several stages and no contraction, and its stages share no loop.
+
+    Loops over the rows of strips do not count.
+    """
     if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
         return False
     loops = shared_loops(expr, limits)
@@ -72,11 +75,12 @@ def _divided(stage: Stage) -> Stage:
 def _in_parts(expr: Expr, loop: int) -> Expr:
     """Returns `expr` with its reductions in two steps.
 
-    In each reduction, the reduced loop number `loop` (modulo the number of reduced loops) becomes
-    the loop over partial results.
+    In each reduction, the reduced loop at position `loop` (modulo the number of its reduced loops)
+    becomes the loop over partial results.
     """
     stages: list[Stage] = []
-    number: list[int] = []  # the new number of each stage of `expr`
+    # Maps the number of each stage of `expr` to its number in the result.
+    number: list[int] = []
 
     def renumbered_ref(ref: StageRef) -> StageRef:
         return replace(ref, stage=number[ref.stage])
@@ -88,12 +92,12 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
 
 
 def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
-    """Splits a reduction into two stages: partial results, and their reduction.
+    """Returns a reduction as two stages: partial results, and their reduction.
 
-    The reduced loop number `loop` (modulo the number of reduced loops) becomes the loop over the
-    partial results.  The stage of the partial results gets the number `number`.  Returns the stage
-    alone if it is no reduction over several loops, or if a split does not help: a split helps a
-    single result of known size, and neighbouring windows that share partial results.
+    The reduced loop at position `loop` (modulo the number of reduced loops) becomes the loop over
+    the partial results.  Their stage gets the number `number`.  Returns the stage alone if it is no
+    reduction over several loops, or if a split does not help.  A split helps a reduction to a
+    single result from known sizes, and neighbouring windows that share partial results.
     """
     if not _has_parts(stage):
         return (stage,)
@@ -114,7 +118,7 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
+    """Returns True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
 
     `along` is the loop over points, and `part` the loop over parts.
     """
@@ -123,5 +127,6 @@ def _slides(stage: Stage, along: Var, part: Var) -> bool:
 
 
 def trips(loops: Vars) -> int:
-    """Returns the number of iterations of a nest of loops; 0 if an extent is symbolic."""
+    """Returns the number of iterations of a nest of loops; 0 if the extent of a loop is
+    symbolic."""
     return prod(known_extent(v) or 0 for v in loops)

@@ -1,8 +1,9 @@
 """Decides whether a group streams along a loop in K-blocks, because tiles cannot hold whole rows.
 
-If a tile holds whole rows, each reduction has a loop of its own (the split form).  Rows of symbolic
-size, or of more bytes than a core's cache, are streamed instead (the online form of
-`online_reductions`).  No buffer then grows with the length of the loop.
+In the split form, a tile holds whole rows, and each reduction has a loop of its own.  Rows of
+symbolic size, or of more bytes than a core's cache holds, are computed in the online form
+(`online_reductions`): a streaming loop holds only a K-block of a row.  So no buffer grows with the
+length of the loop.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,10 @@ def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
 
 
 def resident_bytes(linked: Sequence[Shaped], number: int, fixed: Vars) -> int | None:
-    """Returns the bytes of a stage for one point of the loops `fixed`; None for a symbolic size."""
+    """Returns the bytes of a stage's values at a single point of the loops `fixed`.
+
+    Returns None if their number is symbolic.
+    """
     stage = linked[number].stage
     count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in fixed)))
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
@@ -62,9 +66,10 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
-    """Returns the common loops along which a matmul reads one of its factors again.
+    """Returns the common loops that index only one factor of some matmul.
 
-    If there are none, returns the innermost common loop.
+    Each point of such a loop reads the other factor again.  If there is none, returns the innermost
+    common loop.
     """
     row_loops: set[Var] = set()
     for shaped in linked:
@@ -84,10 +89,12 @@ def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
-    """True where both factors of a matmul are contiguous along the sum, and both have many rows.
+    """Returns True if both factors of a matmul are contiguous along the sum, and both have many
+    rows.
 
-    Then no loop of its result runs along memory, and holding whole rows could not change that.
-    With few rows, the matmul reads the factors as they are stored, with sums along the vectors.
+    Then no loop over its results reads neighbours in memory, and holding whole rows could not
+    change that.  With few rows, the matmul reads the factors as they are stored, and vectors run
+    along the sum.
     """
     factors, few = _factors(stage), limits.transposed_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
@@ -96,9 +103,10 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
 
 
 def _own_points(stage: Stage, factor: Read, few: int) -> int:
-    """Returns the number of results that use an element of the other factor.
+    """Returns the number of results that use the same element of the other factor.
 
-    It is the product of the loops that only `factor` has; a symbolic loop counts as `few`.
+    It is the product of the extents of the loops that only `factor` has; a symbolic extent counts
+    as `few`.
     """
     factor_loops = free_vars(*factor.indices)
     other_loops = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
@@ -114,14 +122,16 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
 
 
-# ---- factors that a tile transposes --------------------------------------------------------------
+# ---- copies of factors ---------------------------------------------------------------------------
 
 
 def _with_factors(online: Streamed, limits: FusionLimits) -> Streamed:
-    """Returns the form with a copy of a matmul's factor that is contiguous along the sum.
+    """Returns the form, with a transposed copy of a factor if both factors are contiguous along the
+    sum.
 
-    The factor does not vary along the streaming loop, so each tile copies it once.  Rows of the
-    copy lie along the vectors, so that the other factor, which is streamed, needs no copy.
+    The factor does not vary along the streaming loop, so each tile copies it once.  Neighbouring
+    rows of the factor are adjacent in the copy, so that vectors run along them, and the streamed
+    factor needs no copy.
     """
     loop = online.stream.loop
     for number in online.stream.stages:
@@ -166,9 +176,9 @@ def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
 
 
 def _fits(online: Streamed, limits: FusionLimits) -> bool:
-    """True where a K-block of the streaming loop has a static size that fits the scratch.
+    """Returns True if a K-block of the streaming loop has a static size that fits the scratch.
 
-    States must also have no loops other than the common loops.
+    The states must have no loops but the common loops.
     """
     loop = online.stream.loop
     if any(_is_cut(stage, loop) for stage in online.expr.stages):
@@ -191,7 +201,7 @@ def _fits(online: Streamed, limits: FusionLimits) -> bool:
 
 
 def _is_cut(stage: Stage, loop: Var) -> bool:
-    """True where some index of a stage is not linear in the loop."""
+    """Returns True if some index of a stage is not linear in the loop."""
     return any(
         loop in free_vars(index) and linear_in(index, loop) is None
         for node in reads(stage)

@@ -4,7 +4,8 @@
       ->  y@(8*i + j) = max(x@(4*j + i), 0)
 
 Requires stages that read each other only at plain iterators, as `compose` establishes.  Establishes
-unified iterators, flat offsets, and a guard for each index that is not proved to be inside.
+that corresponding loops of stages have the same iterator, that offsets are flat, and that each
+index that is not proved to be inside has a guard.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,8 +67,8 @@ def build_group(
 ) -> TileGroup:
     """Returns the tile group of `expr`.
 
-    Its buffers are the operands in order, then the results, then local buffers.  With `collapsed`,
-    loops that run through storage like one loop are merged.
+    Its buffers are the operands in order, then the results, then local buffers.  If `collapsed`,
+    nested loops whose points are equally far apart in storage are merged into one loop.
     """
     return _finished(_uncollapsed(expr, tuple(operands), tuple(results), limits), collapsed)
 
@@ -77,11 +78,12 @@ def _finished(group: TileGroup, collapsed: bool) -> TileGroup:
     return _with_sizes(collapse(group) if collapsed else group)
 
 
-@lru_cache(1024)  # different forms and knobs often give equal groups
+@lru_cache(1024)  # cached, because different forms and knobs often give equal groups
 def _uncollapsed(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
-    """Returns the group with all its loops, before they are collapsed, and without its sizes."""
+    """Returns the group with all its loops, before loops are merged, and without its size
+    symbols."""
     expr = side_by_side(expr) if limits.merges_reductions else expr
     online = streamed(expr, limits)
     stream = None if online is None else online.stream
@@ -141,7 +143,10 @@ def _uncollapsed(
 
 @frozen
 class InResult:
-    """A stage that lies in the memory of a result: its local buffer, and the result's layout."""
+    """A stage that is stored in the memory of a result.
+
+    `buffer` is the number of the result's buffer in the group, and `layout` the result's layout.
+    """
 
     buffer: int
     shaped: Shaped
@@ -152,7 +157,7 @@ class InResult:
         return None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Returns the place of the element at values `at` of the stage's iterators."""
+        """Returns the access of the element at the values `at` of the stage's iterators."""
         values = dict(zip(self.shaped.axes, at, strict=True))
         logical = tuple(substitute(index, values) for index in self.shaped.logical)
         return Access(self.buffer, flat(place(self.layout, logical), self.layout.sizes))
@@ -161,9 +166,9 @@ class InResult:
 def _placed(
     expr: Expr, results: Sequence[Storage], limits: FusionLimits
 ) -> tuple[Expr, Mapping[int, int]]:
-    """Returns (expr, places): `places` has the result in which each stage of symbolic size lies.
+    """Returns (expr, places): `places` maps stages of symbolic size to the results that store them.
 
-    A pointwise stage without a place is inlined, so that its readers compute it again.
+    A pointwise stage of symbolic size without a place is inlined, so that its readers compute it.
     """
     if not limits.reuses_results:
         return expr, {}
@@ -189,9 +194,9 @@ def _placed(
 class InScratch:
     """A stage in a tile's scratch.
 
-    `buffers`: the buffer of each component.
-    `order`: the numbers of the iterators over which the tile itself loops, in order of storage.
-    `sizes`: the sizes of these iterators in storage.
+    `buffers`: the number of each component's buffer.
+    `order`: the positions of the iterators that are no common loops, in order of storage.
+    `sizes`: the extents of these iterators in storage.
     `before`: for each of them, the number of padding elements before the first element.
     """
 
@@ -202,7 +207,7 @@ class InScratch:
     strip: Strip | None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Returns the place of the element at values `at` of the result's iterators."""
+        """Returns the access of the element at the values `at` of the result's iterators."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
         offset = flat(tuple(indices), self.sizes)
         if self.strip is None:
@@ -218,10 +223,10 @@ def _in_scratch(
     strip: Strip | None,
     widest: Access | None,
 ) -> InScratch:
-    """Adds the buffers of a stage in scratch, and returns its place.
+    """Adds the scratch buffers of a stage to `buffers`, and returns where its elements are stored.
 
-    A strip is stored row by row, with its inner axes in the order of the access `widest`.  Another
-    stage is stored in the order of its iterators.
+    A stage is stored in the order of its iterators, `tile_loops` excluded.  A stage with a strip is
+    stored row by row; the axes of a row have the order of their strides in the access `widest`.
     """
     iters = shaped.axes
     order = [n for n, v in enumerate(iters) if v not in tile_loops]
@@ -248,7 +253,7 @@ def _in_scratch(
 
 
 def _resident_at(shaped: Shaped, component: int) -> Indices:
-    """Returns the indices, in scratch, of the element that a component of the body computes."""
+    """Returns the indices, in scratch, of the element that body number `component` computes."""
     if shaped.unrolled_iters:
         return axes_at(shaped, shaped.places[component])
     return shaped.stage.at
@@ -257,7 +262,8 @@ def _resident_at(shaped: Shaped, component: int) -> Indices:
 def _widest(
     stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
 ) -> Access | None:
-    """Returns the access that depends on the most loops of the stage, constants excluded."""
+    """Returns the access that depends on most loops of the stage; constant operands do not
+    count."""
     loops = {*stage.loops}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
     return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
@@ -272,7 +278,7 @@ def _read_access(
     stages: Sequence[Shaped],
     resident: Mapping[int, InScratch | InResult],
 ) -> Access | None:
-    """Returns the access of a read; None if it takes the block that was just computed."""
+    """Returns the access of a read; None if the read takes the element that was just computed."""
     source = node.source
     if isinstance(source, int):
         return _access(source, node, operands[source])
@@ -282,12 +288,12 @@ def _read_access(
     at = axes_at(shaped, node.indices)
     place = resident[source.stage].access(source.component, at)
     if resident[source.stage].strip is not None:
-        return place  # the padding of a strip is stored, so no guards are needed
+        return place  # A strip stores its padding, so no guards are needed.
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
 
-@lru_cache(1 << 14)  # the forms and sizes of one kernel share most reads
+@lru_cache(1 << 14)  # cached, because the forms and sizes of a kernel share most reads
 def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
     is_private = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
@@ -305,7 +311,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
 
 
 def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
-    """Returns guards of the indices that are not proved to be inside, or depend on data."""
+    """Returns guards for the indices that depend on data or are not proved to be inside `shape`."""
     loose = {v for v, _ in node.indirect}
     return [
         Guard(i, n)
@@ -315,7 +321,7 @@ def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
 
 
 def _fills_agree(node: Read, storage: Storage) -> bool:
-    """True where the storage outside of the elements holds the fill of the read."""
+    """Returns True if memory outside of the value's elements holds the fill value of the read."""
     return (
         node.fill is not None
         and storage.layout.fill is not None
@@ -324,9 +330,9 @@ def _fills_agree(node: Read, storage: Storage) -> bool:
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
-    """Returns the access that stores a component.
+    """Returns the access that stores a component in the buffer `buffer`.
 
-    An unrolled stage may compute elements beyond the end, which a guard drops.
+    An unrolled stage may compute elements beyond the end; a guard drops them.
     """
     at = shaped.places[component] if shaped.places else shaped.logical
     beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
@@ -359,7 +365,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 
 def steps_evenly(stage: GroupStage) -> bool:
-    """True where the offsets of all accesses of a stage are linear in each loop."""
+    """Returns True if the offsets of all accesses of a stage are linear in each loop."""
     loops = stage.loops
     return all(
         linear_in(access.offset, var) is not None

@@ -7,9 +7,9 @@
     m[i] = max(k: 0..9) select(k < i + 2, x[i, k], -inf)
 
 Two facts can prove that a term is the identity: a read is outside of its source and gives its fill
-value, or a comparison of indices has a fixed outcome.  The term must then be the identity for all
-values of its other reads.  Requires nothing.  Establishes that, in shortened stages, reads that are
-always inside have no fill value.
+value, or a comparison of indices has the same outcome for all results.  The term must then be the
+identity for all values of its other reads.  Requires nothing.  Establishes that, in shortened
+stages, reads that are always inside have no fill value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from tcc.ir.index.prove import inside
 from tcc.ir.region.neutral import folded
 from tcc.ir.types import BOOL
 
-# The first value of an iterator, and the value after its last.
+# A range of an iterator: its first value, and the value after its last.
 _Range: TypeAlias = tuple[int, int]
 
 
@@ -80,11 +80,12 @@ def _shape(node: Read, expr: Expr) -> Indices:
     return operand.shape
 
 
-# ---- which terms count --------------------------------------------------------------------------
+# ---- terms that are not the identity ------------------------------------------------------------
 
 
 def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
-    """Returns the range of `var` outside of which all terms are the identity."""
+    """Returns a range of `var`, a loop of `size` iterations; all terms outside of it are the
+    identity."""
     assert stage.monoid is not None
     identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
     ranges = []
@@ -100,9 +101,10 @@ def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
 
 
 def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scalar, Const, _Range]]:
-    """Yields (scalar, constant, range) for parts of `body`.
+    """Yields (scalar, constant, range) for scalars in `body`, where `var` is a loop of `size`
+    iterations.
 
-    The scalar equals the constant for values of `var` outside of the range.
+    The scalar equals the constant for all values of `var` outside of the range.
     """
     for node in walk(body):
         match node:
@@ -117,7 +119,8 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
 
 
 def _within(indices: Sequence[Index], var: Var, size: int) -> _Range:
-    """Returns the range of `var` in which all `indices` may be non-negative."""
+    """Returns a range of `var`, a loop of `size` iterations; outside of it some index is
+    negative."""
     first, end = 0, size
     for index in indices:
         linear = step_in(index, var)

@@ -3,8 +3,8 @@
     s[i] = sum(k) x[i, k]                            s[u, v] = sum(k) x[64*u + v, k]
     y[u, v] = exp(s[64*u + v])            ->         y[u, v] = exp(s[u, v])
 
-Requires nothing.  A stage whose iterators cannot be unified stays as it is.  Its value then goes
-through the tile's scratch (`tcc.passes.fuse.structure`).
+Requires nothing.  A stage whose iterators cannot be unified stays as it is.  Its value is then
+stored in the tile's scratch (`tcc.passes.fuse.structure`).
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from tcc.ir.types import element_count
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 
-# The index of an axis along which no iterator is shared.
+# Stands for an index along an axis for which the two stages share no iterator.
 _LOOSE = const(0)
 
 
 @frozen
 class Shaped:
-    """A stage with the logical indices of its result, as functions of its iterators.
+    """A stage with the indices of its result, as functions of its iterators.
 
-    `logical`: the indices of the result.  They differ from the iterators if an iterator was split.
+    `logical`: the indices of the result.  After a split of i into u and v, the index is
+    `extent(v)*u+v`.
     `places`: for an unrolled stage, the indices of each body's result.
-    `unrolled_iters`: for an unrolled stage that others read, the iterators of the result whose
-    values the bodies enumerate.
+    `unrolled_iters`: for an unrolled stage that another stage reads, the iterators of the result
+    that are no loops: there is a body for each of their values.
     """
 
     stage: Stage
@@ -79,9 +80,10 @@ def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
 
 
 def _chosen_stage(stage: Stage) -> Shaped:
-    """Returns a stage that other stages read, unrolled if possible.
+    """Returns the form of a stage that another stage reads, unrolled if possible.
 
-    Its bodies must then enumerate all values of some iterators.
+    Along each axis of the result, the bodies must have the same index, or all values of an
+    iterator.
     """
     shaped = shaped_stage(stage)
     split = unroll(shaped.stage, shaped.logical)
@@ -102,9 +104,9 @@ def _chosen_stage(stage: Stage) -> Shaped:
 
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
-    """Returns `stage` without loops of one iteration.
+    """Returns `stage` without loops of a single iteration.
 
-    With `unrolled`, loops that select between formulas are unrolled too.
+    If `unrolled`, loops that select between formulas are unrolled too.
     """
     single_trips = {v: const(0) for v in stage.loops if known_extent(v) == 1}
     shaped = _substituted(Shaped(stage, stage.at), single_trips, dict.fromkeys(single_trips, ()))
@@ -115,10 +117,11 @@ def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
 
 
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
-    """Makes readers and their producers loop over the same iterators, last stage first.
+    """Makes readers and their producers loop over the same iterators.
 
-    A reshape between them appears as quotients and remainders in the read; the loop that they
-    divide is then split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
+    A reshape between them appears as quotients and remainders in the read.  The loop that they
+    divide is split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.  Afterwards
+    each producer gets the iterators of its reader, the last stage first.
     """
     linked: list[Shaped] = []
     for shaped in stages:
@@ -133,18 +136,18 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
 
 
 def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
-    """Returns the logical indices of the last stage if both results have the same shape, else
-    None."""
+    """Returns the logical indices of the stage `last`; None if the results differ in shape."""
     sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
     return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
-    """Returns the indices of the read that stage `number` should follow; None if nothing reads it.
+    """Returns the indices of a read of stage `number`, whose iterators the stage should get.
 
-    It is the first read whose indices contain result iterators only, otherwise the first read.  In
-    that, `_LOOSE` replaces indices that a reduction runs over: a contraction that sums over one
-    axis still follows the other axes.
+    It is the first read whose indices have only loops of the reader's result.  If there is none, it
+    is the first read, with `_LOOSE` in place of indices that have reduced loops.  So a factor of a
+    contraction gets its iterators along all axes but the summed axis.  Returns None if nothing
+    reads the stage.
     """
     partial = None
     for shaped in stages[number + 1 :]:
@@ -161,16 +164,17 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
 
 
 def _split_own(shaped: Shaped) -> Shaped:
-    """Returns a stage with those loops split that its reads divide into quotient and remainder."""
+    """Returns a stage with each loop split that its reads divide into quotient and remainder."""
     while (division := _find_cut(shaped.stage)) is not None:
         shaped = _split(shaped, *division)
     return shaped
 
 
 def _split_as_producer(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
-    """Returns a stage with its loops split as its producers' loops over the same axes were split.
+    """Returns a stage with its loops split like its producers' loops over the same axes.
 
-    An example are query heads that are grouped by key head.
+    For example, a loop over query heads is split where the producer has a loop over key heads, and
+    a loop over the query heads of a key head.
     """
     while (division := _find_shared_cut(shaped.stage, earlier)) is not None:
         shaped = _split(shaped, *division)
@@ -230,8 +234,8 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
     """Returns a stage with the iterators of its reader, where possible.
 
     The reader reads the stage at the indices `at`.  If an index is a mixed-radix number of
-    iterators that no other index uses, these iterators replace the stage's iterators along the
-    axis.  Other iterators of the stage stay.
+    iterators that no earlier index uses, these iterators replace the stage's iterators along the
+    axis.  All other iterators of the stage stay.
     """
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}
@@ -254,9 +258,10 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
 
 @lru_cache(1 << 14)
 def digits_of(index: Index, size: Index) -> Vars | None:
-    """Returns the digits, largest first, of an index that is a mixed-radix number.
+    """Returns the iterators that are the digits, largest first, of a mixed-radix number.
 
-    Its digits are variables, and it takes each value below `size` once.  None for another index.
+    For example, the digits of 64*u + v are u and v if v has extent 64.  The number must take each
+    value below `size` once.  Returns None for another index.
     """
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
     step = const(1)
@@ -268,14 +273,14 @@ def digits_of(index: Index, size: Index) -> Vars | None:
 
 
 def coefficient(index: Index, var: Var) -> Index:
-    """Returns the coefficient of `var` in `index`; 0 where `index` is not linear in `var`."""
+    """Returns the coefficient of `var` in `index`; 0 if `index` is not linear in `var`."""
     linear = linear_in(index, var)
     return const(0) if linear is None else linear[0]
 
 
 def common_loops(stages: Sequence[Shaped]) -> Vars:
-    """Returns the iterators that all stages have, and along which they read each other one to
-    one."""
+    """Returns the loops that all stages share: their points read other stages only at the same
+    point."""
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
         shared &= set(shaped.stage.iters)
@@ -286,7 +291,8 @@ def common_loops(stages: Sequence[Shaped]) -> Vars:
 
 
 def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
-    """Returns pairs of a stage and the logical indices of a read of it, for all reads of stages."""
+    """Returns all reads of stages, as pairs (the stage that is read, the logical indices of the
+    read)."""
     return [
         (stages[source.stage], node.indices)
         for shaped in stages
@@ -300,9 +306,9 @@ def loops_at(shaped: Shaped, logical: Indices) -> Indices:
 
 
 def axes_at(shaped: Shaped, logical: Indices) -> Indices:
-    """Returns the values of the result's iterators at logical indices of the result.
+    """Returns the values of the result's iterators at the indices `logical` of the result.
 
-    They include the iterators that bodies enumerate.
+    The iterators include `unrolled_iters`.
     """
     values = _values_at(shaped.logical, logical)
     return tuple(values[v] for v in shaped.axes)
@@ -325,17 +331,21 @@ def _values_at(formulas: Indices, logical: Indices) -> Substitution:
 
 @lru_cache(1 << 14)
 def radix_size(formula: Index) -> Index:
-    """Returns the number of values of a mixed-radix number of iterators."""
+    """Returns the number of values of `formula`, a mixed-radix number of iterators."""
     return element_count(tuple(extent(v) for v in free_vars(formula)))
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """True where some stage reads this stage at points other than the one just computed."""
+    """Returns True if a stage reads stage `number` at other points than the point just computed.
+
+    Then the results of stage `number` must be stored in memory.
+    """
     producer = stages[number]
     read_at = [at for shaped, at in stage_reads(stages) if shaped is producer]
     if not read_at:
         return False
-    if producer.unrolled_iters:  # no block holds the results of several bodies
+    # The results of several bodies are not in a single block, so readers need memory.
+    if producer.unrolled_iters:
         return True
     away = any(
         loops_at(producer, at) != producer.stage.at or _outside(producer, at) for at in read_at
@@ -344,6 +354,6 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
 
 
 def _outside(shaped: Shaped, logical: Indices) -> bool:
-    """True where an index may lie outside of an axis of length 1, which has no loop."""
+    """Returns True if an index may be outside of an axis of length 1, which has no loop."""
     places = zip(logical, shaped.logical, strict=True)
     return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

@@ -1,8 +1,8 @@
-"""Rewrites reads of stages outside of axes of length 1 or 0, because these axes have no loop.
+"""Rewrites reads outside of axes of length 1 or 0; the axes have no loop that could skip them.
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
-All reads of a stage without elements give the fill value.  Requires nothing.  Establishes that
+A read of a stage without elements always gives the fill value.  Requires nothing.  Establishes that
 every read of a stage is inside its axes of length 1, and that no read with a fill value has an
 empty source.
 """

@@ -45,7 +45,7 @@ from tcc.ir.index import (
 )
 from tcc.known import all_known
 
-# A point has at most this many results, because more formulas than registers gain nothing.
+# At each point, a stage has at most this many results: more formulas than registers gain nothing.
 MOST_RESULTS = 64
 
 
@@ -59,10 +59,11 @@ class Unrolled:
 
 @lru_cache(maxsize=64)
 def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
-    """Returns `stage` without the loops that decide its conditions.
+    """Returns `stage` with a body for each way in which its conditions can turn out.
 
-    None if it has no conditions of this kind, or if there would be too many formulas.  `logical`
-    are the indices of the stage's result.
+    The loops that decide them are left out.  `logical` are the indices of the stage's result.
+    Returns None if there are no conditions that compare an index with a number, or too many
+    formulas.
     """
     if stage.monoid is not None or len(stage.body) != 1:
         return None
@@ -93,7 +94,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
 
 
 def _conditions(root: Scalar) -> list[Apply]:
-    """Returns the conditions of selections that compare an index with a number."""
+    """Returns the conditions of `select` that compare an index with a number."""
     selects = (s for s in walk(root) if isinstance(s, Apply) and s.function == "select")
     tests = dict.fromkeys(s.args[0] for s in selects)
     return [c for c in tests if isinstance(c, Apply) and _decided(c)]
@@ -108,13 +109,14 @@ def _decided(condition: Apply) -> Indices:
     return (left.index,) if isinstance(left, IndexValue) and isinstance(right, Const) else ()
 
 
-# ---- loops cut into digits ----------------------------------------------------------------------
+# ---- splitting of loops into digits -------------------------------------------------------------
 
 
 def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
-    """Returns `stage` with its loops split into the digits that conditions test.
+    """Returns `stage` with its loops split into the digits that conditions test; None if that
+    fails.
 
-    Also returns each split loop as an index of the new loops.
+    The second result maps each split loop to its value, an index of the new loops.
     """
     looked_at = [i for c in conditions for i in _decided(c)]
     parted = free_vars(*(i for i in looked_at if var_of(i) is None))
@@ -137,7 +139,10 @@ def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitu
 
 
 def _digits(var: Var, steps: list[int]) -> list[Index]:
-    """Returns new iterators for the digits of `var` whose weights are `steps`, largest first."""
+    """Returns new iterators for the digits of `var`, the most significant first.
+
+    `steps` are the weights of all digits but the last, whose weight is 1; they rise.
+    """
     sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
     bounds = [1, *steps]
     sizes += (const(b // a) for a, b in reversed(list(pairwise(bounds))))
@@ -145,9 +150,9 @@ def _digits(var: Var, steps: list[int]) -> list[Index]:
 
 
 def _steps(atom: object, var: Var) -> tuple[int, ...]:
-    """Returns the distance along `var` at which a quotient changes or a remainder wraps around.
+    """Returns the distance along `var` after which a quotient changes, or a remainder is 0 again.
 
-    The result is a tuple, which is empty for another atom.
+    The result is a tuple of that distance.  It is empty for another atom.
     """
     if not isinstance(atom, Quotient | Remainder) or free_vars(atom.num) != (var,):
         return ()
@@ -157,7 +162,11 @@ def _steps(atom: object, var: Var) -> tuple[int, ...]:
 
 
 def _constant_span(index: Index, var: Var) -> int | None:
-    """Returns the distance along `var` over which `index`, a quotient of `var`, is constant."""
+    """Returns the number of neighbouring values of `var` for which `index`, a quotient, is the
+    same.
+
+    Returns None for another index.
+    """
     if var_of(index) is var:
         return 1
     inner = [a for a in atoms(index) if isinstance(a, Quotient)]
@@ -169,11 +178,11 @@ def _constant_span(index: Index, var: Var) -> int | None:
     return None
 
 
-# ---- one formula --------------------------------------------------------------------------------
+# ---- the formula of a choice --------------------------------------------------------------------
 
 
 def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
-    """Returns the scalars under `root` that depend on `loops`."""
+    """Returns the scalars in the tree of `root` that depend on `loops`."""
     varying: set[Scalar] = set()
     for node in walk(root):
         indices: Indices = ()
@@ -190,7 +199,10 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
 
 @entity
 class _Choice:
-    """The formula for one set of values of the loops that decide conditions."""
+    """The formula at given values of the loops that decide conditions.
+
+    `mapping` has these values, and `varying` the scalars that depend on the loops.
+    """
 
     mapping: Substitution
     varying: frozenset[Scalar]

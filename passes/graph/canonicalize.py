@@ -3,9 +3,10 @@
     %a = transpose(%x) {perm=(1, 0)} ; %b = transpose(%a) {perm=(1, 0)} ; %c = mul(%b, 1)       %x
 
 Requires nothing.  Establishes that no rule of the tables fits any node, in bodies too.  The rules
-are exact: every element keeps its bits, except that a NaN may become another NaN.  So `x + 0.0`
-stays, as it changes the sign of a negative zero.  There are two exceptions, within the tolerances
-of their functions: small powers become products, and so does a division inside an error function.
+are exact: every element keeps its bits, except that a NaN may become another NaN. So `x + 0.0`
+stays, because it changes the sign of a negative zero.  Two rules are not exact, but stay within the
+tolerances of their functions: small powers become products, and a division inside an error function
+becomes a product.
 """
 
 from tcc.ir.graph import Graph

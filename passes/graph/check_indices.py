@@ -6,10 +6,10 @@ Kernels clamp data-dependent indices, so no data lead outside of memory.  The ch
 index an error at run time, as a bad constant index is at compile time.
 
 Requires nothing.  Establishes a check before each gather, each rotation by a table of angles and
-each loss of labels.  There is no check where an op like top_k computed the indices for the same
-axis, or where the bounds of the indices prove them inside.  A constant index along an axis of
-symbolic size gets a check of the axis' size instead.  Caches are checked to have room for their new
-rows.  The checks of `tcc.passes.graph.check_sizes` are added too.
+each loss of labels.  There is no check if an op like top_k computed the indices for the same axis,
+or if the bounds of the indices prove them inside.  For a constant index along an axis of symbolic
+size, the size of the axis is checked instead.  Caches are checked to have room for their new rows.
+The checks of `tcc.passes.graph.check_sizes` are added too.
 """
 
 from collections.abc import Iterator
@@ -84,9 +84,9 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
 
 
 def _indexed(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
-    """Returns the operand that a node reads at data-dependent indices, and these indices.
+    """Returns the operand that a node reads at data-dependent indices, and the indices.
 
-    Both are None if there is no such operand.
+    Returns (None, None) if there is no such operand.
     """
     if node.op.name.startswith("gather"):
         return inputs[0], inputs[1]
@@ -115,8 +115,10 @@ def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
-    """Yields the check that the indices of a node need: one, or one for each component of
-    gather_nd's tuples of indices."""
+    """Yields the checks that the indices of a node need.
+
+    There is one check, except for gather_nd: each component of its tuples of indices has a check.
+    """
     if node.op.name in ("rotary_embedding", "scatter_rows"):
         yield CheckIndicesAttrs(x.type.shape[0])
         return
@@ -132,9 +134,10 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
 
 
 def _check_constant(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -> bool:
-    """Checks constant indices; returns True if it added a check of the axis' symbolic size.
+    """Checks constant indices against the numeric size of their axis.
 
-    Raises `UserError` for an index outside of its axis.
+    If the size is symbolic, adds a check of the size and returns True; else returns False.  Raises
+    `UserError` for an index outside of its axis.
     """
     low, size = as_int(attrs.least), as_int(attrs.size)
     values = indices.reshape(-1)[attrs.number :: attrs.period]
@@ -157,7 +160,7 @@ def _check_constant(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -
 def _inside(
     b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, bounds: dict[Value, Bounds]
 ) -> bool:
-    """True where the axis has a numeric size and bounds prove that all indices lie inside."""
+    """Returns True if the axis has a numeric size and bounds prove that all indices are inside."""
     first, size = as_int(attrs.least), as_int(attrs.size)
     if first is None or size is None:
         return False
@@ -166,7 +169,7 @@ def _inside(
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
-    """True where an op like `top_k` computed the indices, along an axis of the same size.
+    """Returns True if an op like `top_k` computed the indices, along an axis of the same size.
 
     Only the last result of the op counts: `top_k` returns elements first, then their indices.
     """

@@ -1,11 +1,11 @@
-"""Adds checks of sizes that are known at run time only, before anything relies on them.
+"""Adds checks of sizes that are known only at run time, before anything relies on them.
 
     %y = pad(%x : f32[n], edge)    ->    require(max(n, 1), n) ; %y = pad(%x, edge)
 
-Establishes three conditions.  Sizes of results are not negative, as they would be for a window
-larger than its image.  An axis is not empty where a node repeats some of its elements or selects
-among them.  Where gather_elements reads an operand, the operand is at least as long as the indices
-along all axes except the gathered axis.
+Establishes three conditions.  No size of a result is negative, as it would be for a window larger
+than its image.  An axis is not empty if a node repeats some of its elements or selects among them.
+The operand of gather_elements is at least as long as the indices, along all axes except the
+gathered axis.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
 
-# A demand: the size that an axis needs, the size that it has, and the reason for the message.
+# A demand: the size that an axis must have, the size that it has, and the reason in the message.
 _Demand: TypeAlias = tuple[Index, Index, str]
 _CHOOSING = frozenset({"arg_max", "arg_min"})
 
@@ -34,9 +34,11 @@ def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
 
 
 def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
-    """Adds a check that an axis of size `extent` has the size `needed`.
+    """Adds a check that the size `extent` of an axis equals `needed`.
 
-    Returns True if it added one, and False if the two are known to be equal.
+    Returns True if it added one, and False if the two are known to be equal.  `needed` may depend
+    on
+    `extent`: max(extent, 1) checks that the axis is not empty.
     """
     if needed is extent:
         return False
@@ -45,11 +47,11 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
 
 
 def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that sizes of results are not negative.
+    """Yields the demands that sizes of results are not negative.
 
     A size that an operand has too needs no demand, because it cannot be negative.
     """
-    if bodies(node):  # bodies check their own sizes
+    if bodies(node):  # the sizes of loops and branches are checked in their bodies
         return
     had = {dim for v in inputs if v is not None for dim in v.type.shape}
     for dim in dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had):
@@ -58,7 +60,7 @@ def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
 
 
 def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that axes are not empty if `node` repeats or selects elements of them."""
+    """Yields the demands that axes are not empty if `node` repeats or selects their elements."""
     taking = "choose" if node.op.name in _CHOOSING else "repeat"
     for extent, results in _axes_read(node, inputs):
         needed = maximum(extent, minimum(results, 1))
@@ -72,8 +74,10 @@ def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
 
 
 def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
-    """Yields the extent of each axis whose elements are repeated or selected, and the number of
-    results that need an element."""
+    """Yields pairs for axes whose elements are repeated or selected.
+
+    A pair has the extent of the axis, and the number of results that need one of its elements.
+    """
     x = inputs[0] if inputs else None
     if x is None:
         return
@@ -95,8 +99,10 @@ def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
 
 
 def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands of gather_elements: along all axes except the gathered axis, the operand is at
-    least as long as the indices."""
+    """Yields the demands of gather_elements.
+
+    The operand must be at least as long as the indices, along all axes except the gathered axis.
+    """
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
         return
     pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)

@@ -1,10 +1,10 @@
-"""Replaces constants whose elements follow from their indices by formulas.
+"""Replaces constants by formulas, if their elements can be computed from the elements' indices.
 
     %y = gather(%x, [[0,0,1],[0,1,2],[1,2,3],..])    y[i, j] = x[max(min(i + j - 1, n - 1), 0)]
     %y = add(%x, [[0, -inf], [0, 0]])                y[i, j] = x[i, j] + select(j < i + 1, 0, -inf)
 
-A kernel with a table of indices does not know in which order it reads.  A kernel with a mask does
-not know which terms do not count.  Both cost loads.  `index_forms` finds the formulas.
+With a table of indices, a compiler does not know in which order a kernel reads.  With a mask, it
+does not know which terms do not count.  Both also cost loads.  `index_forms` finds the formulas.
 
 If an index becomes a formula, a data-dependent read becomes an ordinary read.  Constants that are
 values themselves, such as masks and positions, are computed if the node is then predicted to take
@@ -73,13 +73,13 @@ from tcc.schedule.alternatives import Alternative
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
-# A scalar is evaluated at no more than this number of points, times the number of elements of the
+# A scalar is evaluated only if its values are at most _PLACES times as many as the elements of the
 # constants that it reads.
 _PLACES = 4
-# At most this many elements are checked first. They reject most arrays that no formula describes,
-# before all elements are computed.
+# About this many elements are checked first. They reject most arrays without a formula, before all
+# elements are computed.
 _FIRST = 1 << 12
-# The formula of a scalar, under the scalar and the ids of the arrays that it reads.
+# Maps a scalar and the ids of the arrays that it reads to its formula.
 _Formulas: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
 # Whole numbers up to this size are exact in f32.
 _EXACT = 1 << 24
@@ -108,7 +108,7 @@ def _visit(
 ) -> Replacement:
     expr = node_expr(node)
     if any(v is not None and v.type.dtype.is_handle for v in (*node.inputs, *node.outputs)):
-        return None  # strings and lists cannot be operands of expressions
+        return None  # Expressions have no operands of strings or lists.
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
     arrays = {
@@ -137,9 +137,9 @@ def _visit(
 
 
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
-    """True where a kernel of `new` is predicted to take no more time than a kernel of `old`.
+    """Returns True if a kernel of `new` is predicted to take no more time than a kernel of `old`.
 
-    `old` reads the constant.  True also if there are no prices.
+    `old` reads a constant that `new` computes.  Returns True also if there are no prices.
     """
     kernels = []
     for node in (old, new):
@@ -161,13 +161,16 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
 class _Forms:
     """The expression of a node, with formulas in place of its constants.
 
-    `streams` is True if a data-dependent read became an ordinary read.  `extended` are additional
-    operands: pairs of the number of an operand, and an expression that computes the new operand
-    from it.
+    `streams` is True if a data-dependent read became an ordinary read.  `extended` has the
+    additional operands.  Each is a pair: the index of an operand, and an expression that computes
+    the new operand from it.
     """
 
     def __init__(self, expr: Expr, arrays: Mapping[int, Array], formulas: _Formulas) -> None:
-        """`formulas` caches the formulas of scalars of the same arrays."""
+        """Starts from `expr`, whose operands `arrays` are constants.
+
+        `formulas` caches formulas for other nodes with the same arrays.
+        """
         self._expr, self._arrays, self._formulas = expr, arrays, formulas
         self._formed_of: dict[Scalar, Scalar] = {}
         self._pure: dict[Scalar, bool] = {}
@@ -176,7 +179,7 @@ class _Forms:
         self.streams = False
 
     def expr(self) -> Expr:
-        """Returns the whole expression."""
+        """Returns the complete expression."""
         stages = tuple(map(self._stage, self._expr.stages))
         return Expr(tuple(self._params), stages, self._expr.outputs)
 
@@ -206,7 +209,7 @@ class _Forms:
                 return _as_index(rebuild(scalar, self._formed))
 
     def _formed_read(self, scalar: Read) -> Scalar:
-        """Returns a data-dependent read, with formulas for its indices where they have one."""
+        """Returns a data-dependent read with formulas in place of indices that have a formula."""
         indirect: list[tuple[Var, Scalar]] = []
         source, at = scalar.source, scalar.indices
         for var, data_index in scalar.indirect:
@@ -228,7 +231,8 @@ class _Forms:
         return read(source, at, scalar.dtype, fill=fill, indirect=tuple(indirect))
 
     def _number(self, scalar: Scalar) -> Scalar | None:
-        """Returns the only element of a constant as a literal; None for another scalar."""
+        """Returns a read of a constant with a single element as a literal; None for another
+        scalar."""
         if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
             return None
         array = self._arrays.get(scalar.source)
@@ -244,9 +248,10 @@ class _Forms:
         return param
 
     def _extended(self, source: int, axis: int, form: IndexForm) -> int:
-        """Returns the number of a new operand that extends `source` beyond the ends of an axis.
+        """Returns the index of a new operand, which extends operand `source` along an axis.
 
-        It repeats elements there, so that it is read at even distances.
+        The new operand contains the elements that a clipped or circular index would read again.  So
+        it can be read at indices that are linear in the loops.
         """
         low, high = bounds(form.plain)
         assert low is not None
@@ -262,7 +267,7 @@ class _Forms:
         return len(self._expr.params) + self.extended.index(pair)
 
     def _is_pure(self, scalar: Scalar) -> bool:
-        """True where a scalar depends only on constants and on iterators of numeric extent."""
+        """Returns True if a scalar depends only on constants and on iterators of numeric extent."""
         for node in walk(scalar):
             if node not in self._pure:
                 ends = (v.extent for i in indices_in(node) for v in free_vars(i))
@@ -274,7 +279,7 @@ class _Forms:
         return self._pure[scalar]
 
     def _form(self, scalar: Scalar) -> Scalar | None:
-        """Returns the formula of a scalar of constants; None where it has none."""
+        """Returns the formula of a scalar of constants; None if it has none."""
         dtype = scalar.dtype
         if not (dtype in (BOOL, I32, I64) or (dtype.is_float and not dtype.is_narrow)):
             return None
@@ -299,11 +304,12 @@ class _Forms:
     def _values(
         self, scalar: Scalar, sources: Sequence[int], limit: int | None = None
     ) -> tuple[Array, Indices] | None:
-        """Returns (values, iterators) of a scalar of constants: an array with an axis for each.
+        """Evaluates a scalar of constants at all values of its iterators.
 
-        With `limit`, only the first values along each axis are computed, about `limit` in all.
-        None if the scalar reads no constant, has many more values than the constants have elements,
-        or is undefined at some places.
+        Returns (values, iterators), where `values` has an axis for each iterator.  With `limit`,
+        only the first values along each axis are computed, about `limit` in all.  Returns None if
+        the scalar reads no constant, has many more values than the constants have elements, or is
+        undefined at some positions.
         """
         nodes = walk(scalar)
         bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
@@ -323,7 +329,8 @@ class _Forms:
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
         try:
             (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
-        except IndexError:  # only a condition around the scalar keeps its indices inside
+        # Some index is inside its axis only if a condition around the scalar holds.
+        except IndexError:
             return None
         return values, at
 
@@ -337,13 +344,13 @@ def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 
 
 def _may_have_form(values: Array) -> bool:
-    """True where an array has at most two distinct values, or only integers."""
-    with np.errstate(invalid="ignore"):  # infinities have no remainder
+    """Returns True if an array has at most two distinct values, or only integers."""
+    with np.errstate(invalid="ignore"):  # the remainder of an infinity is invalid, and no integer
         return len(np.unique(values)) <= 2 or bool((values % 1 == 0).all())
 
 
 def _as_index(scalar: Scalar) -> Scalar:
-    """Returns a sum or product of indices as one index."""
+    """Returns a sum or product of index values as a single index value."""
     if not isinstance(scalar, Apply) or scalar.dtype not in (I32, I64):
         return scalar
     index = index_of(scalar)
@@ -351,7 +358,8 @@ def _as_index(scalar: Scalar) -> Scalar:
 
 
 def _repeats(form: IndexForm) -> bool:
-    """True where an index is clipped or wraps around, and several places have the same index."""
+    """Returns True if an index is clipped or wraps around, and several positions have the same
+    index."""
     loops = free_vars(form.plain)
     low, high = bounds(form.plain)
     even = all(step_in(form.plain, v) is not None for v in loops)
@@ -377,7 +385,10 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 
 
 def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    """Returns the index that gives the integers `values`; None for other values or equal values."""
+    """Returns a scalar that computes the integers `values` from the indices `at`.
+
+    Returns None for other values, and for values that are all equal.
+    """
     if values.dtype.kind == "f":
         if not (np.abs(values) <= _EXACT).all() or (values % 1 != 0).any():
             return None

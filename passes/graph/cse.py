@@ -3,9 +3,9 @@
     %a = exp(%x) ; %b = exp(%x) ; %c = add(%a, %b)        %a = exp(%x) ; %c = add(%a, %a)
 
 Two nodes are equal if they have equal ops, attributes and inputs.  Constants are equal if their
-contents are.  Opaque nodes are not merged, and nodes of different bodies are not merged.  Requires
-nothing.  Establishes that no two equal nodes are left that could be merged.  An exception are nodes
-that both compute outputs of the model, as each output has its own name.
+contents are.  Opaque nodes are not merged, and nodes of different bodies are not merged.  Two nodes
+that both compute outputs of the model are not merged, because each output has its own name.
+Requires nothing.  Establishes that no two equal nodes are left that could be merged.
 """
 
 from collections.abc import Hashable, Mapping
@@ -24,7 +24,7 @@ def merge_equal_nodes(graph: Graph) -> Graph:
 def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Graph:
     """Returns a graph or body with equal nodes merged.
 
-    `named` are the values that must stay.  `outer` maps values of the graphs around a body to their
+    `named` are values that must not be replaced.  `outer` maps values of enclosing graphs to their
     replacements.
     """
     first: dict[Hashable, Node] = {}

@@ -24,7 +24,7 @@ def _size(graph: Graph) -> tuple[int, int]:
 
 
 def drop_unread_arrays(graph: Graph) -> Graph:
-    """Returns `graph` with a new constant store, which holds only arrays that its constants name.
+    """Returns `graph` with a new constant store that holds only the arrays of its constants.
 
     Arrays that folding replaced are freed with the old store.  Weights take most of a compile's
     memory.

@@ -6,15 +6,15 @@
 
 A transposed convolution with constant weights becomes convolutions without inserted zeros.  With
 stride s, output o of an axis belongs to the residue (o + before) mod s, and depends only on every
-s-th element of the kernel.  So a convolution computes the residues as channels, and a transpose
+s-th element of the filter.  So a convolution computes the residues as channels, and a transpose
 interleaves them.
 
-If the stride does not divide the kernel, the first residues have one tap more than the others.
+If the stride does not divide the filter's size, the first residues have a tap more than the last.
 They become a convolution of their own: zeros in place of the missing taps would turn infinities
 into NaN.
 
 Requires folded constants.  Establishes that no conv_transpose with constant weights and dilation 1
-is left, except for nodes that the caller keeps, and nodes whose kernels would become too large.
+is left, except for nodes that the caller keeps, and nodes whose filters would become too large.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,24 +39,24 @@ from tcc.passes.graph.emit import emit
 def decompose_transposed(graph: Graph, whole: Callable[[Node], bool] | None = None) -> Graph:
     """Returns `graph` with convolutions in place of transposed convolutions of constant weights.
 
-    A node stays as it is where `whole` returns true for it.
+    A node for which `whole` returns True stays as it is.
     """
     return rewritten(graph, partial(_transposed, whole=whole))
 
 
 def is_derived(node: Node) -> bool:
-    """True where the search of derivations can find the phases of a transposed convolution.
+    """Returns True if the step `derive` can find the convolutions of a transposed convolution.
 
-    The convolution has one group, a stride above 1, numeric sizes, and equally many taps in all
-    phases.
+    It can if the node has one group, a stride above 1 and numeric sizes, and if the stride divides
+    the filter's size along each axis.
     """
     return _is_regular(node, (F32, F64)) and not any(k % s for k, s in _sizes(node))
 
 
 def may_take_forms(node: Node) -> bool:
-    """True where a transposed convolution may be computed in one piece later.
+    """Returns True if the step `derive` may compute a transposed convolution in one piece.
 
-    The search of derivations or a bilinear form then computes all of its phases together.
+    It may find the node's convolutions, or a fast algorithm that computes all residues together.
     """
     return is_derived(node) or _is_regular(node, (F32,))
 
@@ -80,11 +80,14 @@ def _sizes(node: Node) -> list[tuple[int, int]]:
 # ---- transposed convolutions --------------------------------------------------------------------
 
 
-_MOST_FILTERS = 1 << 22  # at most this many elements in all sub-kernels, zeros included
+_MOST_FILTERS = 1 << 22  # the most elements in the filters of all residues, zeros included
 
 
 class _Span(NamedTuple):
-    """The residues from `first` to `end` - 1, each of which has `taps` taps."""
+    """A range of residues (output positions modulo the stride): `first` to `end` - 1.
+
+    A result of each of them sums `taps` taps of the filter.
+    """
 
     first: int
     end: int
@@ -93,11 +96,12 @@ class _Span(NamedTuple):
 
 @frozen
 class _Axis:
-    """One spatial axis of a transposed convolution.
+    """A spatial axis of a transposed convolution, as an axis of ordinary convolutions.
 
-    Each position of the convolution computes `stride` outputs from `taps` inputs, one for each
-    residue.  Output o is residue (o + skip) % stride of position (o + skip) // stride.  `before`
-    and `after` are the convolution's padding, which may be negative.
+    Each position of the convolutions computes `stride` outputs from `taps` inputs, one output for
+    each residue.  Output o is residue (o + skip) % stride of position (o + skip) // stride.
+    `kernel` is the filter's size.  `before` and `after` are the convolutions' padding, which may be
+    negative.
     """
 
     stride: int
@@ -123,7 +127,8 @@ class _Axis:
 def _axis(kernel: int, stride: int, before: int, after: int, extra: int) -> _Axis:
     taps = -(-kernel // stride)
     first = before // stride
-    last = (extra + kernel - after - 1) // stride  # counted from one below the last input
+    # The position of the last output, relative to the last input.
+    last = (extra + kernel - after - 1) // stride
     return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last)
 
 
@@ -150,9 +155,9 @@ def phases(
 ) -> Value | None:
     """Adds convolutions that compute a transposed convolution, and returns its result.
 
-    None where their kernels are too large, where sizes or padding do not allow it, or where the
-    result is empty.  `operands` are image, weights and bias.  `weights` has the arrays of
-    the weights, one per rank or one for all, and `shift` those of the bias if it is constant.
+    `operands` are image, weights and bias.  `weights` has the arrays of the weights, one per rank
+    or one for all, and `shift` those of the bias if it is constant.  Returns None if the new
+    filters would be too large, if sizes or padding do not allow it, or if the result is empty.
     """
     x, source, bias = operands
     if set(attrs.dilations) != {1}:
@@ -166,7 +171,7 @@ def phases(
         if p is not None and q is not None
     ]
     filters = prod(weights[0].shape[:2]) * prod(a.taps * a.stride for a in axes)
-    if filters > max(_MOST_FILTERS, 8 * weights[0].size):  # strides far beyond the kernel
+    if filters > max(_MOST_FILTERS, 8 * weights[0].size):  # strides are far larger than the filter
         return None
     (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
@@ -186,13 +191,13 @@ def phases(
 
 
 def _has_empty_residues(axes: Sequence[_Axis]) -> bool:
-    """True where some residue has no taps, because the stride is larger than the kernel."""
+    """Returns True if some residue has no taps, because the stride is larger than the filter."""
     return any(a.spans[-1].end < a.stride for a in axes)
 
 
 @frozen
 class _Parts:
-    """The convolutions that compute one node.
+    """The convolutions that compute a transposed convolution.
 
     Residues with equally many taps along every axis share a convolution.  `kernels` has the
     arrays that `split_kernels` returns, one per rank or one for all.  `bias` has the constants that
@@ -207,7 +212,7 @@ class _Parts:
     def residues(self, x: Value, source: Value) -> Value | None:
         """Returns all residues, as [n, group, residues..., channel, positions...].
 
-        None where padding leaves no elements of the image.
+        Returns None if padding leaves no elements of the image.
         """
         every = product(*(a.spans for a in self.axes))
         parts = all_known(self._part(x, source, spans) for spans in every)
@@ -220,8 +225,10 @@ class _Parts:
         return parts[0]
 
     def _all_residues(self, parts: Sequence[Value], at: int) -> Value:
-        """Returns `parts` joined along the residues of axis `at`, with zeros for residues without
-        taps."""
+        """Returns `parts` joined along the residues of axis `at`.
+
+        Residues without taps are zeros.
+        """
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:
             value = emit(self.b, "concat", *parts, axis=2 + at)
@@ -236,10 +243,10 @@ class _Parts:
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
-        """Returns the residues of one span per axis, as [n, group, residues..., channel,
-        positions...].
+        """Returns the residues of one span for each axis.
 
-        None where padding leaves no elements of the image.
+        They have the shape [n, group, residues..., channel, positions...].  Returns None if padding
+        leaves no elements of the image.
         """
         b, rank, group = self.b, len(self.axes), self.kernels[0].shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
@@ -279,7 +286,7 @@ class _Parts:
 def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     """Returns `x` without the elements that a negative padding removes.
 
-    None where possibly no element would remain.
+    Returns None if possibly no element would remain.
     """
     starts = [max(-a.before, 0) for a in axes]
     ends = [max(-a.after, 0) for a in axes]
@@ -300,11 +307,11 @@ def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) ->
 def split_kernels(
     weights: Array, taps: Sequence[int], strides: Sequence[int], groups: int
 ) -> Array:
-    """Splits the kernels of a transposed convolution into one sub-kernel for each residue.
+    """Returns the filters of a transposed convolution, split into a filter for each residue.
 
-    Takes kernels [group * input, channel, kernel...], and returns
-    [group, residues..., channel, inputs of a group, taps...].
-    The taps of a sub-kernel are reversed, and short sub-kernels begin with zeros.
+    Takes filters [group * input, channel, size...], and returns [group, residues..., channel,
+    inputs of a group, taps...].  The taps of a residue's filter are reversed.  If it has fewer
+    taps, it begins with zeros.
     """
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
     pairs = list(zip(taps, strides, strict=True))
@@ -316,8 +323,11 @@ def split_kernels(
 
 
 def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis]) -> Value:
-    """Returns the result [n, group * channel, outputs...] for residues [n, group, residues...,
-    channel, positions...]."""
+    """Returns the result of a transposed convolution, whose residues are interleaved.
+
+    `value` is [n, group, residues..., channel, positions...], and the result [n, group * channel,
+    outputs...].
+    """
     rank, n = len(axes), value.type.shape[0]
     image = value.type.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]

@@ -1,10 +1,10 @@
-"""Replaces symbols of a graph's inputs by numbers, for a bucket; or gives them typical sizes.
+"""Replaces size symbols of a graph's inputs by numbers, or sets their typical sizes.
 
     graph(%x : f32[n,seq]) { ... }   with seq = 64   ->   graph(%x : f32[n,64]) { ... }
 
-Requires nothing.  Establishes a graph without these symbols, or with new typical sizes for them.
-Bodies and attributes are changed too, and every type is inferred again.  Constants stay in the same
-store.
+A bucket needs numbers, and prices need typical sizes.  Requires nothing.  Establishes a graph
+without these symbols, or with new typical sizes for them.  Bodies and attributes are changed too,
+and every type is inferred again.  Constants stay in the same store.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     try:
         return settle_sizes(with_sizes(graph, bound))
     except InternalError as error:
-        if not isinstance(error.__cause__, ValueError):  # no node refused its operands
+        # A node that rejects its operands raises ValueError; anything else is a fault of tcc.
+        if not isinstance(error.__cause__, ValueError):
             raise
         equal = ", or those that have to be equal one name with --input" if len(sizes) > 1 else ""
         raise UserError(
@@ -40,7 +41,7 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def with_typical(graph: Graph, sizes: Sizes) -> Graph:
-    """Returns `graph` whose symbols have the typical sizes `sizes`, which prices use.
+    """Returns `graph` with `sizes` as the typical sizes of its symbols; prices use typical sizes.
 
     Raises UserError for a name that is not a symbolic size of an input, and for a size out of
     range.
@@ -71,7 +72,8 @@ def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
 
 
 def input_symbols(graph: Graph) -> dict[str, Var]:
-    """Returns by name the symbols that are, by themselves, a dimension of some input."""
+    """Returns, by name, the size symbols that are a whole dimension of some input: n, but not n +
+    1."""
     dims = (dim for value in graph.inputs for dim in value.type.shape)
     plain = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
     symbols = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))

@@ -38,14 +38,14 @@ from tcc.ir.op import Array, Arrays, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
 
-# Results of at most _SMALL bytes are always stored. Larger results are stored if they take at most
-# _GROWTH times the bytes of their operands (i8 weights become f32) and their reference runs in
-# NumPy's own loops: the references of windows and of `_SLOW` ops go element by element.
+# Results of at most _SMALL bytes are always stored. Larger results are stored under two conditions.
+# They take at most _GROWTH times the bytes of their operands, as f32 from i8 weights does. Their
+# reference runs in NumPy's own loops; references of windows and `_SLOW` ops loop over elements.
 _SMALL = 1 << 20
 _GROWTH = 4
-# All results of more than _TINY bytes together take at most _SPARE bytes plus _TOTAL times the
-# bytes of the constants. Without this limit, a chain of nodes that each grow a little would grow
-# without end.
+# Results of more than _TINY bytes may take _SPARE bytes together, plus _TOTAL times the bytes of
+# the constants. Without this limit, a chain of nodes that each grow a little would grow without
+# end.
 _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least _LARGE elements stay as they are.
 _LARGE = 1 << 14
@@ -97,17 +97,17 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
 
 
 def _widens(node: Node, inputs: Inputs) -> bool:
-    """True where a node widens a large constant that is stored in a narrow type."""
+    """Returns True if a node widens a large constant that is stored in a narrow type."""
     narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
     stays_narrow = all(v.type.dtype.is_narrow for v in node.outputs)
     return not stays_narrow and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
-    """Returns the results of a node for `arrays`.
+    """Returns the results of a node for operands `arrays`.
 
-    None if the reference rejects a value, for example an index outside its axis, or if there is too
-    little memory.
+    Returns None if the reference rejects a value, for example an index outside its axis, or if
+    there is too little memory.
     """
     try:
         with np.errstate(all="ignore"):
@@ -125,14 +125,17 @@ def _operand(b: GraphBuilder, node: Node, value: Value) -> Sequence[Array] | Non
 
 
 def _stored_bytes(types: Sequence[TensorType]) -> int | None:
-    """Returns the bytes of arrays of these types; None for a symbolic size."""
+    """Returns the bytes of arrays of the given types; None for a symbolic size."""
     if any(t.static_shape is None for t in types):
         return None
     return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
 
 
 def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room: int) -> bool:
-    """True where the results have numeric sizes and are small enough to store."""
+    """Returns True if the results have numeric sizes and are small enough to store.
+
+    `room` is the number of bytes that larger results may still take.
+    """
     size = _stored_bytes(types)
     if size is None or size > max(room, _TINY):
         return False
@@ -143,7 +146,7 @@ def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room
 
 
 def _symbolic(item: Any) -> bool:
-    """True where a size symbol occurs in `item`, which is a node's attributes or a part of them."""
+    """Returns True if a size symbol occurs in `item`: a node's attributes or a part of them."""
     if isinstance(item, Index):
         return bool(free_vars(item))
     if isinstance(item, tuple):

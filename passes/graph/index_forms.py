@@ -1,4 +1,4 @@
-"""Finds a formula for an array whose elements follow from their indices.
+"""Finds a formula that computes an array's elements from their indices.
 
     [0, 0, 0, 1, 2, 3, 3]                    max(min(i - 2, 3), 0)
     [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
@@ -6,8 +6,8 @@
 
 For integers, three forms are tried: a sum of multiples of digits, this sum clipped to the least and
 the largest element, and the sum wrapped around at them.  A digit is a quotient or remainder of the
-index along an axis.  For bools, the form is one interval along an axis, whose ends are integers
-of these forms.
+index along an axis.  For bools, the form is an interval along an axis; its ends are integers of
+these forms.
 
 The differences between neighbours give candidates.  Each candidate is compared with all elements,
 so the result is exact.  The work is linear in the number of elements, apart from sorting the
@@ -33,7 +33,7 @@ _PIECE = 1 << 20
 
 
 class Ends(Enum):
-    """The value of an index form where its sum lies beyond the least or the largest element."""
+    """How an index form continues where its sum is below the least or above the largest element."""
 
     OPEN = "goes on"
     CLIPPED = "stays there"
@@ -42,7 +42,10 @@ class Ends(Enum):
 
 @frozen
 class IndexForm:
-    """A sum of multiples of digits, `plain`, and its value beyond `low` and `high`."""
+    """A form of an index: the sum `plain` of multiples of digits, limited to `low` to `high`.
+
+    `ends` says which index replaces a sum outside of these limits.
+    """
 
     plain: Index
     ends: Ends
@@ -50,7 +53,7 @@ class IndexForm:
     high: int
 
     def at(self, plain: Index) -> Index:
-        """Returns the index for a value `plain` of the sum."""
+        """Returns the index that the form gives if its sum has the value `plain`."""
         match self.ends:
             case Ends.OPEN:
                 return plain
@@ -61,12 +64,12 @@ class IndexForm:
 
     @property
     def index(self) -> Index:
-        """The index for the sum of this form."""
+        """The index as a function of the iterators."""
         return self.at(self.plain)
 
 
 def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
-    """Returns the form of an array of integers, or None if none is found.
+    """Returns the form of an array of integers; None if the search finds none.
 
     `at` has an iterator for each axis of the array.
     """
@@ -79,10 +82,10 @@ def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
 
 
 def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
-    """Returns a condition that gives the bools `mask`, with the fewest comparisons of indices.
+    """Returns a condition that computes the bools `mask`, with the fewest comparisons of indices.
 
-    `at` has an iterator for each axis of the mask.  None if no condition is found, or if all values
-    are equal.
+    `at` has an iterator for each axis of the mask.  Returns None if the search finds no condition,
+    or if all values are equal.
     """
     varying = [n for n in range(mask.ndim) if not bool((mask == np.take(mask, [0], n)).all())]
     small = mask[tuple(slice(None) if n in varying else 0 for n in range(mask.ndim))]
@@ -109,7 +112,8 @@ def _gives(index: Index, values: Array, at: Sequence[Index]) -> bool:
 def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[str, Any]]]:
     """Yields parts of an array along its first axis, so that computations take little memory.
 
-    Each part comes with the values of the iterators, by name, as arrays that broadcast to the part.
+    With each part, yields the values of the iterators, by name, as arrays that broadcast to the
+    part.
     """
     rows = max(1, _PIECE * len(values) // max(1, values.size)) if values.ndim else 1
     for first in range(0, len(values) if values.ndim else 1, rows):
@@ -126,10 +130,11 @@ def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[st
 
 
 def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> Index:
-    """Returns a sum of multiples of digits with the most frequent differences between neighbours.
+    """Returns a sum of multiples of digits that fits most elements of an array.
 
-    Only values strictly between `low` and `high` count.  The constant of the sum is chosen so that
-    it equals one of the elements.
+    The most frequent differences between neighbours decide the multiples.  Only values strictly
+    between `low` and `high` count.  The constant of the sum is chosen so that it equals one of the
+    elements.
     """
     index_sum = const(0)
     for axis, index in enumerate(at):
@@ -160,7 +165,7 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
         if not plain.any():
             plain = np.ones(plain.shape, np.bool_)
         kinds, counts = np.unique(steps[plain], return_counts=True)
-        # Within a digit of radix 2 about half of the steps are equal.
+        # A digit of radix 2 alternates, so about half of the differences inside it are equal.
         frequent = [int(kinds[n]) for n in np.argsort(-counts, kind="stable")[:2]]
         radices = [_radix(plain & (steps != step)) for step in frequent]
         step, radix = next(
@@ -174,20 +179,25 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
 
 
 def _radix(odd: Array) -> int:
-    """Returns the largest radix of a digit whose last values are at the places `odd`; 0 for none.
+    """Returns the largest radix of a digit that is consistent with `odd`; 0 if nothing in `odd` is
+    true.
 
-    `odd` is true where the difference to the next element is not the step of the digit.
+    `odd` is true at elements whose difference to the next element is not the step of the digit.
+    There the digit has its last value.
     """
     (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
 
 
-# ---- truth values -------------------------------------------------------------------------------
+# ---- bools --------------------------------------------------------------------------------------
 
 
 @frozen
 class _Edge:
-    """The start of an interval of the iterator `along`, or its end if `upper`."""
+    """The start of an interval of values of `along`; its end if `upper`.
+
+    The interval includes `place` if it is the start, and excludes it if it is the end.
+    """
 
     along: Index
     place: Index
@@ -197,9 +207,9 @@ class _Edge:
 def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
     """Yields candidates for the start and the end of the interval of each line along the last axis.
 
-    Yields nothing if some line has several intervals.  An empty interval may lie at either end of
-    its line.  All lines before the first nonempty interval have it at one end, and so do all lines
-    after.
+    Yields nothing if some line has several intervals.  The interval of a line without true elements
+    is empty, and may be at the start or the end of the line.  It is at the same end for all lines
+    before the first nonempty interval, and at the same end for all lines after that.
     """
     size = inside.shape[-1]
     count = inside.sum(axis=-1)
@@ -215,7 +225,7 @@ def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Inde
 
 
 def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
-    """Returns those of the two conditions `start <= index < stop` that do not always hold."""
+    """Returns the edges of `start <= index < stop`; an edge that excludes nothing is left out."""
     edges = []
     if _exceeds(start, 0):
         edges.append(_Edge(index, start, False))
@@ -230,8 +240,8 @@ def _exceeds(index: Index, limit: int) -> bool:
 
 
 def _test(edge: _Edge, value: bool) -> Scalar:
-    """Returns the condition that the iterator is on the inner side of an edge, negated if `value`
-    is false."""
+    """Returns the condition that the iterator is inside of an edge; outside of it if `value` is
+    False."""
     dtype = I32 if _is_short(edge.along) and _is_short(edge.place) else I64
     function = "lt" if edge.upper == value else "ge"
     return apply(function, index_value(edge.along, dtype), index_value(edge.place, dtype))
@@ -243,8 +253,10 @@ def _is_short(index: Index) -> bool:
 
 
 def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:
-    """True where there are edges and the elements within all of them are those where `inside` is
-    true."""
+    """Returns True if `inside` is true exactly for the elements within all `edges`.
+
+    Returns False if there are no edges.
+    """
     return bool(edges) and all(_bounds(edges, *piece) for piece in _pieces(inside, at))
 
 

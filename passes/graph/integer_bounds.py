@@ -1,4 +1,4 @@
-"""Finds bounds of the elements of integer values, as far as the graph proves them.
+"""Finds bounds of the elements of integer tensors, if the graph proves any.
 
 %i = clip(%k, 0, 511) ; %e = expand(%i)     ->     elements of %e are at least 0, at most 511
 """
@@ -11,15 +11,15 @@ from tcc.ir.types import integer_limits
 
 Bounds: TypeAlias = tuple[int, int]
 
-# Ops whose results hold only elements of their first operand.
+# Ops whose results have only elements of their first operand.
 _COPIES = frozenset(
     "reshape transpose expand slice tile split identity depth_to_space space_to_depth "
     "reverse_sequence gather gather_elements gather_nd".split()
 )
-# Ops whose results hold only elements of several operands.
+# Ops whose results have only elements of their operands, apart from a condition.
 _CHOICES = frozenset({"where", "concat"})
 _KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
-_DEPTH = 64  # at most this many nodes lie between a value and its bound
+_DEPTH = 64  # at most this many nodes are followed from a value to its bounds
 
 
 def integer_bounds(
@@ -53,8 +53,8 @@ def _bounds(b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: in
 def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) -> Bounds:
     """Returns the bounds of an op's results.
 
-    `operand_bounds` is None for an operand that is absent or not of an integer type.  `limits` are
-    those of the result's type.
+    The operand bounds are None for an operand that is absent or not of an integer type.  `limits`
+    are the bounds of the result's type.
     """
     ranges = [limits if bounds is None else bounds for bounds in operand_bounds]
     lows, highs = zip(*ranges, strict=True)
@@ -66,7 +66,7 @@ def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) ->
         case "sub":
             return lows[0] - highs[1], highs[0] - lows[1]
         case "where" | "concat":
-            first = op == "where"  # behind the condition
+            first = op == "where"  # operand 0 of `where` is the condition
             return min(lows[first:]), max(highs[first:])
         case "clip":
             low_bounds, high_bounds = (*operand_bounds[1:], None, None)[:2]

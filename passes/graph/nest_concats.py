@@ -4,8 +4,9 @@
     %e = concat(%a, %b, %c)                   %e = concat(%d, %c)
 
 Every value is then concatenated once.  So it has a single place in memory when kernels store their
-results directly into concatenated values.  Requires nothing.  Establishes that the operands of no
-concatenation contain, as neighbours, all operands of an earlier concatenation along the same axis.
+results directly into concatenated values.  Requires nothing.  Establishes that if the operands of a
+concatenation contain, as neighbours, all operands of an earlier one along the same axis, the
+earlier result is used.
 """
 
 from collections.abc import Sequence
@@ -42,9 +43,9 @@ def nest_concats(graph: Graph) -> Graph:
 
 
 def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[_Operands]:
-    """Returns a list of forms of `operands`, each shorter than the form before it.
+    """Returns forms of `operands`, each shorter than the form before it.
 
-    In each step, a sequence of operands becomes the result of an earlier concatenation of them.
+    In each step, a sequence of operands is replaced by the result of their earlier concatenation.
     """
     forms = [operands]
     while (match := _longest_sequence(axis, forms[-1], concats)) is not None:
@@ -57,8 +58,10 @@ def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[
 def _longest_sequence(
     axis: int, operands: _Operands, concats: Sequence[_Concat]
 ) -> tuple[int, _Concat] | None:
-    """Returns the position of the longest sequence of `operands` that is already concatenated, and
-    the earlier concatenation; None if there is none."""
+    """Returns the longest sequence of `operands` that an earlier concatenation has joined.
+
+    The result is the position of its first operand and the concatenation; None if there is none.
+    """
     best: tuple[int, _Concat] | None = None
     for other in concats:
         length = len(other.operands)

@@ -17,7 +17,7 @@ _MOST_PRODUCTS = 3
 def _operand(site: RewriteSite, number: int) -> Value | None:
     """Returns operand `number` if it has the type of the result, otherwise None.
 
-    Only then does dropping the other operand lose no broadcast.
+    If it has another type, the node also broadcasts or casts, and cannot be dropped.
     """
     value = site.inputs[number]
     return value if value is not None and result_types(site) == (value.type,) else None
@@ -27,9 +27,10 @@ def _operand(site: RewriteSite, number: int) -> Value | None:
 
 
 def _is_zero(array: Array, negative: bool) -> bool:
-    """True where all elements are zero, and zeros of floats are negative as `negative` says.
+    """Returns True if all elements are zero.
 
-    x + (-0.0) equals x for each float x, but x + 0.0 changes the sign of a negative zero.
+    Zeros of floats must also be negative if `negative`, and positive if not: x + (-0.0) equals x
+    for each float x, but x + 0.0 changes the sign of a negative zero.
     """
     signs = array.dtype.kind != "f" or (np.signbit(array) == negative).all()
     return bool(not array.any() and signs)
@@ -59,7 +60,7 @@ def _neutral(site: RewriteSite) -> Value | None:
 def _reciprocal(site: RewriteSite) -> Value | None:
     """Returns a product with the reciprocals of a constant divisor, if all of them are exact.
 
-    They are for powers of two if neither the divisor nor its reciprocal is a subnormal float.
+    The reciprocal of a power of two is exact if neither of the two is a subnormal float.
     """
     if site.node.op.name != "div":
         return None
@@ -79,8 +80,7 @@ def _reciprocal(site: RewriteSite) -> Value | None:
 
 
 def _small_power(site: RewriteSite) -> Value | None:
-    """Returns products of the base, for a power of floats with one constant exponent of 1, 2 or
-    3."""
+    """Returns products of the base, for a power of floats with a constant exponent of 1, 2 or 3."""
     if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
         return None
     exponent, base = site.array(1), _operand(site, 0)
@@ -95,28 +95,29 @@ def _small_power(site: RewriteSite) -> Value | None:
     return value
 
 
-# ---- nodes of one operand, and pairs ------------------------------------------------------------
+# ---- nodes with one operand, and inverse pairs --------------------------------------------------
 
 
 def _single_operand(site: RewriteSite) -> Value | None:
-    """Returns the only operand of an op that combines any number of operands."""
+    """Returns the operand of a node with a single operand, whose op combines any number of
+    operands."""
     many = site.node.op.name in ("sum", "max", "min", "mean")
     return first_operand(site) if many and len(site.inputs) == 1 else None
 
 
 def _undone(site: RewriteSite) -> Value | None:
-    """Returns x of neg(neg(x)) and not(not(x))."""
+    """Returns x for neg(neg(x)) and for not(not(x))."""
     before = same_before(site, "neg", "not", "bitwise_not")
     return None if before is None else before.inputs[0]
 
 
-# ---- values instead of NaN ----------------------------------------------------------------------
+# ---- replacement of NaN -------------------------------------------------------------------------
 
 
 def _without_nan(site: RewriteSite) -> Replacement:
     """Returns an expression in place of where(is_nan(x), constant, x).
 
-    The kernel then contains the constant and need not read it.
+    The kernel then has the constant as a literal, and does not load it.
     """
     if site.node.op.name != "where" or site.inputs[2] is None:
         return None
@@ -138,8 +139,9 @@ def _without_nan(site: RewriteSite) -> Replacement:
 def _known_if(site: RewriteSite) -> Replacement:
     """Returns the results of the branch that a constant condition selects.
 
-    None if their types differ from those of the node.  A result that the branch does not compute
-    itself gets an identity node, because the value may be another output of the model.
+    Returns None if their types differ from the types of the node's results.  A result that the
+    branch does not compute itself gets an identity node, because the value may be another output of
+    the model.
     """
     condition = site.array(0) if site.node.op.name == "if" else None
     if condition is None:

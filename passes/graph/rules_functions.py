@@ -9,15 +9,15 @@ from tcc.ops.formula import fn
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.rules_movement import result_types
 
-# The range of divisors for which a quotient may become a product, whose error is at most half an
-# ULP larger.
+# The range of constants for which x / c may become x * (1 / c). The error of the product is at most
+# half an ULP larger.
 _LEAST, _MOST = 2.0**-10, 2.0**10
 
 
 def _one_plus_erf(site: RewriteSite) -> Replacement:
-    """Returns erf(x / c) + 1, which is part of GELU, as an expression.
+    """Returns erf(x / c) + 1, which is a part of GELU, as an expression.
 
-    The kernel then contains the constants.  It can also use faster code, because the sum needs erf
+    The kernel then has the constants as literals.  It can also use faster code: the sum needs erf
     only to an absolute error.
     """
     if site.node.op.name != "add" or result_types(site)[0].dtype is not F32:
@@ -39,10 +39,10 @@ def _one_plus_erf(site: RewriteSite) -> Replacement:
 
 
 def _scaled(site: RewriteSite, inner: Node) -> tuple[Value, float]:
-    """Returns the operand of erf without a constant factor or divisor, and the factor.
+    """Returns (x, factor) so that the operand of erf is x * factor.
 
-    The factor is 1 if there is none.  The product is at most one and a half ULP from the quotient,
-    and erf does not increase the difference.
+    The factor is a constant factor, or the reciprocal of a constant divisor, or 1.  The product is
+    at most one and a half ULP from the quotient, and erf does not increase the difference.
     """
     (value,) = inner.inputs
     assert value is not None

@@ -1,6 +1,6 @@
 """Rules for ops that copy elements.
 
-Copies that move nothing are dropped, and two copies in a row become one.
+Copies that keep all elements in place are dropped, and two copies in a row become one.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from tcc.passes.graph.emit import emit
 
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
-    """Returns the types that the node's results have for its inputs in the new graph."""
+    """Returns the types of the node's results, inferred for its inputs in the new graph."""
     types = [None if v is None else v.type for v in site.inputs]
     return site.node.op.infer(types, site.node.attrs)
 
 
 def first_operand(site: RewriteSite) -> Value:
-    """Returns operand 0 of a node whose op requires it."""
+    """Returns operand 0 of a node; its op requires that operand."""
     value = site.inputs[0]
     assert value is not None
     return value
@@ -68,13 +68,13 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
     return None
 
 
-# ---- one after another --------------------------------------------------------------------------
+# ---- two copies in a row ------------------------------------------------------------------------
 
 
 def same_before(site: RewriteSite, *ops: str) -> Node | None:
     """Returns the producer of operand 0 if it has the same op as the node, otherwise None.
 
-    Also None if the node's op is not one of `ops`.
+    Returns None also if that op is not one of `ops`.
     """
     before = site.producer(0) if site.node.op.name in ops else None
     return before if before and before.op is site.node.op else None
@@ -96,7 +96,7 @@ def _double_transpose(site: RewriteSite) -> Value | None:
 
 
 def _unit_transpose(site: RewriteSite) -> Value | None:
-    """Returns a reshape in place of a transpose that moves only axes of length 1."""
+    """Returns a reshape in place of a transpose that permutes only axes of length 1."""
     if site.node.op.name != "transpose":
         return None
     x, perm = first_operand(site), site.node.attrs.perm
@@ -109,8 +109,7 @@ def _unit_transpose(site: RewriteSite) -> Value | None:
 
 
 def _padded_conv(site: RewriteSite) -> Replacement:
-    """Returns a convolution with more padding, in place of one that reads an image padded by
-    zeros."""
+    """Returns a convolution with more padding, in place of a zero padding and a convolution."""
     if site.node.op.name != "conv":
         return None
     pad = site.producer(0)
@@ -140,14 +139,15 @@ def _zero_fill(site: RewriteSite, pad: Any) -> bool:
 
 
 def _reaching_taps(site: RewriteSite) -> Replacement:
-    """Returns a convolution without the taps that read padding at every position of the window."""
+    """Returns a convolution without the filter taps that read only padding, at every position."""
     if site.node.op.name != "conv":
         return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
     sizes = (first_operand(site).type.shape[2:], attrs.before, attrs.after)
     static_sizes = all_known(all_known(map(as_int, sizes_of)) for sizes_of in sizes)
     if matrix is None or weights is None or static_sizes is None or not np.isfinite(weights).all():
-        return None  # infinity times zero is NaN
+        # An infinite tap times zero padding is NaN, so such a tap has to stay.
+        return None
     image, low, high = static_sizes
     kernel, dilations = weights.shape[2:], attrs.dilations
     taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
@@ -187,13 +187,13 @@ def _scattered_rows(site: RewriteSite) -> Value | None:
     return emit(b, "scatter_nd", x, tuples, updates, reduction=how)
 
 
-# ---- choices that are known ---------------------------------------------------------------------
+# ---- constant conditions ------------------------------------------------------------------------
 
 
 def _known_where(site: RewriteSite) -> Value | None:
     """Returns the operand of `where` that a constant condition selects for all elements.
 
-    None if that operand does not have the type of the result.
+    Returns None if that operand does not have the type of the result.
     """
     if site.node.op.name != "where":
         return None

@@ -3,9 +3,9 @@
     %r = gather(%table, %ids) {axis=0} ; %y = scatter_nd(%x, %i, %r)
       ->   %y = scatter_rows(%x, %i, %table, %ids)
 
-An embedding bag written as Gather and ScatterND then needs no memory for its rows.  Requires
-nothing.  Establishes that no `scatter_nd` outside of bodies has updates from a gather along the
-first axis that nothing else reads, directly or through reshapes.
+An embedding bag that a model computes by Gather and ScatterND then needs no memory for its rows.
+Requires nothing.  Establishes that no `scatter_nd` outside of bodies has updates from a gather
+along the first axis, directly or through reshapes, unless other nodes read the gathered rows too.
 """
 
 from collections import Counter
@@ -27,7 +27,10 @@ def scatter_rows(graph: Graph) -> Graph:
     producers = graph.producers()
 
     def read_once(value: Value | None) -> bool:
-        """True where `value` has one reader, and so has each value that it is a reshape of."""
+        """Returns True if `value` has a single reader.
+
+        If `value` is a reshape of a value, that value must have a single reader too.
+        """
         if value is None or readers[value] != 1:
             return False
         node = producers.get(value)

@@ -3,9 +3,9 @@
     r = broadcast_size(t, s) ; ... ; require(r, s)    ->    require(t, s or 1) ; ...   with r = s
     r = name_size(4) ; ...                            ->    ...                        with r = 4
 
-Establishes that a symbol of `broadcast_size` is left only where the model works for each size that
-the symbol may have, and a symbol of `name_size` only where it stands for a formula.  Later passes
-drop broadcasts to a size that a value already has.
+Establishes that a symbol of `broadcast_size` is left only if the model works for each size that the
+symbol may have, and a symbol of `name_size` only if it stands for a formula.  Later passes drop
+broadcasts to a size that a value already has.
 """
 
 from tcc.ir.graph import Graph, GraphBuilder, Node
@@ -17,11 +17,11 @@ from tcc.ops.sizes import RequireAttrs
 
 
 def settle_sizes(graph: Graph) -> Graph:
-    """Returns `graph` without the symbols that another size can replace.
+    """Returns `graph` without the size symbols that another size can replace.
 
-    These are symbols of `broadcast_size` that certainly equal one of the node's two sizes, or that
-    each run requires to equal a size known before the node.  They are also symbols of `name_size`
-    whose size is so simple that it needs no name.
+    A symbol of `broadcast_size` is replaced if it certainly equals one of the node's two sizes, or
+    if each run requires it to equal a size that is known before the node.  A symbol of `name_size`
+    is replaced if its size is so simple that it needs no name, such as a number.
     """
     while (replacement := _replaceable(graph)) is not None:
         graph = _replaced(graph, *replacement)
@@ -49,13 +49,12 @@ def _replaced(graph: Graph, number: int, size: Index) -> Graph:
 
 
 def _replaceable(graph: Graph) -> tuple[int, Index] | None:
-    """Returns the number of a node whose symbol has a known size, and that size."""
+    """Returns the position of a node whose symbol another size can replace, and that size."""
     known_symbols = {
         v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim)
     }
-    broadcasts: dict[
-        Index, tuple[int, frozenset[object]]
-    ] = {}  # with the symbols known at the node
+    # Maps a symbol to the position of its node, and the symbols that are known at the node.
+    broadcasts: dict[Index, tuple[int, frozenset[object]]] = {}
     for number, node in enumerate(graph.nodes):
         attrs = node.attrs
         if node.op.name == "broadcast_size":

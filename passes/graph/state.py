@@ -8,8 +8,9 @@
 
 Requires nothing.  Establishes an alias for each pair: the run writes the output to the array that
 the caller passed as the input.  Memory that is updated in place cannot grow, so input and output
-have one type.  If the model's output is the input with rows appended, the input gets the output's
-type.  The caller then passes an array with the old rows at its front, and room for the new rows.
+have the same type.  If the model's output is the input with rows appended, the input gets the
+output's type.  The caller then passes an array with the old rows at its front, and room for the new
+rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,9 +107,9 @@ def _check_types(result: Value, source: Value) -> None:
 
 
 def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
-    """Returns `graph` with a larger input in place of `past`, and that input.
+    """Returns `graph` with a new input in place of `past`, and the new input.
 
-    The new input has the type of `present`.
+    It has the type of `present`, and so room for the rows that are appended.
     """
     concat = _appending(graph, past, present)
     axis, size = concat.attrs.axis, past.type.shape
@@ -132,7 +133,10 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:
-    """Returns the concat that appends rows to `past` to compute `present`."""
+    """Returns the concat that computes `present` by appending rows to `past`.
+
+    Raises UserError if there is none.
+    """
     node = graph.producers().get(present)
     if node is not None and node.op.name == "concat" and node.inputs[0] is past:
         pairs = zip(past.type.shape, present.type.shape, strict=True)
@@ -170,9 +174,9 @@ def _unused(graph: Graph, name: str) -> str:
 
 
 def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
-    """True where `value` may overwrite `past` without a copy.
+    """Returns True if `value` may overwrite `past` without a copy.
 
-    `value` must be an update of `past`, and nothing may read overwritten elements after it.
+    `value` must be an update of `past`, and nothing may read overwritten elements afterwards.
     """
     if past in placed.graph.outputs:
         return False
@@ -193,7 +197,7 @@ def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
 
 
 def _readers_stay_before(update: Node, users: Mapping[Value, Sequence[Node]]) -> bool:
-    """True where the other readers of the updated value read only rows before the update."""
+    """Returns True if all other readers of the updated value read only rows before the update."""
     past = update.inputs[0]
     if update.op.name != "update_slice" or past is None:
         return False

@@ -3,9 +3,9 @@
     place[o] = clamp(floor((o + 0.5) / 2 - 0.5), 0, 63) ;  x[i, place[o]]        o < 128
       ->  x[i, table[o]]        table: 128 constants
 
-Resampling, windows and counts of pooled elements compute places and weights of this kind.  Without
-a table they do so again for every element of the other axes.  A load takes as long as two
-operations.
+Resampling, windows and counts of pooled elements compute functions of this kind: positions and
+weights.  Without a table they compute them again for every element along the other axes.  A load
+takes as long as two operations.
 
 Requires layouts.  Establishes that kernels compute no function of a single index that takes longer
 than a load, if the index has a numeric range and the table would be small.
@@ -43,7 +43,7 @@ _LOAD = 2
 def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
     """Returns `placed` with kernels that read functions of one index from tables.
 
-    No table has more than `limits.launch_bytes` bytes, as it would take longer to load than a
+    A table has at most `limits.launch_bytes` bytes: loading a larger table would take longer than a
     launch.
     """
     tables = _Tables(placed, limits)
@@ -74,8 +74,10 @@ class _Tables:
         return replace(kernel, expr=expr, operands=tuple(operands))
 
     def _of_stage(self, stage: Stage, operands: list[Value]) -> Stage:
-        """Returns `stage` with reads of tables; the tables are added to `operands`, those of its
-        kernel."""
+        """Returns `stage` with reads of tables in place of functions of a single index.
+
+        Adds the tables to `operands`, the operands of the stage's kernel.
+        """
         table_reads: dict[Scalar, Scalar] = {}
         for scalar, var in _of_one_index(stage):
             size = known_extent(var)
@@ -102,10 +104,9 @@ class _Tables:
 
 
 def _of_one_index(stage: Stage) -> Iterator[tuple[Scalar, Var]]:
-    """Yields pairs of a scalar and the loop that it depends on.
+    """Yields the scalars that depend on a single loop of several, each with that loop.
 
-    The scalar depends on one of several loops only, and takes longer than a load.  Parts of a
-    yielded scalar are not yielded.
+    The scalar takes longer than a load.  Parts of a scalar that was yielded are not yielded.
     """
     indices: dict[Scalar, frozenset[Var] | None] = {}
     for scalar in walk(*stage.body):
@@ -126,7 +127,10 @@ def _of_one_index(stage: Stage) -> Iterator[tuple[Scalar, Var]]:
 
 
 def _indices(scalar: Scalar, inner: dict[Scalar, frozenset[Var] | None]) -> frozenset[Var] | None:
-    """Returns the loops and sizes on which `scalar` depends; None where it depends on data."""
+    """Returns the loops and size symbols on which `scalar` depends; None if it depends on data.
+
+    `inner` has these results for the parts of `scalar`.
+    """
     match scalar:
         case Const():
             return frozenset()

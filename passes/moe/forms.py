@@ -21,8 +21,8 @@ from tcc.ops.algebra.movement import delinearise, linearise
 from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
 
-# A chunk has _CHUNK rows, which are compared with each other. At most _MANY rows are not divided
-# into chunks.
+# The rows of a chunk are compared in pairs, so a chunk has few: _CHUNK. Up to _MANY rows are a
+# single chunk.
 _CHUNK, _MANY = 256, 2048
 
 
@@ -56,7 +56,7 @@ class Grouping:
 
     @property
     def chunk(self) -> Index:
-        """The number of rows of a chunk, which are compared with each other."""
+        """The number of rows of a chunk, in which each row is compared with each other row."""
         largest = bounds(self.rows)[1]
         return self.rows if largest is not None and largest <= _MANY else const(_CHUNK)
 
@@ -111,9 +111,10 @@ def places(grouping: Grouping) -> Expr:
 
 
 def rows(grouping: Grouping) -> Expr:
-    """Returns the expression that computes the row at each place, in i32.
+    """Returns the expression that computes, for each place in the tiles, the row at that place.
 
-    Its operands are the results of `places`.  A place without a row gives an arbitrary row.
+    Its operands are the results of `places`; its result is i32.  A place without a row gets an
+    arbitrary row.
     """
     g = grouping
     b = ExprBuilder(
@@ -141,8 +142,10 @@ def rows(grouping: Grouping) -> Expr:
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
-    """Returns the element of `source` at `before` and the group `matrix`; 0 before the first
-    chunk."""
+    """Returns the element of `source` at the indices `before` and, last, at the index `matrix`.
+
+    Returns 0 if an index is out of range, as for the chunk before the first.
+    """
     at, binding = b.position(matrix, g.matrices)
     return b.read(source, *before, at, fill=0, indirect=(binding,))
 
@@ -158,8 +161,9 @@ def _one_if(condition: Scalar) -> Scalar:
 def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Expr:
     """Returns the expression that copies rows into tiles [tiles, tile, n].
 
-    Its operands are the rows, and the row number of each place.  `rows` has shape [*lead, ..., n],
-    where axes between have length 1.  `lead` broadcasts to the shape of the index tensor.
+    Its operands are the rows, and the row number of each place.  The axes of `rows` are `lead`,
+    axes of length 1, and n.  `lead` broadcasts to the shape of the index tensor, so that several
+    elements of that tensor can share a row.
     """
     b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
     depth = element_count(rows.shape[len(lead) :])

@@ -31,8 +31,9 @@ from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
 class GroupedMatmul:
     """A matmul of rows `[*lead, 1, k]` with matrices `[k, n]` that an index tensor selects.
 
-    `matrices` is the type of all matrices, stacked along the first axis.  With `swapped`, they are
-    stored as `[n, k]`.  `index` has an element for each row; `lead` broadcasts to its shape.
+    `matrices` is the type of all matrices, stacked along the first axis.  If `swapped`, they are
+    stored as `[n, k]`.  `index` is the type of the index tensor.  `lead` broadcasts to its shape:
+    each index element has a row, and several may share a row.
     """
 
     rows: TensorType
@@ -45,7 +46,7 @@ class GroupedMatmul:
         return self.rows.shape[:-2]
 
 
-# Returns the number of rows of a tile for a matmul; None for a matmul that stays as it is.
+# Returns the number of rows in a tile for a matmul; None if the matmul shall stay as it is.
 TileOf = Callable[[GroupedMatmul], int | None]
 
 
@@ -67,9 +68,10 @@ class Order:
 
 @entity
 class _Tiled:
-    """A value whose rows are also stored as `tiles`, of shape [tiles, rows of a tile, n].
+    """A value whose rows are also stored in tiles.
 
-    The axis `axis` of the value has the n elements of a row.
+    `tiles` has shape [tiles, rows of a tile, n].  `axis` is the axis of the value that has the n
+    elements of a row.
     """
 
     tiles: Value
@@ -79,7 +81,7 @@ class _Tiled:
 
 @entity
 class _Selection:
-    """The value `source[index]`; with `swapped`, its last two axes are exchanged."""
+    """The value `source[index]`, with its last two axes exchanged if `swapped`."""
 
     source: Value
     index: Value
@@ -88,9 +90,11 @@ class _Selection:
 
 
 def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
-    """Returns `graph` with matmuls on tiles, where `tile_of` returns a number of rows.
+    """Returns `graph` with matmuls on tiles, in place of matmuls for which `tile_of` returns a
+    number.
 
-    `checks` also adds checks of the indices, because no gather is left that would get them.
+    If `checks`, adds nodes that check the indices.  The step `check-indices` would otherwise add
+    them to the gathers that the rewrite removes.
     """
     if not any(node.op.name == "gather" for node in graph.nodes):
         return graph
@@ -100,7 +104,7 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
 def tiled_matmul(
     b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
-    """Adds the matmul of tiles of rows with the matrices of the tiles: [tiles, tile, n]."""
+    """Adds the matmul of tiles of rows with one matrix for each tile; returns [tiles, tile, n]."""
     tile_matrices = emit(b, "gather", matrices, order.matrix, axis=0)
     return emit(
         b,
@@ -133,8 +137,8 @@ def rows_of_tiles(b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[I
 class _Grouper:
     """Rewrites nodes in order.
 
-    `tiled` has the values of the new graph whose rows are also stored in tiles, and `orders` the
-    order of each index tensor.
+    `tiled` maps values of the new graph to the tiles that also store their rows.  `orders` maps
+    each index tensor to the order of its rows.
     """
 
     tile_of: TileOf
@@ -156,7 +160,7 @@ class _Grouper:
             return self._pointwise(b, node, inputs, tiled)
         return None
 
-    # ---- products
+    # ---- matmuls by selected matrices
 
     def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         a, c = inputs
@@ -191,9 +195,10 @@ class _Grouper:
         return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
-        """Returns the order of an index tensor, whose first matmul decides the size of a tile.
+        """Returns the order of the rows of an index tensor.
 
-        None if that matmul stays as it is.
+        The first matmul by that tensor decides the number of rows in a tile.  Returns None if that
+        matmul stays as it is, or if `matmul` has another number of matrices.
         """
         index, count = selection.index, matmul.matrices.shape[0]
         if (b, index) not in self.orders:
@@ -211,13 +216,16 @@ class _Grouper:
     def _as_rows(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
     ) -> Value:
-        """Returns result `number` of `node`, copied from `tiles`, and records it in `tiled`."""
+        """Returns a copy of `tiles` in the shape of result `number` of `node`.
+
+        Records in `tiled` that the copy also exists in tiles.  `axis` is its axis of n elements.
+        """
         shape = node.outputs[number].type.shape
         value = rows_of_tiles(b, order, tiles, shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
         return value
 
-    # ---- what follows
+    # ---- nodes that read the result of a grouped matmul
 
     def _reshaped(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
         axis = _last_axis(node.outputs[0].type, tiled.tiles.type.shape[2])
@@ -272,9 +280,10 @@ class _Grouper:
         shape: Sequence[Index],
         depth: Index,
     ) -> Value | None:
-        """Returns the operand `value` of pointwise work in a form that broadcasts to tiles.
+        """Returns an operand of a pointwise op in a shape that broadcasts to tiles.
 
-        `shape` is the shape of the work on rows.  None where there is no form.
+        `shape` is the shape of the op's result before the rewrite, and `depth` the length of a row.
+        Returns None if the operand cannot be brought to tiles without a copy.
         """
         other = self.tiled.get(value)
         if other is not None:
@@ -297,7 +306,7 @@ class _Grouper:
 def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
     """Returns the selection `source[index]` that computes `value`; None for another value.
 
-    There may be transposes of the last two axes, and reshapes of selected rows, after it.
+    After the selection, its last two axes may be exchanged, and selected rows may be reshaped.
     """
     node = None if value is None else b.producer(value)
     if node is None or node.inputs[0] is None:

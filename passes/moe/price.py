@@ -32,14 +32,17 @@ from tcc.schedule.nest import typical
 
 @entity
 class GroupedGemmPrices:
-    """Chooses the cheapest number of rows of a tile, among `tiles`; prices equal matmuls once."""
+    """Chooses the number of rows in a tile, among `tiles`, that has the lowest price.
+
+    Equal matmuls are priced once.
+    """
 
     planner: KernelChooser
     tiles: tuple[int, ...]
     _tile_of: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
     def tile_of(self, matmul: GroupedMatmul) -> int | None:
-        """Returns the number of rows of a tile; None where the matmul is cheaper row by row."""
+        """Returns the number of rows in a tile; None if the matmul is cheaper row by row."""
         matmul = _typical(matmul)
         if matmul not in self._tile_of:
             plain = self._priced(None, _row_by_row(matmul))

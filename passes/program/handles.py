@@ -6,8 +6,8 @@
 A run keeps strings and lists in a heap, and programs work with their handles.  Equal strings have
 equal handles, and 0 is the empty string.  So plain kernels can move, select, pad or compare them.
 Requires a graph that is ready to be partitioned.  Establishes that no value is a string or a list.
-Ops on handles keep their attributes, which say what the words are.  Type inference knows only the
-original types, so this is the last pass over the graph.
+The attributes of ops that read or write handles still name strings and lists.  Type inference knows
+only the types before this pass, so this is the last pass over the graph.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,9 @@ def _handles(graph: Graph) -> Iterator[Value]:
 
 
 def erase_handles(graph: Graph) -> Graph:
-    """Returns `graph` with handles in place of strings and lists; the same object if none."""
+    """Returns `graph` with handles in place of strings and lists; `graph` itself if it has
+    neither.
+    """
     if not has_handles(graph):
         return graph
     builder = GraphBuilder(graph.name, graph.store)
@@ -64,9 +66,10 @@ def erase_handles(graph: Graph) -> Graph:
 
 
 class _Eraser:
-    """Rewrites a graph, and collects nodes that turn the strings of constants into handles.
+    """Rewrites a graph, and collects the nodes that turn constant strings into handles.
 
-    `decoded` has the handles' values.  The nodes run once, at the front of the graph.
+    `decoded` maps each constant of strings to the value of its handles.  The nodes that compute
+    these values run once, before all other nodes of the graph.
     """
 
     def __init__(self, builder: GraphBuilder) -> None:
@@ -113,7 +116,9 @@ class _Eraser:
 
 
 def _word_types(attrs: Any) -> Any:
-    """Returns attributes with handle types in place of string and list types, for control flow."""
+    """Returns the attributes of a control flow node with handles in place of strings and lists in
+    `types`.
+    """
     if "types" not in (f.name for f in fields(attrs)):
         return attrs
     return replace(attrs, types=tuple(map(stored_type, attrs.types)))

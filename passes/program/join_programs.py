@@ -121,9 +121,10 @@ class _Joining:
     # ---- the parts of a bucket's program ---------------------------------------------------------
 
     def _place_buffers(self, special: Lowered) -> list[BufferId]:
-        """Returns the new number of each buffer of a bucket's program.
+        """Returns the joined program's buffer for each buffer of a bucket's program.
 
-        The caller's arrays, and weights that the joined program has already, keep its numbers.
+        The caller's arrays, and weights that the joined program already has, get its existing
+        buffers.
         """
         offsets = self._weights.adopt(special.weights)
         return [self._buffer(b, offsets) for b in special.program.buffers]
@@ -152,7 +153,7 @@ class _Joining:
     def _late_sizes(self, program: Program) -> dict[BufferId, list[tuple[Register, Register]]]:
         """Returns for each output's buffer the sizes that only the body of `program` computes.
 
-        A size is a pair of registers: that of the joined program, and that of `program`.
+        A size is a pair of registers: in the joined program, and in `program`.
         """
         late_sizes: dict[BufferId, list[tuple[Register, Register]]] = {}
         for number, buffer in enumerate(program.buffers):
@@ -190,13 +191,16 @@ class _Joining:
 
 
 def _is_shared(place: Place) -> bool:
-    """Returns True for a place that programs have in common: a caller's array or a weight."""
+    """Returns True for a place that all programs use: a caller's array or a weight."""
     return isinstance(place, Input | Output | Weight)
 
 
 def _needed(program: Program) -> set[int]:
-    """Returns the numbers of the prologue's instructions that compute sizes and offsets of the
-    arena."""
+    """Returns the positions of the instructions that compute sizes and offsets of the arena.
+
+    They are in the prologue: the instructions at the front of `program` that compute and check
+    sizes.
+    """
     registers = {program.arena}
     for buffer in program.buffers:
         if isinstance(buffer.place, Arena | Symmetric):
@@ -210,15 +214,16 @@ def _needed(program: Program) -> set[int]:
     return numbers
 
 
-# ---- numbers ------------------------------------------------------------------------------------
+# ---- new numbers --------------------------------------------------------------------------------
 
 
 @frozen
 class _Renumbering:
     """Rewrites instructions of a bucket's program to the numbers of the joined program.
 
-    `offset` is added to registers.  Buffers, kernels and groups of ranks have tables of new
-    numbers.  `late` has for each output's buffer the sizes that are copied before its `Allocate`.
+    `offset` is added to the numbers of registers.  `buffers`, `kernels` and `groups` (of ranks) map
+    old numbers to new numbers.  `late` maps an output's buffer to pairs (register that the caller
+    reads, register of the bucket's program): a size of the output, copied before its `Allocate`.
     """
 
     offset: int
@@ -234,7 +239,7 @@ class _Renumbering:
         return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
 
     def _sizes(self, instr: Instr) -> Iterable[Instr]:
-        """Yields copies of an output's sizes to the registers that the caller sees."""
+        """Yields copies of an output's sizes to the registers that the caller reads."""
         if isinstance(instr, Allocate):
             for here, there in self.late.get(instr.buffer, ()):
                 yield Let(here, IntOp.MAX, self.register(there), self.register(there))

@@ -1,9 +1,9 @@
 """Lowers the values that a loop carries from iteration to iteration, and the rows that it stores.
 
-    h' = f(h) ; y[t] = h'      h, h' = halves of one buffer, in turns ; launch f(h) -> h', y[t]
+    h' = f(h) ; y[t] = h'      launch f(half t % 2 of h) -> half (t + 1) % 2 of h, y[t]
 
-A carried value has a buffer with two halves, which it uses in turns.  A kernel of the body writes
-its result to the half that the next iteration reads, so that nothing is copied.  A value that an
+A carried value has a buffer with two halves, which alternate.  A kernel of the body writes its
+result to the half that the next iteration reads, so that nothing is copied.  A value that an
 iteration passes on unchanged, or whose size changes, has a single buffer.  It is copied at the end
 of an iteration.
 """
@@ -19,28 +19,32 @@ from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, Register, View
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
 
-# The alignment of each half, equal to that of whole buffers.
+# The alignment in bytes of each half of a buffer; whole buffers have the same alignment.
 _ALIGN = 64
 
 
 def trip_index(frame: GraphLowering, counter: Register) -> Index:
-    """Returns a symbol for the number of the iteration; after the loop, of all iterations."""
+    """Binds a symbol to `counter`, the register of an iteration's number, and returns the symbol.
+
+    After the loop, the symbol is the number of all iterations.
+    """
     name = f"trip.{counter}"
     frame.registers.bind(name, counter, late=True)
     return symbol(name)
 
 
 def enter_trip(inner: GraphLowering, counter: Register) -> Index:
-    """Returns the number of the iteration, and stores it for random nodes of the body."""
+    """Returns the index of the iteration, and stores it in `inner` for random nodes of the body."""
     inner.trip = trip_index(inner, counter)
     return inner.trip
 
 
 @frozen
 class Halves:
-    """A buffer with room for two values, whose beginnings are `distance` bytes apart.
+    """A buffer with two halves, each with room for a value; the halves begin `distance` bytes
+    apart.
 
-    Iteration t reads the half t % 2.  It writes the other half, through the view `target`.
+    Iteration t reads half t % 2, and writes the other half through the view `target`.
     """
 
     buffer: BufferId
@@ -55,8 +59,8 @@ class Halves:
 class Carried:
     """The values that a loop carries: their values in the body, and the buffers that it reads.
 
-    `sizes` has the register of each size symbol that changes between iterations.  `halves` has
-    those values that have two halves, under the buffer through which an iteration reads them.
+    `sizes` has the register of each size symbol that changes between iterations.  `halves` has the
+    values with two halves.  Its keys are the buffers through which an iteration reads them.
     """
 
     values: Values
@@ -65,7 +69,7 @@ class Carried:
     halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
-        """Returns the buffer for the next value of the value that an iteration reads in
+        """Returns the buffer for the next value of the carried value that an iteration reads in
         `buffer`."""
         return self.halves[buffer].target if buffer in self.halves else buffer
 
@@ -79,8 +83,9 @@ def carry(
 ) -> Carried:
     """Emits the buffers of the carried values, filled with the values `initial`, and returns them.
 
-    In `body`, the carried values are the inputs from number `first` on.  `results` are their next
-    values.  Raises UserError if a size is different inside the loop and has no symbol there.
+    The inputs of `body` from index `first` on are the carried values.  `results` are the outputs of
+    `body` that are their next values.  Raises UserError if the size of a value in the body differs
+    from its initial size, and is not a single symbol.
     """
     inside = body.inputs[first:][: len(initial)]
     buffers: list[BufferId] = []
@@ -115,7 +120,7 @@ def carry(
 def begin_trip(
     inner: GraphLowering, results: Sequence[Value], carried: Carried, trip: Index
 ) -> None:
-    """Emits the views of both halves for an iteration: one to read, one for the next value."""
+    """Emits the views of an iteration: the half to read, and the half for the next value."""
     for result, buffer in zip(results, carried.buffers, strict=True):
         halves = carried.halves.get(buffer)
         if halves is None:
@@ -126,7 +131,9 @@ def begin_trip(
 
 
 def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, Index]:
-    """Returns the initial size of each symbol of the body whose size iterations change."""
+    """Returns the symbols of the body for sizes that iterations change, each with its initial
+    size.
+    """
     initial_sizes: dict[str, Index] = {}
     for first, dim in zip(value.type.shape, parameter.type.shape, strict=True):
         if first is dim:
@@ -145,8 +152,8 @@ def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, In
 def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) -> None:
     """Emits the copies that pass the body's results to the next iteration.
 
-    A result may be another carried value, which is then saved before it is overwritten.  Sizes
-    change last, because the copies use them.
+    If a result is itself a carried value, it is saved before its buffer is overwritten.  Sizes
+    change last, because the copies use the old sizes.
     """
     sources: list[BufferId] = []
     targets = [carried.target(b) for b in carried.buffers]
@@ -171,8 +178,10 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
 def _size_changes(
     inner: GraphLowering, results: Sequence[Value], carried: Carried
 ) -> list[tuple[Register, Register]]:
-    """Returns pairs of registers for changing sizes: that of the size, and that of its next
-    value."""
+    """Emits the next value of each changing size.
+
+    Returns pairs of registers: for the size, and for its next value.
+    """
     changes = []
     for value, parameter in zip(results, carried.values, strict=True):
         for dim, actual in zip(parameter.type.shape, value.type.shape, strict=True):
@@ -187,7 +196,7 @@ def _size_changes(
 def define_carried(
     frame: GraphLowering, values: Sequence[Value], carried: Carried, counter: Register
 ) -> None:
-    """Defines the node's results as the carried values after the last iteration."""
+    """Defines the loop node's results as the carried values after the last iteration."""
     trip = trip_index(frame, counter)
     for value, parameter, buffer in zip(values, carried.values, carried.buffers, strict=True):
         halves = carried.halves.get(buffer)
@@ -207,10 +216,10 @@ def define_carried(
 def store_rows(
     inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]
 ) -> list[Value]:
-    """Makes the kernels of a body write `rows` directly to `places`.
+    """Makes the kernels of a body write `rows` directly to the buffers `places`.
 
-    Returns the values to pass to `fill_rows` after the body's steps.  A row that is a carried value
-    too is stored twice, so its second copy is a value of its own.
+    Returns the rows, to be passed to `fill_rows` after the body's steps.  If a row is also a
+    carried value, its kernel stores it twice, and the second result is returned in its place.
     """
     row_values: list[Value] = []
     for row, where in zip(rows, places, strict=True):
@@ -223,7 +232,7 @@ def store_rows(
 
 
 def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
-    """Emits copies of the rows that no kernel has written to their places."""
+    """Emits copies to `places` of the rows that no kernel has written there."""
     for row, where in zip(rows, places, strict=True):
         source = inner.read(row)
         if source != where:
@@ -231,7 +240,7 @@ def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[Buff
 
 
 def _stored_twice(inner: GraphLowering, value: Value) -> Value:
-    """Adds a second result, equal to `value`, to the kernel that computes it, and returns it.
+    """Adds a second result to the kernel that computes `value`, and returns this equal result.
 
     Returns `value` itself if no kernel computes it.
     """

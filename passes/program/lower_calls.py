@@ -28,8 +28,8 @@ from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
 Lower: TypeAlias = Callable[[GraphLowering, Node], None]
-# Functions of an op's attributes. They return the integers of a call, its tables, and sizes of
-# results.
+# Functions of an op's attributes, for a call: its integers, its constant arrays, and the sizes of
+# its results.
 Numbers: TypeAlias = Callable[[Any], Iterable[int]]
 Tables: TypeAlias = Callable[[Any], Iterable[Array]]
 Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
@@ -50,12 +50,16 @@ def call(
     ints: tuple[int, ...] = (),
     results: Registers = (),
 ) -> None:
-    """Emits the call of a C function."""
+    """Emits the call of the runtime's C function `name`.
+
+    `ints` are its integer arguments.  It writes integer results, such as sizes, to the registers
+    `results`.
+    """
     frame.out.append(CallOp(name, inputs, outputs, ints, results))
 
 
 def operands(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
-    """Returns the operands of a node, without absent operands."""
+    """Returns the operands of a node; optional operands that are absent are left out."""
     return tuple(frame.tensor(v) for v in node.inputs if v is not None)
 
 
@@ -65,7 +69,7 @@ def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
 
 
 def _literal(frame: GraphLowering, array: Array) -> TensorRef:
-    """Returns a table as an operand of a call."""
+    """Returns an array that is known at compile time, as an argument of a call."""
     dims = tuple(frame.size(const(n)) for n in array.shape)
     return TensorRef(frame.literal(array), dtype_of(array), dims)
 
@@ -75,10 +79,10 @@ def _nothing(_attrs: Any) -> tuple[()]:
 
 
 def plain(numbers: Numbers = _nothing, tables: Tables = _nothing) -> Lower:
-    """Returns a function that lowers a node to one call of its op's C function.
+    """Returns a function that lowers a node to a call of its op's C function.
 
-    The call gets the node's operands, then `tables`; the node's results; and the integers
-    `numbers`.
+    The call's inputs are the node's operands, then `tables`.  Its outputs are the node's results.
+    Its integers are `numbers`.
     """
 
     def lower(frame: GraphLowering, node: Node) -> None:
@@ -95,10 +99,10 @@ def _size(attrs: Any) -> tuple[Index]:
 
 
 def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> Lower:
-    """Returns a function that lowers a node to two calls.
+    """Returns a function that lowers a node whose results have data-dependent sizes.
 
-    The first calls `function`, which computes the `sizes` of results.  These are bound.  The second
-    calls the op's C function.
+    It emits two calls.  The first calls the C function `function`, and binds `sizes` to its integer
+    results.  The second calls the op's C function, which computes the node's results.
     """
 
     def lower(frame: GraphLowering, node: Node) -> None:
@@ -118,10 +122,11 @@ def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> L
 def bind(
     frame: GraphLowering, size: Index, register: Register, loc: str, lower_bound: int = 0
 ) -> None:
-    """Binds `size` to the value in `register`.
+    """Binds the symbol `size` to the value in `register`, and emits checks of the symbol's bounds.
 
-    If `size` is not an unbound symbol, emits a check that the two are equal instead.  `lower_bound`
-    is that of `check_facts`.
+    If `size` is a bound symbol or an expression, emits a check that it equals the value.  The value
+    is known to be at least `lower_bound`, so a bound below that is not checked.  `loc` is the
+    node's location, for error messages.
     """
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
@@ -133,12 +138,12 @@ def bind(
 
 
 def lower_bind_size(frame: GraphLowering, node: Node) -> None:
-    """Binds a size to an element of a tensor, which the host reads."""
+    """Binds a size to an element of a tensor; the host reads the element during the run."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
     frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
-    # An element may be any number, unlike the size of an array.
+    # An element may be negative, unlike the size of an array.
     lower_bound = 0 if attrs.signed else integer_limits(value.type.dtype)[0]
     bind(frame, attrs.symbol, register, node.loc, lower_bound)
 
@@ -153,7 +158,10 @@ def lower_require(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_named_size(frame: GraphLowering, node: Node) -> None:
-    """Defines the symbol of a named size; it is known at entry if its formula is."""
+    """Defines the symbol of a named size by its formula.
+
+    If the formula depends on no data, the symbol is also defined at the entry of the program.
+    """
     attrs: BroadcastSizeAttrs | NameSizeAttrs = node.attrs
     var = var_of(attrs.symbol)
     assert var is not None
@@ -163,11 +171,11 @@ def lower_named_size(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_check_indices(frame: GraphLowering, node: Node) -> None:
-    """Emits checks of the smallest and the largest index, before anything reads at the indices."""
+    """Emits checks of the smallest and the largest index, before any gather uses the indices."""
     attrs: CheckIndicesAttrs = node.attrs
     smallest, largest = frame.registers.fresh(), frame.registers.fresh()
     first, last = as_int(attrs.least), as_int(attrs.size - 1)
-    # `index_range` gets the range of valid indices; an empty range if an end is symbolic.
+    # `index_range` is faster if it gets the valid range; an empty range tells it nothing.
     inside = (0, -1) if first is None or last is None else (first, last)
     ints = (attrs.period, attrs.number, *inside)
     call(frame, "index_range", operands(frame, node), (), ints, (smallest, largest))
@@ -187,7 +195,7 @@ def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
     lower(frame, node)
 
 
-# ---- known sizes --------------------------------------------------------------------------------
+# ---- sizes that do not depend on data -----------------------------------------------------------
 
 
 def _top_k(frame: GraphLowering, node: Node) -> None:
@@ -200,7 +208,7 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_slice(frame: GraphLowering, node: Node) -> None:
-    """Lowers an update of a slice.
+    """Lowers the replacement of a slice of operand 0.
 
     The output may share the memory of operand 0, which is then updated in place.
     """
@@ -216,7 +224,7 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
 def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     """Emits a kernel that stores the update as a part of the output.
 
-    If the output does not share the memory of operand 0, that is copied there first.
+    Before that, emits a copy of operand 0 to the output, unless they share memory.
     """
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
     axis, start = node.attrs.axis, node.attrs.start
@@ -258,7 +266,7 @@ def _running(multiplies: bool) -> Lower:
     return plain(lambda a: (a.axis, a.exclusive, a.reverse, multiplies))
 
 
-# The ops among `CALLS` that targets without C functions compute by kernels.
+# The ops of `CALLS` that targets without C functions compute by kernels.
 BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
@@ -267,7 +275,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "compress": sized("compress_count", lambda a: (_axis_or_all(a),)),
         "unique": sized("unique_count", lambda a: (_axis_or_all(a), a.sorted)),
         "non_max_suppression": _non_max_suppression,
-        # The outputs may have the memory of x, which is then updated in place.
+        # The output of a scatter may share the memory of x, which is then updated in place.
         "scatter_elements": plain(lambda a: (a.axis, _reduction(a))),
         **dict.fromkeys(("scatter_nd", "scatter_rows"), plain(lambda a: (_reduction(a),))),
         "update_slice": _update_slice,

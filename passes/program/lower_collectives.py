@@ -23,7 +23,10 @@ COLLECTIVES = frozenset({"rank", *(kind.name.lower() for kind in CollectiveKind)
 
 
 def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
-    """Returns the number of a collective's group of ranks, which is added if it is new."""
+    """Returns the index of a collective's group of ranks in the program's table; -1 for all ranks.
+
+    Adds a new group to the table.
+    """
     if not attrs.members:
         return -1
     groups = frame.context.groups
@@ -31,7 +34,7 @@ def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
 
 
 def lower_rank(frame: GraphLowering, node: Node) -> None:
-    """Stores the number of this rank."""
+    """Emits the store of this rank's number to the node's result."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, IntOp.RANK))
     frame.registers.bind(name := f"rank.{register}", register)

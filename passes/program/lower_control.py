@@ -47,8 +47,8 @@ _FOREVER = (1 << 63) - 1
 def lower_if(frame: GraphLowering, node: Node) -> None:
     """Lowers If.
 
-    Both branches write their results to the same buffers.  Each sets the registers of sizes in
-    which the branches differ.
+    Both branches copy their results to the same buffers.  A size of a result that differs between
+    the branches has a register, which each branch sets.
     """
     attrs: IfAttrs = node.attrs
     condition = node.inputs[0]
@@ -95,7 +95,11 @@ def _bind_late(frame: GraphLowering, registers: dict[str, Register]) -> None:
 def _bind_branch_sizes(
     inner: GraphLowering, registers: dict[str, Register], outer: TensorType, result: TensorType
 ) -> None:
-    """Sets the registers of sizes that are new in the node's results to this branch's sizes."""
+    """Emits assignments of this branch's sizes to `registers`.
+
+    `outer` is the type of a node's result, and `result` its type in the branch.  `registers` maps
+    the symbols in `outer` that the node introduces to registers.
+    """
     for dim, actual in zip(outer.shape, result.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in registers:
@@ -108,8 +112,8 @@ def _bind_branch_sizes(
 def lower_loop(frame: GraphLowering, node: Node) -> None:
     """Lowers ONNX Loop.
 
-    It has a number of iterations, a condition, carried values, and results that stack a row of each
-    iteration.
+    Its operands are a number of iterations, a condition, and initial values to carry.  Its results
+    are the last carried values, and stacks with a row for each iteration.
     """
     attrs: LoopAttrs = node.attrs
     body = attrs.body
@@ -138,7 +142,8 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
         _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
-    if condition >= 0:  # the condition is a carried value too
+    # The condition is carried from iteration to iteration too, in a single buffer.
+    if condition >= 0:
         values, buffers = (body.inputs[1], *carried.values), (condition, *carried.buffers)
         flagged = replace(carried, values=values, buffers=buffers)
         next_trip(inner, body.outputs[: 1 + count], flagged)
@@ -157,7 +162,11 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
 
 
 def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> BufferId:
-    """Returns a buffer with the condition of the first iteration; -1 if it is always true."""
+    """Returns a buffer that holds the condition before the first iteration.
+
+    Returns -1 if the condition is always true.  `start` is the node's operand; None stands for
+    true.
+    """
     if start is None and _always_true(body):
         return -1
     condition = frame.temporary(const(BOOL.bytes), "condition")
@@ -175,9 +184,9 @@ def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowerin
 
 
 def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
-    """Returns registers, by symbol, for sizes of rows that only the iterations compute.
+    """Returns registers, by symbol, for sizes of rows that are known only after an iteration.
 
-    They are 0 if there are no iterations.
+    They start as 0, which remains if there are no iterations.
     """
     names = dict.fromkeys(
         var.name
@@ -200,7 +209,9 @@ def _same_row(
 ) -> None:
     """Emits checks that the rows of all iterations have equal sizes.
 
-    The first iteration sets the registers `late`.
+    `row` is the value in the body, and `value` the stack of all rows.  The first iteration sets the
+    registers `late` of symbolic sizes, with which later iterations compare.  Raises UserError if
+    other sizes of `row` and `value` differ.
     """
     for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
         var = var_of(dim)
@@ -219,7 +230,7 @@ def _same_row(
 
 
 def _always_true(body: Graph) -> bool:
-    """Returns True if the body's condition is the constant true, or is passed on unchanged."""
+    """Returns True if the body's next condition is the constant true, or its current condition."""
     array = body.constant(body.outputs[0])
     return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
@@ -238,7 +249,9 @@ def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Regi
 
 
 def lower_scan(frame: GraphLowering, node: Node) -> None:
-    """Lowers ONNX Scan over first axes; the importer has transposed other axes."""
+    """Lowers ONNX Scan along first axes; the importer has transposed operands with other scan
+    axes.
+    """
     attrs: ScanAttrs = node.attrs
     body = attrs.body
     inputs = [v for v in node.inputs if v is not None]
@@ -273,5 +286,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
 
 
 def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:
-    """Returns a view of element `at` of the buffer `base`, a stack of values like `value`."""
+    """Returns a view of entry `at` of the buffer `base`, which holds a stack of values like
+    `value`.
+    """
     return inner.view(base, at * byte_count(value.type), f"{value.name}.slice")

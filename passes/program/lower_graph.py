@@ -2,7 +2,7 @@
 
     %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
 
-Every stored value gets a buffer.  Buffers of intermediate values lie in the arena, and `plan_arena`
+Every stored value gets a buffer.  Buffers of intermediate values are in the arena, and `plan_arena`
 sets their offsets.  `lower_control` lowers control flow, and `lower_calls` calls of C functions.
 """
 
@@ -75,8 +75,9 @@ _NO_TRIP = const(0)
 class KernelTable:
     """The kernels of an artifact, in the order of their first launch; equal kernels occur once.
 
-    `bounds`, `numbers` and `locs` have the kernels, their numbers and their locations.  `bodies`
-    has the placed form of each body of a loop or branch.
+    A kernel's number is its index in `bounds`; `numbers` is the inverse.  `locs` has the location
+    in the model of each kernel's first launch.  `bodies` maps the graph of a loop body or a branch
+    to its kernels.
     """
 
     bounds: list[Bound] = field(default_factory=list)
@@ -95,7 +96,8 @@ class KernelTable:
 
 @dataclass(slots=True)
 class Context:
-    """The state that the lowerings of a graph and of its bodies share."""
+    """The state that the lowering of a graph shares with the lowerings of its loop bodies and
+    branches."""
 
     planner: KernelChooser
     kernels: KernelTable
@@ -104,25 +106,28 @@ class Context:
     precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
-    groups: dict[RankGroup, int] = field(default_factory=dict)  # in order of first use
+    groups: dict[RankGroup, int] = field(default_factory=dict)  # numbered in the order of first use
 
 
 @dataclass(slots=True)
 class GraphLowering:
-    """The state of lowering one graph or body: buffers of values, and emitted instructions."""
+    """The state of the lowering of a model, a loop body or a branch.
+
+    `constants` maps visible constants to their graphs: this or an enclosing one.  `targets` maps a
+    value to the buffer into which its kernel shall write it.  `top` is the lowering of the model's
+    graph; None if this is it.  `trip` is the index of the innermost loop's current iteration.
+    """
 
     context: Context
     placed: Placed
     registers: SizeRegisters
     buffers: dict[Value, BufferId]
     layouts: dict[Value, Layout]
-    # Constants of this graph and the graphs around it.
     constants: dict[Value, Graph]
-    # Values that are computed directly into an existing buffer.
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
     top: GraphLowering | None = None
-    trip: Index = _NO_TRIP  # of the innermost loop
+    trip: Index = _NO_TRIP
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -130,10 +135,8 @@ class GraphLowering:
         return self.registers.load(index, self.out)
 
     def early_size(self, index: Index) -> Register:
-        """Returns the register of a size.
-
-        It is computed in the outermost graph, before all bodies, unless it depends on data.
-        """
+        """Returns the register of a size that is computed as early as possible.  A size that
+        depends on no data is computed in the model's graph, before all bodies."""
         return (self if self.registers.is_late(index) else self.top or self).size(index)
 
     def computed(self, op: IntOp, a: Register, b: Register) -> Register:
@@ -158,7 +161,7 @@ class GraphLowering:
         return row_major(value.type.shape) if layout_ is None else layout_
 
     def seen(self, value: Value) -> TensorType:
-        """Returns the type of an input or output of the model, as callers see it."""
+        """Returns the type of an input or output of the model as callers see it, before packing."""
         return self.placed.surface.get(value.name, value.type)
 
     # ---- buffers --------------------------------------------------------------------------
@@ -174,24 +177,20 @@ class GraphLowering:
         return buffer
 
     def temporary(self, size: Index, label: str) -> BufferId:
-        """Returns a buffer of `size` bytes.
-
-        It lies in the arena.  If the size depends on data, it is allocated during the run instead.
-        """
+        """Returns a buffer of `size` bytes in the arena.  If the size depends on data, the buffer
+        is allocated during the run instead."""
         if self.registers.is_late(size):
             buffer = self.new_buffer(Dynamic(), label)
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
-        # The arena's plan needs all sizes at entry, before a body has checked that its sizes are
-        # not negative.
+        # The sizes of arena buffers are computed at entry, before a body has checked that its sizes
+        # are not negative.
         bytes_ = size if nonnegative(size) else maximum(size, 0)
         return self.new_buffer(Arena(-1, self.early_size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
         """Returns the buffer for a value that is written next, and emits the filling of its halo.
-
-        A value that is a part of another value lies in that value's buffer.
-        """
+        A value that is a part of another value gets that value's buffer."""
         parent = self.placed.containers.get(value)
         if parent is not None:
             self.buffers[value] = (
@@ -210,16 +209,15 @@ class GraphLowering:
         return buffer
 
     def allocate(self, value: Value, buffer: BufferId) -> None:
-        """Emits the request of an output's memory from the caller."""
-        for dim in self.seen(value).shape:  # the runtime shows the sizes to the caller's allocator
+        """Emits a request for an output's memory, which the caller allocates."""
+        # The runtime passes the sizes to the caller's allocator, so they are computed first.
+        for dim in self.seen(value).shape:
             self.size(dim)
         self.out.append(Allocate(buffer, self.size(self.storage(value))))
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
-        """Returns the buffer that holds `value`.
-
-        A constant is stored in `layout_`, which is row-major if None.
-        """
+        """Returns the buffer that holds `value`.  For a constant, it is a weight's buffer in the
+        layout `layout_`; None stands for row-major."""
         graph = self.constants.get(value)
         if graph is None:
             if value not in self.buffers:
@@ -229,7 +227,7 @@ class GraphLowering:
         return self._weight(graph.constants[value], value.type.dtype, where, value.name)
 
     def literal(self, array: Array) -> BufferId:
-        """Returns a weight buffer that holds `array`."""
+        """Returns the buffer of a weight that holds `array`."""
         where = row_major(tuple(map(const, array.shape)))
         return self._weight(self.placed.graph.store.put(array), dtype_of(array), where, "literal")
 
@@ -241,11 +239,12 @@ class GraphLowering:
         return buffers[key]
 
     def true(self) -> BufferId:
-        """Returns a buffer that holds the bool true."""
+        """Returns the buffer of a weight that holds the Boolean true."""
         return self.literal(np.asarray(True))
 
     def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
-        """Returns `value` as an argument of a C function, in `buffer` or in the value's own."""
+        """Returns `value` as an argument of a C function.  It is in `buffer`; None stands for the
+        value's own buffer."""
         at = self.read(value) if buffer is None else buffer
         dims = tuple(self.size(d) for d in value.type.shape)
         return TensorRef(at, value.type.dtype.stored, dims)
@@ -256,7 +255,8 @@ class GraphLowering:
     # ---- launches ----------------------------------------------------------------------------
 
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
-        """Emits the launch of a kernel; with `again`, it overwrites results that have buffers."""
+        """Emits the launch of a kernel.  With `again`, results that already have buffers are
+        written to the same buffers."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in () if again else planned.results:
                 self.define(value)
@@ -276,7 +276,7 @@ class GraphLowering:
         self.out.append(Launch(number, grid, buffers, ints, min_tiles))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
-        """Emits a call that writes the fill value to the halo of a value."""
+        """Emits a call that writes the layout's fill value to the halo of a value."""
         dtype = value.type.dtype
         bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
         storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
@@ -284,10 +284,8 @@ class GraphLowering:
         self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
     def thin(self, kernel: Kernel, every: tuple[int, ...]) -> None:
-        """Emits a call that compacts a kernel's operand to its result, in place.
-
-        It keeps every n-th element along each storage dimension; `every` has the n of each.
-        """
+        """Emits a call that copies some elements of a kernel's operand to its result.  It keeps
+        each element whose index along every storage dimension n is a multiple of `every[n]`."""
         (source,), (target,) = kernel.operands, kernel.results
         storages = [(source, self.read(source)), (target, self.define(target))]
         x, y = (
@@ -297,7 +295,7 @@ class GraphLowering:
         self.out.append(CallOp("thin", (x,), (y,), every))
 
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
-        """Emits a kernel that writes a size to `target` as one i64, such as a loop's counter."""
+        """Emits a kernel that writes a size, such as a loop's counter, to `target` as an i64."""
         builder = ExprBuilder()
         builder.stage((), index_value(register_symbol, I64))
         result = Value("size", TensorType(I64, ()))
@@ -307,7 +305,7 @@ class GraphLowering:
     # ---- bodies ----------------------------------------------------------------------------
 
     def child(self, graph: Graph) -> GraphLowering:
-        """Returns the lowering state for a body, which sees the buffers of the graphs around it."""
+        """Returns the state for lowering a body, which can read the buffers of enclosing graphs."""
         planner = self.context.planner
         settings = LoweringContext(planner, precision=self.context.precision, outer=self.constants)
         self.context.kernels.bodies[graph] = placed = place_graph(graph, settings)
@@ -324,7 +322,7 @@ class GraphLowering:
 
     @property
     def handles(self) -> dict[Value, Handle]:
-        """The handles of all constants that this graph sees."""
+        """The handles of all constants that this graph can read, by value."""
         return {value: graph.constants[value] for value, graph in self.constants.items()}
 
     def steps(self) -> None:
@@ -335,7 +333,8 @@ class GraphLowering:
             if condition is None:
                 self._run(steps)
                 continue
-            # The branch shares this frame's values and buffers, but not its registers.
+            # The branch shares values and buffers with this graph. Registers that it sets may stay
+            # unset.
             inner = replace(self, registers=self.registers.inner(), out=[], top=self.top or self)
             inner._run(steps)
             self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
@@ -360,7 +359,8 @@ def byte_count(type_: TensorType) -> Index:
 
 
 def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
-    """Returns the halo's widths (before, after, before, after, ...), for each storage dimension."""
+    """Returns the widths of the halo (before, after) for each storage dimension, in one flat
+    tuple."""
     first = place(where, tuple(const(0) for _ in value.type.shape))
     last = place(where, tuple(n - 1 for n in value.type.shape))
     widths: list[int] = []
@@ -381,9 +381,9 @@ def lower_program(
     lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """Returns the program, the kernels and the weights of a placed graph. The arena of the program
-    is not planned yet. `lower_node` lowers steps that are not kernels. `precision` is that of
-    `placed`, and applies to bodies too."""
+    """Returns the program, the kernels and the weights of a placed graph.  The arena of the program
+    is not planned yet.  `lower_node` lowers steps that are not kernels.  `precision` has the types
+    in which `placed` stores values; the bodies of loops and branches get the same types."""
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
     layouts, constants = dict(placed.layouts), placed.visible(None)
@@ -401,7 +401,8 @@ def lower_program(
 
 @frozen
 class _Dim:
-    """A dimension of an input: its `size` by the type, and the register of the caller's size."""
+    """A dimension of an input: its `size` in the input's type, and the register of the caller's
+    size."""
 
     value: Value
     axis: int
@@ -454,8 +455,9 @@ def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: i
 def _bind_dim(
     frame: GraphLowering, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
 ) -> bool:
-    """Binds the unbound symbol of `dim`, or checks `dim` if all symbols are bound. Returns False if
-    that is not possible yet. With `plain`, only handles dimensions that are a single symbol."""
+    """Binds the unbound symbol of `dim`, or emits a check of `dim` if all symbols are bound.
+    Returns False, and emits nothing, if neither is possible yet.  With `plain`, handles only
+    dimensions that are a single symbol."""
     lone = var_of(dim.size)
     if plain and lone is None:
         return False
@@ -476,7 +478,8 @@ def _bind_dim(
 
 
 def _told(dim: _Dim, frame: GraphLowering) -> str:
-    """Returns the end of a message: it names the dimension that bound the symbol, with a hint."""
+    """Returns the end of the message of a failed check.  If the dimension is a single symbol, it
+    names the dimension that bound the symbol, with a hint."""
     if var_of(dim.size) is None:
         return ""
     inputs = ((v.name, frame.seen(v).shape) for v in frame.placed.graph.inputs)
@@ -488,10 +491,8 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 
 
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
-    """Returns a register with the value of `var` for which `dim` equals the caller's size.
-
-    None if `dim` is not a numeric multiple of `var` plus a bound size.
-    """
+    """Returns a register with the value of `var` for which `dim` equals the caller's size.  Returns
+    None if `dim` does not have the form  number * `var` + bound size."""
     parts = linear_in(dim.size, var)
     factor = None if parts is None else as_int(parts[0])
     if parts is None or factor is None or factor < 1:
@@ -513,9 +514,8 @@ def check_facts(
     frame: GraphLowering, what: str, var: Var, register: Register, lower_bound: int = 0
 ) -> None:
     """Emits checks of what the compiler assumed about a symbol: its range and its divisor.
-
-    `register` holds its value, which is known to be at least `lower_bound`; 0 for an array's size.
-    """
+    `register` holds the symbol's value.  It is known to be at least `lower_bound`, so a lower end
+    of the range up to that is not checked.  `what` names the size in messages."""
     if var.lo > lower_bound:
         low = frame.size(const(var.lo))
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due")
@@ -528,9 +528,9 @@ def check_facts(
 
 
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:
-    """Makes kernels and calls write outputs directly to the caller's memory. The new value of a
-    state is written there only if nothing reads the old value any more. Otherwise it is copied
-    there at the end of the run."""
+    """Makes kernels and calls write outputs directly to the caller's memory.  A state is an input
+    that an output replaces.  Its new value is written directly only if nothing reads its old value
+    afterwards.  Otherwise it is copied there at the end of the run."""
     owned = {*graph.inputs, *graph.constants}
     states = dict(graph.aliases)
     for port, value in enumerate(graph.outputs):
@@ -542,9 +542,7 @@ def _output_targets(frame: GraphLowering, graph: Graph) -> None:
 
 def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     """Returns the ports of the outputs, and emits copies to outputs that are computed elsewhere.
-
-    States are copied last, because their old values may be read until then.
-    """
+    New values of states are copied last, because the old values may be read until then."""
     states = dict(graph.aliases)
     late = [(n, v) for n, v in enumerate(graph.outputs) if v in states]
     for port, value in enumerate(graph.outputs):
@@ -570,15 +568,15 @@ def _own_target(frame: GraphLowering, port: int, value: Value) -> BufferId | Non
 
 
 def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
-    """Returns True if an output was computed in its own memory."""
+    """Returns True if an output was computed directly in the caller's memory."""
     target = _own_target(frame, port, value)
     return target is not None and frame.buffers.get(value) == target
 
 
 def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
-    """Returns the buffer that holds a state's new value; None if the value is in its place already.
-    If the new value is an input, perhaps the old value of another state, it is copied first, before
-    that state is updated."""
+    """Returns the buffer from which a state's new value must be copied; None if it is in its place.
+    `past` is the old value.  If the new value is an input, it may be the old value of another
+    state.  So it is saved in a temporary buffer before any state is updated."""
     if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)
@@ -590,8 +588,9 @@ def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> Buffer
 
 
 def _fill(frame: GraphLowering, port: int, value: Value, source: BufferId | None = None) -> None:
-    """Emits the copy of `source` to an output. With None, copies the value's own buffer. The value
-    may be an input, a constant, the value of another output, or a result of control flow."""
+    """Emits the copy of the buffer `source` to an output; None stands for the buffer of `value`.
+    `value` may be an input, a constant, the value of another output, or a result of control flow.
+    """
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
     frame.allocate(value, buffer)

@@ -26,7 +26,7 @@ def _item(attrs: Any) -> tuple[int]:
 
 
 def _shape(attrs: ListAtAttrs | ListConcatAttrs) -> tuple[Index, ...]:
-    """Returns the sizes of the tensor that an op takes from a list."""
+    """Returns the shape of the tensor that an op reads from a list."""
     return attrs.type.shape
 
 

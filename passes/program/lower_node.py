@@ -78,8 +78,8 @@ def emit(placed: Placed, context: LoweringContext) -> Lowered:
 def check_runnable(graph: Graph) -> None:
     """Raises UserError for a graph that no target can run; the error lists the nodes.
 
-    These are nodes that have neither a kernel nor a C function, bodies included.  They are also
-    collectives of several groups whose ranks are not known.
+    A node cannot run if it has neither a kernel nor a C function.  Collectives of several groups
+    whose ranks are not known cannot run either.  Nodes of loop bodies and branches are included.
     """
     missing = [
         node
@@ -92,9 +92,9 @@ def check_runnable(graph: Graph) -> None:
 
 
 def check_without_calls(graph: Graph, kind: str) -> None:
-    """Raises UserError if only C functions can compute some nodes of `graph`, bodies included.
+    """Raises UserError if only C functions can compute some nodes of `graph`.
 
-    Targets of this `kind` have no C functions.  The error lists the nodes.
+    Targets of this `kind` have no C functions.  The error lists the nodes, also those in bodies.
     """
     called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:

@@ -20,7 +20,7 @@ _LEAST = -(1 << 63)
 
 
 def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) -> None:
-    """Emits the instruction `op`, and stores its result in the buffer `target`."""
+    """Emits `op` of `value`, and stores the integer result in the buffer `target`."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, op, value))
     frame.registers.bind(name := f"random.{register}", register)
@@ -28,7 +28,10 @@ def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) ->
 
 
 def lower_run_seed(frame: GraphLowering, node: Node) -> None:
-    """Stores the run's seed; all ranks take that of rank 0, because each draws its own."""
+    """Emits the store of the run's seed.
+
+    Each rank of a comm draws a seed, so all ranks take the seed of rank 0.
+    """
     top = frame if frame.top is None else frame.top
     if not any(n.op.name in COLLECTIVES for n in walk_nodes(top.placed.graph)):
         return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))

@@ -1,6 +1,8 @@
-"""Lowers indices to registers; each distinct index and atom is computed once.
+"""Lowers indices to registers, which hold integers of the run.
 
 n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 1
+
+An equal index, quotient, remainder, minimum or maximum is computed once.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from tcc.ir.program.arithmetic import require_register
 
 
 class SizeRegisters:
-    """Allocates registers, and tracks which sizes the registers of this scope hold.
+    """Allocates registers, and records which registers of this scope hold which sizes.
 
-    A body has a scope of its own (`inner`), which sees what was computed before the body.  Its
+    A body has an inner scope (`inner`), in which the sizes of the enclosing scope are visible.  Its
     registers are not visible after the body, because the body may not have run.
     """
 
@@ -33,7 +35,7 @@ class SizeRegisters:
         self._known: dict[Index, Register] = dict(parent._known) if parent else {}
         self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
         self._late: set[str] = set(parent._late) if parent else set()
-        # Symbols that stand for formulas, and the symbols in these formulas.
+        # The formulas that symbols stand for, and the symbols that occur in each formula.
         self._formulas: dict[str, Index] = dict(parent._formulas) if parent else {}
         self._sources: dict[str, frozenset[str]] = dict(parent._sources) if parent else {}
 
@@ -71,7 +73,7 @@ class SizeRegisters:
         return not self._late.isdisjoint(self._symbols(index))
 
     def _symbols(self, index: Index) -> frozenset[str]:
-        """Returns the symbols of `index`, and those in their formulas."""
+        """Returns the symbols of `index`, and the symbols in their formulas."""
         names = frozenset(v.name for v in free_vars(index))
         return names.union(*(self._sources[name] for name in names if name in self._sources))
 
@@ -126,7 +128,8 @@ class SizeRegisters:
             return self._sizes[name]
         if name not in self._formulas:
             raise InternalError(f"size {name} is used before it is known")
-        # Formulas are computed in the order of their definitions, as each needs only earlier ones.
+        # A formula needs only formulas that were defined earlier, so that order computes all of
+        # them.
         for part in self._formulas:
             if part in self._sources[name]:
                 self.load(self._formulas[part], out)

@@ -1,6 +1,6 @@
 """The last form of a model on its way from a graph to a host program.
 
-Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lowered
+Graph -> Grouped (which nodes are one kernel) -> Placed (where values are stored) -> Lowered
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tcc.passes.tile.plan import KernelChooser
 class Lowered:
     """A placed graph with its program, whose kernels have no names yet.
 
-    `kernels` and `table` are in the order of the program's kernel numbers.  `planner` planned the
-    kernels.  `alignments` has the alignment in bytes of each kernel's buffers, if the target needs
-    them.
+    `kernels` and `table` are in the order of the program's kernel numbers.  `planner` chose the
+    schedules of the kernels.  `alignments` has, for each kernel, the alignment in bytes of each
+    buffer; it is empty if the target needs no alignments.
     """
 
     placed: Placed

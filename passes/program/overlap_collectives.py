@@ -28,9 +28,9 @@ from tcc.ir.program.operands import (
 
 
 def overlap_collectives(program: Program) -> Program:
-    """Returns `program` with starts and waits moved apart.
+    """Returns `program` with collectives that start earlier and are waited for later.
 
-    Collectives that overlap get different tickets.
+    A ticket links a start to its wait.  Collectives that overlap get different tickets.
     """
     if not any(isinstance(i, Collective) for i in walk_instructions(program.body)):
         return program
@@ -38,7 +38,7 @@ def overlap_collectives(program: Program) -> Program:
 
     def may_pass(instr: Instr, other: Instr) -> bool:
         nested = tuple(walk_instructions((other,)))
-        # a collective whose counts a check may refuse must not start before that check
+        # A check may refuse the counts of a collective: it must not start before that check.
         barriers = (type(instr), Check) if len(used_registers(instr)) > 1 else type(instr)
         defined = {register for i in nested for register in defined_registers(i)}
         return (
@@ -53,14 +53,15 @@ def overlap_collectives(program: Program) -> Program:
 def _separated(
     body: Body, may_pass: Callable[[Instr, Instr], bool], outer_tickets: Sequence[int]
 ) -> Body:
-    """Returns `body` with starts and waits moved apart.
+    """Returns `body` with each start moved up and each wait moved down as far as possible.
 
-    `may_pass(a, b)` tells whether `a` may exchange its place with its neighbour `b`.
-    `outer_tickets` are the tickets that are in use around the body.
+    `may_pass(a, b)` returns True if `a` may change places with its neighbour `b`.  `outer_tickets`
+    are the tickets of collectives that are in progress while the body runs.
     """
     raised = _moved_up(body, Collective, may_pass)
     lowered = reversed(_moved_up(reversed(raised), Wait, may_pass))
-    flying: list[int] = []  # in the order of starts, which is that of waits
+    # The tickets of started collectives. Waits have the order of starts, so the first ends first.
+    flying: list[int] = []
     separated: list[Instr] = []
     for instr in lowered:
         if isinstance(instr, Collective):

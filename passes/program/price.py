@@ -18,7 +18,7 @@ from tcc.schedule.open_sizes import Times
 def priced_kernels(
     graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Seconds]]:
-    """Yields pairs of a kernel of a graph and its price in seconds.
+    """Yields the kernels of a graph, each with its price in seconds.
 
     The nodes `ends` stay kernels of their own.
     """
@@ -29,9 +29,9 @@ def priced_kernels(
 def timed_kernels(
     graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Times]]:
-    """Yields pairs of a kernel and its prices, one for each set of sizes.
+    """Yields the kernels of a graph, each with its prices: one for each set of symbols' values.
 
-    The kernels are those of `priced_kernels`.
+    The nodes `ends` stay kernels of their own.
     """
     for kernel, key in _keys(graph, planner, ends):
         yield kernel, planner.times_of(key)
@@ -49,26 +49,28 @@ def _keys(
 
 def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
     """Returns the index of the graph whose kernels take the least time together."""
-    rule, *others = (
+    rule, *alternatives = (
         Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")
         for n, g in enumerate(graphs)
     )
     return planner.ledger.decide(
-        lambda: site("graph", *map(_content, graphs)), rule, others
+        lambda: site("graph", *map(_content, graphs)), rule, alternatives
     ).replacement
 
 
 def _content(graph: Graph) -> tuple[Any, ...]:
-    """Returns the content of a graph without names: types of inputs; ops, attributes and types."""
+    """Returns the content of a graph without names: its input types, and ops, attributes and
+    types.
+    """
     inputs = tuple(v.type for v in graph.inputs)
     nodes = ((n.op.name, n.attrs, tuple(v.type for v in n.outputs)) for n in graph.nodes)
     return inputs, tuple(nodes)
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:
-    """Returns a constant without contents, for prices, which do not depend on contents.
+    """Returns a constant that has a type and no data, for graphs that are only priced.
 
-    The start of its name, `hint`, must differ from names in the graph that `b` rebuilds.
+    `hint` is the beginning of its name.  It must differ from names in the graph that `b` rebuilds.
     """
     name = b.fresh(hint)
     return b.constant_handle(Handle(name), type_, name)

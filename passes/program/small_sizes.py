@@ -90,9 +90,10 @@ def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
 
 
 def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
-    """Returns the distinct symbolic sizes of the inputs, each with the register that holds it.
+    """Returns the symbolic sizes of the inputs, each with the register that holds it.
 
-    Inputs with elements of less than a byte are left out: callers see other sizes than kernels do.
+    Inputs with elements of less than a byte are left out: their sizes in kernels differ from the
+    sizes that callers pass.
     """
     ports = zip(lowered.placed.graph.inputs, lowered.program.inputs, strict=True)
     pairs = (
@@ -108,10 +109,11 @@ def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
 
 
 def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
-    """Returns the product of sizes up to which ratios of times stay below 1; None if the last ratio
-    does not.
+    """Returns the largest product of sizes for which direct sums are predicted to be faster.
 
-    `ratios` belong to `products`, which fall.
+    `ratios[n]` is the time of direct sums, divided by the time of the fast algorithm, for sizes
+    whose product is `products[n]`.  The products fall.  Returns None if the last ratio is 1 or
+    more.
     """
     if ratios[-1] >= 1:
         return None
@@ -123,7 +125,9 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
 
 
 def _times(lowered: Lowered, body: Body, model: KernelModel, sets: int) -> list[Seconds]:
-    """Returns the times of the kernels of `body` at the first `sets` sets of sizes."""
+    """Returns the predicted times of all kernels of `body`, for each of the first `sets` sets of
+    sizes.
+    """
 
     def seconds(at: int) -> Seconds:
         bounds = (lowered.table.bounds[launch.kernel] for launch in _launches(body))
@@ -143,7 +147,9 @@ def _site(
     keys: Mapping[Bound, KernelKey],
     dims: tuple[Index, ...],
 ) -> Site:
-    """Returns the site of a decision between two algorithms, whose content is their kernels."""
+    """Returns the site of a decision between two algorithms; its content is the algorithms'
+    kernels.
+    """
     parts = (
         tuple(keys[lowered.table.bounds[launch.kernel]] for launch in _launches(body))
         for body in (guarded.fast, guarded.direct)
@@ -196,7 +202,9 @@ def _guarded_algorithms(lowered: Lowered) -> Iterator[_Guarded]:
 
 
 class _Writers:
-    """Finds the buffers that each instruction of a program writes, and the uses of buffers."""
+    """Finds which buffers the instructions of a program write, and which instructions use a
+    buffer.
+    """
 
     def __init__(self, lowered: Lowered) -> None:
         self._body = lowered.program.body
@@ -210,7 +218,9 @@ class _Writers:
                 self._uses.setdefault(buffer, []).append(position)
 
     def are_launches(self, body: Body) -> bool:
-        """Returns True if the body of a guard's branch has only launches and sizes for them."""
+        """Returns True if the body of a guard's branch only launches kernels and computes sizes for
+        them.
+        """
         return all(isinstance(instr, Launch | Let) for instr in body)
 
     def written(self, instr: Instr) -> tuple[BufferId, ...]:
@@ -220,11 +230,10 @@ class _Writers:
         return tuple(instr.buffers[n] for n in self._results[instr.kernel])
 
     def is_part(self, position: int, last: int, needed_results: set[BufferId]) -> bool:
-        """Returns True if the instruction at `position` belongs to the algorithm whose guard is at
+        """Returns True if the instruction at `position` belongs to the algorithm that ends at
         `last`.
 
-        No instruction after the guard may read the results of the instruction at `position`, except
-        for `needed_results`.
+        That is so if nothing after position `last` reads its results, except for `needed_results`.
         """
         match self._body[position]:
             case Let() | Allocate():
@@ -247,7 +256,8 @@ class _Writers:
         for use in (use for use in reversed(self._uses[buffer]) if use < last):
             instr = self._body[use]
             if isinstance(instr, CallOp):
-                continue  # the call fills the buffer's halo
+                # The call fills the buffer's halo, so it writes no element.
+                continue
             if buffer not in self.written(instr):
                 break
             count += 1
@@ -256,8 +266,8 @@ class _Writers:
     def _dies(self, buffer: BufferId, last: int) -> bool:
         """Returns True if the contents of a buffer are not needed from position `last` on.
 
-        Nothing may read the buffer, also not through a view or as an output, before it is written
-        again.
+        The buffer is then overwritten before it is read, and it is neither an output nor the base
+        of a view.
         """
         later = (self._body[use] for use in self._uses[buffer] if use >= last)
         instr = next(later, None) if buffer in self._plain else self._body[last]
@@ -271,7 +281,10 @@ class _Writers:
 
 
 def _branched(lowered: Lowered, guard_bounds: Mapping[_Guarded, int]) -> Program:
-    """Returns the program with a branch in place of each chosen algorithm, up to its bound."""
+    """Returns the program with a branch in place of each algorithm of `guard_bounds`.
+
+    The branch runs direct sums up to the algorithm's bound, a product of sizes.
+    """
     program = lowered.program
     lets, small = _conditions(lowered, sorted(set(guard_bounds.values())))
     body: list[Instr] = []
@@ -287,7 +300,7 @@ def _branched(lowered: Lowered, guard_bounds: Mapping[_Guarded, int]) -> Program
 def _conditions(
     lowered: Lowered, bounds: Sequence[int]
 ) -> tuple[list[Let], Mapping[int, Register]]:
-    """Returns instructions, and the register that they set for each of `bounds`.
+    """Returns instructions, and a mapping from each bound to the register that they set for it.
 
     The register is not 0 if the product of the symbolic sizes is at most the bound.
     """
@@ -298,7 +311,7 @@ def _conditions(
         lets.append(Let(program.registers + len(lets), op, a, b))
         return lets[-1].target
 
-    # Each factor is clamped to the largest bound plus 1, so that no product overflows.
+    # Each size is clamped to the largest bound plus 1, so that their product does not overflow.
     beyond, zero = let(IntOp.CONST, bounds[-1] + 1), let(IntOp.CONST, 0)
     factors = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
     size_product, *more = factors

@@ -28,17 +28,18 @@ from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
 
-# The sum of at most this many products of two bytes fits 32 bits, whatever the bytes are.
+# The sum of at most this many products of two bytes fits 32 bits, for all values of the bytes.
 _LONGEST = (1 << 31) // (255 * 255) - 1
-# A convolution of bytes needs at least this many channels in each group.
+# A convolution is computed in bytes only if each group has at least this many channels.
 _LEAST = 3
 
 
 @frozen
 class _Bytes:
-    """A factor: 8-bit values, their scale and their zero point.
+    """The factor of a matmul: 8-bit values with their scale and zero point.
 
-    `axis` is the axis along which scale and zero point vary; None if there is one for all values.
+    A `zero` of None stands for 0.  `axis` is the axis along which scale and zero point vary; None
+    if all values share them.
     """
 
     value: Value
@@ -58,8 +59,9 @@ def int8_matmuls(graph: Graph) -> Graph:
 def int8_weight_matmuls(graph: Graph) -> Graph:
     """Returns `graph` with matmuls and convolutions of 8-bit values, for CPUs.
 
-    Only contractions change that `zero_points` can express for instructions which multiply four
-    bytes at once.  They have constant weights, or a second factor whose rows are in memory order.
+    Changes only contractions that `zero_points` can then rewrite for instructions which multiply
+    four bytes at once.  Their second factor is constant, or it is a matmul's factor that is not
+    transposed.
     """
     return rewritten(graph, partial(_visit, weights=True))
 
@@ -144,7 +146,7 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
 
 
 def _transposed(b: GraphBuilder, factor: _Bytes | None) -> _Bytes | None:
-    """Returns the factor transposed; None if it is not a matrix."""
+    """Returns the factor of the transposed matrix; None if `factor` is None or no matrix."""
     if factor is None or factor.value.type.rank != 2:
         return None
     array = b.array(factor.value)
@@ -173,7 +175,11 @@ def _matmul(
 
 
 def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
-    """Returns the sums of products without scales, as f32."""
+    """Returns the matmul of the 8-bit values minus their zero points, as f32, without the scales.
+
+    8-bit floats must have equal types and no zero points, and their second factor must be a matrix;
+    otherwise returns None.
+    """
     kinds = {f.value.type.dtype for f in (lhs, rhs)}
     if kinds <= {I8, U8}:
         sums = emit(b, "matmul_integer", lhs.value, rhs.value, lhs.zero, rhs.zero)

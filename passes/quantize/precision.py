@@ -9,17 +9,17 @@
     kernel { s = norm(x);  y = sum(k) s[i, k] * w[k, j] }
       ->  s in bf16, w in bf16, in the kernel
 
-Requires layouts.  Establishes casts where kernels read and write values, and where contractions of
-bf16 pairs read values that stages exchange.  All arithmetic stays f32.  Inputs, outputs, and
-operands of C functions and control flow keep their types.
+Requires layouts.  Establishes casts where kernels read and write narrow values, and where a stage
+writes values that a later stage of its kernel multiplies in bf16 pairs.  All arithmetic stays f32.
+Inputs, outputs, and operands of C functions and control flow keep their types.
 
-Activations, between kernels or between the stages of one kernel, are stored in bf16 if a
-contraction can then multiply pairs of bf16 at once.  Elsewhere conversions would cost more than the
-bytes, because activations of small batches stay in the caches.
+Activations are stored in bf16 if a contraction can then multiply pairs of bf16 at once.  Otherwise
+they stay f32: the activations of small batches stay in the caches, so the conversions would take
+longer than the bytes saved.
 
-Weights are the constants that contractions multiply.  A weight that a run uses often would cost
-conversions too.  Without pairs it stays f32, and so exact.  Tables of embeddings stay f32, because
-a run reads few of their rows.
+Weights are the constants that contractions multiply.  Without pairs, each use of a weight converts
+it.  So without pairs, weights that a run uses often stay f32.  Tables of embeddings stay f32,
+because a run reads few of their rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
 from tcc.schedule.nest import multiplied
 
-# Constants with fewer elements stay as they are, unless a contraction of bf16 pairs needs them.
+# Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
 _LARGE = 1 << 14
 
 
@@ -76,11 +76,11 @@ class Precision:
     """The narrow types that values may have.
 
     `floats`: the storage type of floats: f32, bf16 or f16.
-    `bits`: the bits of quantised weights; 0 for none.
-    `pairs`: True if the processor multiplies pairs of bf16.
-    `uses`: without pairs, a weight is narrow if a run uses it at most this often
-    (`schedule.cpu.narrow_storage.most_uses`).
-    `everywhere`: True if all values between kernels are narrow.
+    `bits`: the bits of quantised weights; 0 if weights are not quantised.
+    `pairs`: True if the processor has an instruction that multiplies pairs of bf16.
+    `uses`: the limit for weights that no such instruction multiplies.  A weight is stored narrow
+    only if at most this many results use each element (`schedule.cpu.narrow_storage.most_uses`).
+    `everywhere`: True if all values between kernels are narrow, not only factors of contractions.
     """
 
     floats: DType = F32
@@ -95,10 +95,10 @@ FULL = Precision()
 
 @frozen
 class _Replacement:
-    """The replacement of an operand by other values.
+    """The values that replace an operand of a kernel.
 
-    `value_of(read, first)` returns the scalar in place of a read of the operand.  `first` is the
-    operand number of the first of `values`.
+    `value_of(read, first)` returns the scalar that replaces `read`, a read of the operand.  The
+    values become operands of the kernel; `first` is the operand number of the first value.
     """
 
     values: Values
@@ -107,7 +107,10 @@ class _Replacement:
 
 @frozen
 class _Matmul:
-    """A sum of products of `other` and of `weight`, which reads a constant."""
+    """A contraction in a kernel: it sums products of the scalar `other` and of `weight`.
+
+    `weight` reads a constant.
+    """
 
     kernel: Kernel
     stage: Stage
@@ -124,9 +127,10 @@ def narrowed(
     precision: Precision,
     outer: Mapping[Value, Graph] | None = None,
 ) -> Placed:
-    """Returns `placed` with values stored in the types of `precision`; itself where these are f32.
+    """Returns `placed` with values stored in the types of `precision`.
 
-    `outer` maps the constants of the graphs around a body to their graphs.
+    Returns `placed` itself if `precision` has no narrow type.  For a body, `outer` maps each
+    constant of an enclosing graph to that graph.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
@@ -197,8 +201,9 @@ class _Narrowing:
     def _activations(self) -> set[Value]:
         """Returns the activations to store in the narrow type.
 
-        They are those that a contraction of bf16 pairs reads, and values that share their storage.
-        With `everywhere`, they are all values between kernels.
+        They are the activations that a contraction multiplies in pairs of bf16, and values that
+        share their storage.  With `everywhere`, they are all values between kernels that may be
+        narrow.
         """
         everywhere = self.precision.everywhere
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
@@ -219,7 +224,8 @@ class _Narrowing:
             if everywhere
             else {v for v in paired if isinstance(v, Value)} & candidates
         )
-        # A whole and its parts share one storage and one type: narrow only if all of them can be.
+        # A value and its parts share one storage, hence one type: narrow only if all of them can
+        # be.
         for shared in _storages(self.placed.containers):
             if not shared <= candidates:
                 narrow -= shared
@@ -232,13 +238,17 @@ class _Narrowing:
         return with_ in self.activations or (isinstance(with_, StageRef) and self._exchanges())
 
     def _exchanges(self) -> bool:
-        """True where values between stages are rounded for contractions of bf16 pairs."""
+        """Returns True if values that stages of a kernel exchange are stored in bf16.
+
+        They are rounded only for contractions that multiply pairs of bf16.
+        """
         narrow = self.precision.floats is BF16 and self.precision.pairs
         return narrow and not self.precision.everywhere
 
     def _rounded(self, kernel: Kernel) -> Kernel:
-        """Returns `kernel` with values between stages in bf16 where contractions of pairs read
-        them."""
+        """Returns `kernel` with the stage results in bf16 that its contractions multiply in
+        pairs.
+        """
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
         readers_of: dict[StageRef, frozenset[int]] = {}
         for matmul in self.matmuls.get(kernel, ()) if self._exchanges() else ():
@@ -255,10 +265,10 @@ class _Narrowing:
     # ---- weights ------------------------------------------------------------------------------
 
     def _pays(self, matmul: _Matmul) -> bool:
-        """True where a narrow weight makes a contraction faster.
+        """Returns True if a narrow weight makes a contraction faster.
 
-        It does if pairs are multiplied, or if so few results use the weight that reading f32 would
-        take longer than converting it for each use.
+        That is so if instructions multiply pairs of bf16.  Otherwise each use converts the weight;
+        then few uses pay, for which reading f32 would take longer than the conversions.
         """
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
@@ -283,7 +293,9 @@ class _Narrowing:
         return self.floats[value]
 
     def _quantized(self, matmul: _Matmul) -> _Replacement | None:
-        """Returns the weight of a matmul as levels and scales; None where it stays."""
+        """Returns the levels and scales that replace a matmul's weight; None if it is not
+        quantised.
+        """
         value, axis = matmul.constant, _summed_axis(matmul)
         count = as_int(element_count(value.type.shape)) or 0
         times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
@@ -343,7 +355,7 @@ class _Narrowing:
         return value
 
 
-# ---- reads in other types -----------------------------------------------------------------------
+# ---- replacements of reads ----------------------------------------------------------------------
 
 
 def _in_floats(value: Value) -> _Replacement:
@@ -356,15 +368,17 @@ def _in_floats(value: Value) -> _Replacement:
 
 
 def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
-    """Returns the level, in place of the read `node` of the weight; `first` is the levels' operand.
+    """Returns the quantised level of the weight's element that `node` reads.
 
-    With 4 bits, the level is half of a byte along `axis`.
+    `first` is the operand number of the levels.  If `bits` is 4, two neighbours along `axis` share
+    a byte.
     """
     if bits == 8:
         return read(first, node.indices, I8)
     at = node.indices[axis]
     byte = cast(read(first, _at(node.indices, axis, at // 2), I8), I32)
-    # The selected half is shifted to the top, and back with its sign.
+    # The shift to the left moves the selected half byte to the top; the shift back extends its
+    # sign.
     raised = apply("shift_left", byte, index_value(28 - 4 * (at % 2), I32))
     return apply("shift_right", raised, literal(28, I32))
 
@@ -437,16 +451,16 @@ def _operand(kernel: Kernel, node: Read) -> Value:
 
 
 def _summed(kernel: Kernel) -> set[Value]:
-    """Returns the operands whose elements are summed directly, such as partial sums.
+    """Returns the operands that a stage sums without multiplying them, such as partial sums.
 
-    The rounding of a partial sum would add an error as large as that of all its terms.
+    Rounding a partial sum would add an error as large as rounding all of its terms.
     """
     accesses = operand_reads(kernel)
     return {v for stage, node, v in accesses if stage.monoid == "sum" and node in stage.body}
 
 
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
-    """Yields the stages that sum products of a scalar and a constant's elements, in f32."""
+    """Yields the f32 contractions of `kernel` in which a factor is a read of a constant."""
     for stage in kernel.expr.stages:
         factors = multiplied(stage)
         if factors is None or stage.body[0].dtype is not F32:
@@ -465,7 +479,11 @@ def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph])
 
 
 def _storages(containers: Mapping[Value, Value]) -> list[set[Value]]:
-    """Returns the sets of values that share storage: a value, its parts, and their parts."""
+    """Returns the sets of values that share memory.
+
+    `containers` maps a part to the value that it is a part of.  A set has a value, its parts, and
+    their parts.
+    """
     storage_of: dict[Value, set[Value]] = {}
     for part, root in containers.items():
         while root in containers:
@@ -479,16 +497,18 @@ def _long_loops(stage: Stage) -> list[Var]:
 
 
 def _uses(matmul: _Matmul) -> int:
-    """Returns how many results use an element of the weight; symbolic loops count as 1."""
+    """Returns how many results use an element of the weight; a loop of symbolic extent counts as
+    1.
+    """
     moving = {v for index in matmul.weight.indices for v in free_vars(index)}
     sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
     return prod(sizes)
 
 
 def _batched(matmul: _Matmul) -> bool:
-    """True where a result loop runs along an axis of both factors.
+    """Returns True if a loop over results indexes both factors, as in a batched matmul.
 
-    The products of transformed filters are of this kind.  Rounding their factors would lose more
+    Winograd's matmuls of transformed filters are batched.  Rounding their factors would lose more
     precision than their error policy allows.
     """
     other_reads = [n for n in walk(matmul.other) if isinstance(n, Read)]
@@ -498,10 +518,11 @@ def _batched(matmul: _Matmul) -> bool:
 
 
 def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | StageRef | None:
-    """Returns the other factor's source if its neighbours along the sum can be multiplied in pairs.
+    """Returns the source of the other factor if bf16 instructions can multiply it in pairs.
 
-    It is a value or a stage's result.  The neighbours must be adjacent in memory, and the weight
-    must have a loop of its own for the lanes.  None if pairs are not possible.
+    The source is a value or a stage's result.  Its elements 2n and 2n + 1 along the sum must be
+    adjacent in memory, and the weight must depend on a loop that the other factor does not depend
+    on: vectors run along that loop.  Returns None if pairs are not possible.
     """
     other, weight = matmul.other, matmul.weight
     if not isinstance(other, Read) or other.indirect or not _exact(other):
@@ -524,13 +545,16 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
 
 
 def _side_by_side(place: Index, var: Var) -> bool:
-    """True where the elements at each even step along a loop and at the next step are adjacent."""
+    """Returns True if the elements at steps 2n and 2n + 1 of the loop `var` are adjacent.
+
+    `place` is the offset of an element in memory.
+    """
     pair = 2 * iterator("pair", ceildiv(extent(var), 2))
     return substitute(place, {var: pair + 1}) - substitute(place, {var: pair}) is const(1)
 
 
 def _axis_of(node: Read, var: Var) -> int:
-    """Returns the first axis that depends on `var`; the last axis if none does."""
+    """Returns the first axis whose index depends on `var`; the last axis if no index does."""
     moving = (n for n, index in enumerate(node.indices) if var in free_vars(index))
     return next(moving, len(node.indices) - 1)
 
@@ -538,20 +562,25 @@ def _axis_of(node: Read, var: Var) -> int:
 def _summed_axis(matmul: _Matmul) -> int | None:
     """Returns the axis along which a weight matrix is summed; None if the weight is not a matrix.
 
-    Weights of windows are not matrices: rounding them costs much accuracy and saves little.
+    The weight of a convolution with a window is not a matrix: rounding it costs much accuracy and
+    saves little.
     """
     loops = _long_loops(matmul.stage)
     shape = matmul.constant.type.shape
     if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
         return None
     if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(matmul) > 1):
-        return None  # a 1 x 1 window counts as a matrix only where the image has one place
+        # The weight of a 1 x 1 convolution counts as a matrix only if the image has a single
+        # position.
+        return None
     axis = _axis_of(matmul.weight, loops[0])
     return axis if var_of(matmul.weight.indices[axis]) is loops[0] else None
 
 
 def _exact(node: Read) -> bool:
-    """True where bf16 and f16 represent the fill value of a read exactly."""
+    """Returns True if bf16 and f16 represent the fill value of a read exactly, or if it has
+    none.
+    """
     if node.fill is None:
         return True
     fill = np.asarray([node.fill], np.float32)

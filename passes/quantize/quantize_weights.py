@@ -27,7 +27,7 @@ def group_size(length: int) -> int:
 def rounded(array: Array, dtype: DType) -> Array | None:
     """Returns `array` (f32) rounded to bf16 or f16, ties to even, in the type's NumPy carrier.
 
-    None if a finite value would become infinite.
+    Returns None if a finite value would become infinite.
     """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float16) if dtype is F16 else carrier(array, dtype)
@@ -64,10 +64,10 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
 
 
 def as_stored(array: Array, type: str, axis: int) -> Array:
-    """Returns the values, in f32, that `array` (f32) has after it is stored in `type`.
+    """Returns the values, in f32, that are left of `array` (f32) after it is stored in `type`.
 
-    Integer types have groups along `axis`.  Returns `array` itself if it cannot be stored in
-    `type`.
+    If `type` is an integer type, groups of neighbours along `axis` share a scale.  Returns `array`
+    itself if it cannot be stored in `type`.
     """
     if type not in WEIGHTS:
         narrow = rounded(array, DTYPES[type])
@@ -80,9 +80,9 @@ def as_stored(array: Array, type: str, axis: int) -> Array:
 
 
 def _away_from_zero(values: Array) -> Array:
-    """Returns values rounded away from zero to bf16, in f32.
+    """Returns the f32 values rounded away from zero to values that bf16 has, as f32.
 
-    A scale is never rounded towards zero, so the largest weight of its group stays in range.
+    Rounding a scale towards zero would take the largest weight of its group out of range.
     """
     bits = values.view(np.uint32)
     return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)

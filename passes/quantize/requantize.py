@@ -73,7 +73,7 @@ def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
 
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:
-    """True where a value is computed from constants alone."""
+    """Returns True if `value` is computed from constants alone."""
     if b.arrays(value) is not None:
         return True
     producer = b.producer(value)
@@ -83,7 +83,7 @@ def _is_constant(b: GraphBuilder, value: Value) -> bool:
 
 
 def _of_sums(b: GraphBuilder, value: Value, limit: int) -> bool:
-    """True where a value is computed from a contraction by at most `limit` pointwise ops."""
+    """Returns True if at most `limit` pointwise ops compute `value` from a contraction."""
     producer = b.producer(value)
     if producer is None or not limit:
         return False

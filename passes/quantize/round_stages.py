@@ -16,8 +16,8 @@ from tcc.ir.types import DType
 def with_rounded(expr: Expr, readers_of: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
     """Returns `expr` with results of stages rounded to `dtype` for some of their readers.
 
-    `readers_of` has for each rounded result the numbers of the stages that read it rounded.  They
-    convert it back to its own type.  All other readers read the result without rounding.
+    `readers_of` maps the reference of a result to the numbers of the stages that read it rounded.
+    The readers convert it back to its own type.  All other stages read the result without rounding.
     """
     for ref in sorted(readers_of, key=lambda r: (r.stage, r.component), reverse=True):
         expr = _rounded(expr, ref, readers_of[ref], dtype)
@@ -25,7 +25,7 @@ def with_rounded(expr: Expr, readers_of: Mapping[StageRef, frozenset[int]], dtyp
 
 
 def rounding_stage(source: Stage, ref: StageRef, dtype: DType) -> Stage:
-    """Returns a stage that rounds the component `ref` of the stage `source`."""
+    """Returns a stage that rounds the result `ref` of the stage `source` to `dtype`."""
     builder = ExprBuilder()
     at = builder.iters(*(extent(v) for v in source.iters))
     dtype_before = source.body[ref.component].dtype
@@ -53,7 +53,10 @@ def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype:
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:
-    """Returns `stage` with reads of `narrow` in place of `ref`, converted to the type of `ref`."""
+    """Returns `stage` with reads of the narrow result `narrow` in place of reads of `ref`.
+
+    The narrow values are converted back to the type of `ref`.
+    """
 
     def from_narrow(node: Read) -> Scalar:
         if node.source != ref:

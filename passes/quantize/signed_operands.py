@@ -4,12 +4,12 @@
       ->  sum(k) a'[i, k] * b'[k, j]  +  oa * (B[j] + K*ob)  +  ob * A[i]
           with  a' = a - 128,  oa = 128 - za,  A[i] = sum(k) a'[i, k];  b', ob and B likewise
 
-Integers wrap, so this is exact.  Most weights fit signed bytes after their zero point is
-subtracted.  They have no offset: then B is a constant, and A is not needed.  Otherwise A or B may
-need a kernel of its own, which reads the factor once.
+Integers wrap, so this is exact.  Most weights still fit signed bytes after their zero point is
+subtracted: then ob is 0, B is a constant, and A is not needed.  Otherwise a kernel of its own may
+compute A or B, and reads the factor once.
 
-Requires layouts.  Establishes factors that are casts from i8 where kernels of such factors can be
-lowered.
+Requires layouts.  Establishes that these factors are casts from i8, in kernels that the target can
+lower with such factors.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,8 +53,8 @@ _HALF = 128
 def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
     """Returns `placed` with contractions of bytes rewritten to contractions of signed bytes.
 
-    A kernel stays as it is where `lowers` returns false for the new expression, which then cannot
-    be lowered.
+    `lowers` returns False for an expression that the target cannot lower.  A kernel whose new
+    expression cannot be lowered stays as it is.
     """
     steps: list[ProgramStep] = []
     constants, layouts = dict(placed.graph.constants), dict(placed.layouts)
@@ -75,7 +75,9 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
 
 @frozen
 class _Factor:
-    """A factor, in i32: the i8 or u8 that `node` reads, minus `zero`, where None stands for 0."""
+    """A factor, in i32: the i8 or u8 that `node` reads, minus `zero`.  A `zero` of None stands for
+    0.
+    """
 
     node: Read
     zero: Scalar | None
@@ -83,17 +85,16 @@ class _Factor:
 
 @frozen
 class _Signed:
-    """A factor, in i32: the i8 `value` plus `offset`, where None stands for 0."""
+    """A factor, in i32: the i8 `value` plus `offset`.  An `offset` of None stands for 0."""
 
     value: Scalar
     offset: Scalar | None
 
 
 class _Rewriting:
-    """The rewriting of one kernel.
+    """Rewrites one kernel, and collects its new stages and operands.
 
-    It collects the new stages and operands.  `constants` are new constants, and `sums` new kernels
-    that compute sums of factors.
+    `constants` are new constants, and `sums` new kernels that compute sums of factors.
     """
 
     def __init__(self, placed: Placed, old: Kernel) -> None:
@@ -117,7 +118,7 @@ class _Rewriting:
         rewritten = _without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
         return replace(rewritten, expr=canonical(rewritten.expr))
 
-    # ---- one product ----------------------------------------------------------------------------
+    # ---- a contraction --------------------------------------------------------------------------
 
     def _rewrite(self, number: int) -> None:
         stage = self.stages[number]
@@ -131,7 +132,10 @@ class _Rewriting:
             self._add(number, stage, correction)
 
     def _signed(self, factor: _Factor) -> _Signed:
-        """Returns a factor as signed bytes plus an offset; constants have no offset if possible."""
+        """Returns a factor as signed bytes plus an offset.
+
+        The offset of a constant is None if its values minus the zero point fit signed bytes.
+        """
         node, zero = factor.node, factor.zero
         assert isinstance(node.source, int)
         arrays = self._arrays(node)
@@ -152,7 +156,7 @@ class _Rewriting:
         """Returns the zero points of a constant factor with `rank` axes, one array per rank of the
         job or one for all, each of which broadcasts to the factor.
 
-        None where the zero point is not constant.
+        Returns None if the zero point is not constant.
         """
         if zero is None:
             return (np.zeros((), np.int32),)
@@ -183,9 +187,9 @@ class _Rewriting:
         return correction
 
     def _sum_of(self, stage: Stage, factor: Scalar) -> Scalar:
-        """Returns a read of the sums of a factor along the contraction.
+        """Returns a read of the factor's sums along the summed loops of `stage`.
 
-        They are a constant if the factor is one, otherwise the result of a new kernel.
+        The sums of a constant factor are a new constant.  Otherwise a new kernel computes them.
         """
         (node,) = (n for n in walk(factor) if isinstance(n, Read))
         assert isinstance(node.source, int)
@@ -207,7 +211,7 @@ class _Rewriting:
         return read(self._operand(value), tuple(map(of_atom, iters)), I32)
 
     def _add(self, number: int, stage: Stage, correction: Scalar) -> None:
-        """Adds `correction` to all reads of stage `number`, and to outputs that are this stage."""
+        """Adds `correction` to the results of stage `number`, for all readers and outputs."""
         ref = StageRef(number)
 
         def with_correction(node: Read) -> Scalar:
@@ -235,7 +239,7 @@ class _Rewriting:
         return None if handle is None else graph.store.arrays(handle)
 
     def _constant(self, node: Read, arrays: Sequence[Array]) -> Read:
-        """Returns a read of signed bytes in place of the operand that `node` reads."""
+        """Returns a read of `arrays`, a new operand of signed bytes, at the indices of `node`."""
         assert isinstance(node.source, int)
         old = self.operands[node.source]
         value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
@@ -251,13 +255,13 @@ class _Rewriting:
         return len(self.operands) - 1
 
 
-# ---- recognising ---------------------------------------------------------------------------------
+# ---- recognition of contractions -----------------------------------------------------------------
 
 
 def _factors(stage: Stage) -> tuple[_Factor, _Factor] | None:
     """Returns the two factors of a contraction of bytes with zero points.
 
-    None for other stages, and if both factors are signed bytes without zero points already.
+    Returns None for other stages, and if both factors are signed bytes without zero points.
     """
     pair = multiplied(stage)
     if pair is None or stage.body[0].dtype is not I32 or pair.a is pair.b:
@@ -292,7 +296,7 @@ def _is_operand(node: Read) -> bool:
 
 
 def _of_first(node: Scalar) -> Scalar:
-    """Returns the read `node` with operand 0 as its source."""
+    """Returns a read of operand 0 at the indices of `node`."""
     assert isinstance(node, Read)
     return read(0, node.indices, node.dtype)
 

@@ -25,7 +25,7 @@ from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import dequantized
 
-# Narrow constants with fewer elements are folded to floats, like constants of other types.
+# Smaller narrow constants are folded to floats, like constants of other types.
 _LARGE = 1 << 14
 
 
@@ -33,9 +33,10 @@ _LARGE = 1 << 14
 class _Levels:
     """The levels of a quantised constant matrix (k, n).
 
-    `scale` and `zero` are matrices.  They have one element, or one for each position along `axis`.
-    With blocks, they have one for each block of `block` positions along `axis` and each position
-    along the other axis.  `source` is the value of the constant.
+    `scale` and `zero` are matrices.  Each has a single element, or an element for each position
+    along `axis`.  With blocks, each has an element for each block of `block` positions along `axis`
+    and for each position along the other axis.  A `zero` of None stands for 0, and a `block` of 0
+    for no blocks.  `source` is the value of the constant.
     """
 
     array: Array
@@ -48,7 +49,11 @@ class _Levels:
 
 
 def weight_quant_matmuls(graph: Graph) -> Graph:
-    """Returns `graph` with matmuls of levels; the same object if there are none."""
+    """Returns `graph` with matmuls of quantised levels in place of matmuls of dequantised
+    constants.
+
+    Returns the same object if there are none.
+    """
     return rewritten(graph, _visit)
 
 
@@ -72,7 +77,9 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
 
 
 def _along_sum(levels: _Levels) -> bool:
-    """True where blocks run along the sum, or where each column, or the matrix, has one scale."""
+    """Returns True if each column has one scale, the matrix has one, or blocks run along the
+    sum.
+    """
     if levels.block:
         return levels.axis == 0
     return levels.axis == 1 or levels.scale.size == 1
@@ -81,7 +88,7 @@ def _along_sum(levels: _Levels) -> bool:
 def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     """Returns the levels from which `value` is dequantised, directly or through a transpose.
 
-    None if `value` is not a large dequantised constant of a narrow type.
+    Returns None if `value` is not a large dequantised constant of a narrow type.
     """
     dequantisation = dequantized(b, value)
     if dequantisation is None:
@@ -111,7 +118,9 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
-    """Returns the shape that makes the scales a matrix which broadcasts to the levels or blocks."""
+    """Returns the shape in which the scales are a matrix that broadcasts to the levels or
+    blocks.
+    """
     if attrs.block_size:
         return tuple(scales.shape)
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
@@ -149,7 +158,7 @@ def _storage_form(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
     Zero points are None if all are zero.  `bits` is 4 if two levels share a byte, otherwise 8.
     """
     if levels.dtype.is_float:
-        # The larger type holds every value of the 4-bit float.
+        # Levels of 4-bit floats are stored in the 8-bit type, which has all of their values.
         dtype = F8E4M3FN if levels.dtype is F4E2M1 else levels.dtype
         return np.ascontiguousarray(levels.array), None, dtype, 8
     integers, zero = levels.array.astype(np.int16), levels.zero
@@ -157,7 +166,8 @@ def _storage_form(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
         common = integers - np.int16(zero.reshape(-1)[0])
         if (zero == zero.reshape(-1)[0]).all() and common.min() >= -8 and common.max() <= 7:
             integers, zero = common, None
-    if integers.max() > 7:  # unsigned: levels and zero points move into the signed range
+    # Unsigned levels and their zero points are moved by 8, into the range of signed levels.
+    if integers.max() > 7:
         zeros = np.zeros(levels.scale.shape, np.int16) if zero is None else zero.astype(np.int16)
         integers, zero = integers - 8, zeros - 8
     narrow = np.ascontiguousarray(integers.astype(np.int8))

@@ -1,21 +1,21 @@
 """Moves zero points out of contractions of bytes, so that instructions can multiply the bytes.
 
-    matmul_integer(%x, %w, %zx, %zw)
-      ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))   x i8: u = x + 128; x u8: u = x, no 128
+    matmul_integer(%x : i8, %w, %zx, %zw)
+      ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))         u = x + 128 in u8
                                                        v = w - zw in i8, s its sums, constants
 
     qlinear_matmul(...)  ->  the same, followed by the requantisation of its results
 
-The form above is for instructions that multiply unsigned by signed bytes.  For instructions that
-multiply signed bytes, u is x or x - 128.  Where both kinds exist, u is x.  Integers wrap, so all
-forms are exact.
+The form above is for instructions that multiply unsigned by signed bytes; an x in u8 needs no 128.
+For instructions that multiply signed bytes, u is x in i8, or x - 128.  On a target that has both
+kinds of instructions, u is x.  Integers wrap, so all forms are exact.
 
 Most weights are constants that fit signed bytes after their zero point is subtracted.  From other
-u8 weights 128 is subtracted, and sums of x correct the result.  Where both factors are computed,
-sums of x also correct for the zero point of the second factor.  A convolution of a padded image
-needs a constant zero point, because the padding holds the zero point.
+u8 weights 128 is subtracted, and sums of x correct the result.  If both factors are computed, sums
+of x also correct for the zero point of the second factor.  A convolution of a padded image needs a
+constant zero point, because the padding holds the zero point.
 
-Activations that are quantised to the other type get the type that u needs:
+Activations that are quantised to the other 8-bit type are quantised to the type of u instead:
 
     quantize_linear(%y : i8)  ->  quantize_linear(%y : u8) with a zero point 128 larger
 
@@ -38,7 +38,7 @@ from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 
-# The bytes of a factor, and their zero point.
+# A factor of a contraction: the value of its bytes, and its zero point; None stands for 0.
 _Bytes: TypeAlias = tuple[Value, Value | None]
 # Half the range of a byte: the difference of a signed byte and its unsigned form.
 _HALF = 128
@@ -57,7 +57,7 @@ def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
 def admits(
     b: GraphBuilder, node: Node, x_zero: Value | None, w: Value, w_zero: Value | None
 ) -> bool:
-    """True where the contraction `node`, with these zero points, can be written without them."""
+    """Returns True if the contraction `node` can be computed without these zero points."""
     weights = _weights(b, w, w_zero, 0 if isinstance(node.attrs, ConvAttrs) else -1)
     if weights is None:
         return _computed(b, node, w, w_zero) and not _is_transposed(b, w)
@@ -68,7 +68,7 @@ def admits(
     )
 
 
-# ---- activations --------------------------------------------------------------------------------
+# ---- quantised activations ----------------------------------------------------------------------
 
 
 def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replacement:
@@ -99,9 +99,9 @@ def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replac
 def _flipped_zero(
     b: GraphBuilder, zero: Value | None, scale: Value | None, to: DType
 ) -> Value | None:
-    """Returns the zero point after bytes are converted to type `to` from the other 8-bit type.
+    """Returns the zero point that belongs to bytes after their conversion to type `to`.
 
-    None if the zero point is not constant.
+    The bytes have the other 8-bit type before.  Returns None if the zero point is not constant.
     """
     assert scale is not None
     if zero is not None:
@@ -144,15 +144,15 @@ def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
     return source if bytes_ and mask is not None and mask.ndim == 0 and mask == _HALF else None
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- contractions -------------------------------------------------------------------------------
 
 
 @frozen
 class _Weights:
     """Constant weights as signed bytes.
 
-    The weights minus their zero points are `array` plus `offset`.  The offset is i32 and broadcasts
-    to the columns; None stands for 0.
+    The weights minus their zero points are `array` plus `offset`.  The offset is i32 and has one
+    element, or one for each column.  An offset of None stands for 0.
     """
 
     array: Array
@@ -182,7 +182,8 @@ def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) 
         return None
     if any(v.type.rank > 0 and v.type.static_shape != (1,) for v in (x_scale, y_zero)):
         return None
-    if x_scale.type.dtype is not F32:  # products of 16-bit scales are rounded to 16 bits
+    # A product of 16-bit scales would be rounded to 16 bits, so scales must be f32.
+    if x_scale.type.dtype is not F32:
         return None
     sums = _sums(b, node, (x, x_zero), (w, w_zero), to)
     if sums is None:
@@ -208,7 +209,7 @@ def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
 def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -> Value | None:
     """Returns the contraction of both factors minus their zero points, in i32.
 
-    None if it cannot be written without zero points.
+    Returns None if it cannot be written without zero points.
     """
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
@@ -234,6 +235,7 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
         filters = weights.array.reshape(len(weights.array), -1)
         columns = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
     if weights.offset is not None:
+        # x - zx is u - z, w - zw is v + o, and the sum has K terms:
         # sum (u - z)(v + o) = sum u v - z (sum v + K o) + o sum u
         columns = (columns + int(weights.array.shape[-2]) * weights.offset).astype(np.int32)
         rows = _totals(b, emit(b, "cast", u, to=I32), -1)
@@ -246,19 +248,19 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
 
 
 def _computed(b: GraphBuilder, node: Node, w: Value, zero: Value | None) -> bool:
-    """True where the second factor of a matmul is computed, not a constant.
+    """Returns True if `w`, the second factor of a matmul, is computed and not a constant.
 
-    It has one zero point, or one for each column.
+    Its zero point must be a single number, or a vector of one for each column.
     """
     plain = w.type.rank > 1 and (zero is None or zero.type.rank < 2)
     return plain and not isinstance(node.attrs, ConvAttrs) and b.array(w) is None
 
 
 def _is_transposed(b: GraphBuilder, value: Value) -> bool:
-    """True where neighbours along the last axis lie apart in memory, because of a transpose.
+    """Returns True if a transpose puts neighbours along the last axis apart in memory.
 
-    The operands of instructions would then be assembled byte by byte, which is as slow as a matmul
-    of floats.
+    Each operand of an instruction would then be assembled byte by byte, which takes as long as a
+    matmul of floats.
     """
     attrs = None if (producer := b.producer(value)) is None else producer.attrs
     return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.type.rank - 1
@@ -294,7 +296,9 @@ def _shift(value: Value, to: DType) -> int:
 
 
 def _constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
-    """Returns the array of constant zero points; 0 if there are none, None if not constant."""
+    """Returns the array of a constant zero point; a 0 if `zero` is None; None if it is not
+    constant.
+    """
     return np.zeros((), np.int32) if zero is None else b.array(zero)
 
 
@@ -316,9 +320,9 @@ def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Valu
 
 
 def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weights | None:
-    """Returns constant weights as signed bytes; their zero points vary along `axis`.
+    """Returns constant weights as signed bytes.
 
-    None if the weights or zero points are not constant.
+    The zero points vary along `axis`.  Returns None if weights or zero points are not constant.
     """
     array = b.array(w)
     point = _constant_zero(b, zero)

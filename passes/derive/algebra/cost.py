@@ -1,8 +1,8 @@
 """Estimates the time of a region from its work and traffic alone, without kernels.
 
-Stages of constants are computed at compile time and cost nothing.  A sum is stored and read again.
-A stage without a monoid is computed again by each of its readers.  Symbolic sizes count as typical
-sizes.
+Stages of constants are computed at compile time and cost nothing.  The result of a sum is stored
+and loaded again.  A stage without a monoid is computed again by each of its readers.  Symbolic
+sizes count as typical sizes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tcc.schedule.nest import typical
 
 
 def count(sizes: Iterable[Size]) -> int:
-    """Returns the product of extents."""
+    """Returns the product of extents, with typical sizes in place of symbols."""
     return prod(size if isinstance(size, int) else typical(size) for size in sizes)
 
 
 def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:
     """Returns for each stage True if it depends on constant parameters alone.
 
-    `constants` has True for each constant parameter.
+    `constants` says for each parameter if it is constant.
     """
     fixed: list[bool] = []
     for stage in region.stages:
@@ -38,7 +38,10 @@ def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:
 
 
 def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
-    """Returns the seconds of all stages that are not constant, one after the other."""
+    """Returns the seconds of all stages that are not constant, one after the other.
+
+    `constants` says for each parameter if it is constant.
+    """
     fixed = constant_stages(region, constants)
     seconds = NO_TIME
     for number, stage in enumerate(region.stages):
@@ -50,14 +53,14 @@ def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds
 
 
 def products(stage: RegionStage) -> float:
-    """Returns the number of multiplications in a sum of products; 0 for another stage."""
+    """Returns the number of multiplications in a sum of products; 0 for a stage of another kind."""
     if stage.monoid != "sum" or constant_of(stage) is None or len(stage.factors) < 2:
         return 0.0
     return float(count(stage.loops)) * (len(stage.factors) - 1)
 
 
 def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
-    """Returns a lower bound of a region's seconds: that of its multiplications at peak rate."""
+    """Returns the seconds of a region's multiplications at peak rate, a lower bound of its time."""
     fixed = constant_stages(region, constants)
     pairs = zip(region.stages, fixed, strict=True)
     total_products = sum(products(stage) for stage, is_constant in pairs if not is_constant)
@@ -88,8 +91,10 @@ def _elementwise(stage: RegionStage) -> float:
 
 
 def _traffic(region: Region, stage: RegionStage, factor: Factor, fixed: Sequence[bool]) -> float:
-    """Returns the bytes that a stage reads through `factor`; those of another stage's result count
-    twice, because they were stored before."""
+    """Returns the bytes that a stage reads through `factor`.
+
+    A result of another stage counts twice, because it was stored before.
+    """
     if factor.source is None:
         return 0.0
     transfers = 1

@@ -1,8 +1,9 @@
-"""Finds factors that two terms share, and what remains of each term without the factor.
+"""Finds factors that two terms share, and the remainder of each term after the factor is taken out.
 
     sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]
 
-The terms share x[i, k], where k stands for p.  Their remainders, over k and j, are
+The terms share the factor x[i, k], where k of the first term stands for p of the second.  Their
+remainders, over k and j, are
 
     w[k, j]                    and   sum(r) a[k, r] * b[r, j]
 """
@@ -19,11 +20,12 @@ from tcc.passes.derive.algebra.terms import Term, loops_of_factors
 
 
 class Common(NamedTuple):
-    """Two terms whose sum is the sum over `sums` of `factor` times the sum of their remainders.
+    """Two terms with a common factor, which can be taken out of their sum.
 
-    The loops of `factor` are the result loops of the terms, followed by `sums`.  `iters` are the
-    extents of the remainders' result loops.  `forms` are the indices at which the product reads the
-    sum of the remainders.
+    The sum of the terms equals the sum over `sums` of `factor` times the sum of `remainders`.  The
+    loops of `factor` are the result loops of the terms, followed by `sums`.  `iters` are the
+    extents of the remainders' result loops.  `forms` are the indices at which `factor` is
+    multiplied by the sum of the remainders.
     """
 
     terms: tuple[Term, Term]
@@ -45,7 +47,7 @@ def outer_term(shared: Common, remainder: Factor) -> Term:
 def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
     """Yields the ways in which two terms with result loops `iters` share a factor.
 
-    A term of a single factor shares nothing, as no remainder would be left.
+    A term with a single factor shares nothing, because no remainder would be left.
     """
     if len(a.factors) < 2 or len(b.factors) < 2:
         return
@@ -57,10 +59,10 @@ def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
 
 
 def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
-    """Returns which sum loop of `f` corresponds to a sum loop of `g`, as {loop of g: loop of f}.
+    """Returns the correspondence {sum loop of `g`: sum loop of `f`} that makes two accesses equal.
 
-    None where `f`, a factor of term `a`, and `g`, a factor of `b`, are not one access up to the
-    names of their sum loops.  Loops below `first` are result loops, which the terms have in common.
+    `f` is a factor of term `a`, and `g` of term `b`.  Loops below `first` are the result loops of
+    both terms.  Returns None if the accesses differ in more than the numbers of sum loops.
     """
     if f._replace(forms=()) != g._replace(forms=()):
         return None
@@ -96,7 +98,7 @@ def _common(
         (_without(term, n), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
-    # Vectors run along the last loop of the result, so it comes last.
+    # Vectors run along the last loop of the terms' result, so that loop also comes last here.
     vector_loop_last = sorted(range(len(outer)), key=lambda n: n == first - 1)
     result_loops = [
         n

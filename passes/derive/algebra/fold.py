@@ -1,6 +1,6 @@
-"""Constant stages of a region, computed in f64 and rounded once.
+"""Computes the constant stages of a region, in f64 and rounded once.
 
-m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          of constants w, a, b: one array
+m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          with constant w, a, b: m is an array
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.algebra.cost import constant_stages, count
 
-# A constant stage that is a plain sum of products has at most _MOST points. Another constant stage
-# has at most _MOST_POINTS points. Either number takes seconds of compile time.
+# A constant stage is computed if it has at most _MOST_POINTS points, or, for a plain sum of
+# products, _MOST points. At these limits it takes seconds of compile time.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 
 def foldable(region: Region, constants: Sequence[bool]) -> bool:
-    """True where all constant stages have numeric sizes and are small enough to compute at compile
-    time.
+    """Returns True if all constant stages can be computed at compile time.
 
-    `constants` says of each parameter whether it is a constant.
+    They must have numeric sizes and be small enough.  `constants` says for each parameter if it is
+    constant.
     """
     fixed = constant_stages(region, constants)
     for stage, is_constant in zip(region.stages, fixed, strict=True):
@@ -46,9 +46,10 @@ def foldable(region: Region, constants: Sequence[bool]) -> bool:
 def fold(
     region: Region, constants: Sequence[bool], operands: Sequence[Array | None]
 ) -> dict[int, tuple[Array, ...]]:
-    """Returns the components of each constant stage, by the stage's number; floats are f64.
+    """Returns the arrays of each constant stage, by the stage's number; floats are f64.
 
-    `constants` says of each parameter whether it is a constant, and `operands` has its array.
+    A stage has an array for each of its components.  `constants` says for each parameter if it is
+    constant, and `operands` has the arrays of constant parameters.
     """
     fixed = constant_stages(region, constants)
     components: dict[int, tuple[Array, ...]] = {}
@@ -69,7 +70,7 @@ def fold(
 
 
 def _is_plain(stage: RegionStage) -> bool:
-    """True where a stage is a sum of products and each index of its factors is a loop or a
+    """Returns True if a stage is a sum of products, and each index of a factor is a loop or a
     number."""
     reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
@@ -81,7 +82,7 @@ def _is_axis(form: Affine) -> bool:
 
 
 def _contracted(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """Returns a sum of products, computed by matmuls where possible."""
+    """Returns the array of a sum of products, computed by matmuls where possible."""
     parts: list[Array] = []
     names: list[str] = []
     for factor in stage.factors:
@@ -102,15 +103,20 @@ def _contracted(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[A
 
 
 def evaluated(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """Returns the components of a stage that is no leaf, element by element; floats are f64."""
+    """Returns the arrays of a stage's components, computed element by element; floats are f64.
+
+    The stage must be no leaf.
+    """
     arrays = [array(f) for f in stage.factors if f.source is not None]
     return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
 
 
 @lru_cache(maxsize=1024)
 def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
-    """Returns an expression that computes a stage in f64; `shapes` are the shapes of its
-    sources."""
+    """Returns an expression that computes a stage in f64.
+
+    `shapes` are the shapes of the tensors that it reads.
+    """
     assert isinstance(stage.body, tuple)
     places = iter(range(len(shapes)))
     factors = tuple(

@@ -6,11 +6,18 @@
     %a = mul(%x, 2.5) ; %b = matmul(%y, %a)                    %c = matmul(%y, %x) ; mul(%c, 2.5)
 
 Nodes are recognised by their expressions alone.  A map takes every element x to x * scale + shift,
-with constant scale and shift.  A node is linear in constant operands where each part of its sums
-has one of them as a factor. A scale is folded into these operands if the place of an element
-determines its scale. A shift is folded into an operand that is added unchanged, or into a bias that
-the op accepts and the node lacks.  A scalar factor moves behind a node that has fewer results than
-the scalar multiplies.  New constants are computed in f64 and rounded once.
+with constant scale and shift.  A node is linear in some constant operands if every term of its
+results has exactly one of them as a factor.  A map behind a linear node is folded in three ways:
+
+- Its scale is folded into these operands.  Each element of an operand must affect only results
+  with the same scale.
+- Its shift is folded into an operand that is added unchanged, or into a bias that the op accepts
+  and the node lacks.
+- A scalar factor in front of a node moves behind it, if the node has fewer results than the scalar
+  multiplies.
+
+New constants are computed in f64 and rounded once.
+
 Requires folded constants.  Establishes that no scale of f32 or f64 that could be folded is left
 directly behind a linear node, and that a map has at most two operations.
 """
@@ -64,14 +71,16 @@ from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
 
-# At most this many sets of constant operands are tried for the scale behind one node.
+# To fold a scale, at most this many sets of constant operands are tried for a node.
 _SETS = 16
 
 
 def fold_factors(graph: Graph) -> Graph:
-    """Returns `graph` with factors and shifts folded into constant operands; itself where none can
-    be folded."""
-    # Values beyond the range of a type are detected, and not folded.
+    """Returns `graph` with factors and shifts folded into constant operands.
+
+    Returns `graph` itself if none can be folded.
+    """
+    # A constant that leaves the range of its type is not folded, so NumPy's warnings are off.
     with np.errstate(all="ignore"):
         while (changed := rewritten(graph, _Fold(graph).visit)) is not graph:
             graph = changed
@@ -82,10 +91,10 @@ def fold_factors(graph: Graph) -> Graph:
 
 
 def _degrees(stage: RegionStage, sources: Collection[int]) -> Mapping[Scalar, frozenset[int]]:
-    """Returns the degrees of the parts of a body in the values read from `sources`.
+    """Returns for each scalar of a body the degrees of its terms in the values read from `sources`.
 
-    A scalar has a set of degrees, one for each of its own parts: an empty set for 0, and 2 for
-    every function that is not linear.
+    For example, x * w + 1 has the degrees {1, 0} in x.  Zero has no term, hence no degree.  A
+    function that is not linear has degree 2.
     """
     assert isinstance(stage.body, tuple)
     degrees: dict[Scalar, frozenset[int]] = {}
@@ -115,7 +124,10 @@ def _degrees(stage: RegionStage, sources: Collection[int]) -> Mapping[Scalar, fr
 
 
 def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
-    """Returns the factor of x in a scalar that is linear in x."""
+    """Returns the factor of x in `body`, which is linear in x.
+
+    `degrees` has the degrees in x, as from `_degrees`.
+    """
     slopes: dict[Scalar, Scalar] = {}
     for node in walk(body):
         slopes[node] = literal(int(1 in degrees[node]), node.dtype)
@@ -133,8 +145,11 @@ def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
 
 @frozen
 class _Map:
-    """A stage whose every result is the element of `x` at its own place times `scale` plus `shift`,
-    which are scalars of constant factors; None stands for scale 1 and for shift 0."""
+    """A stage that computes x * `scale` + `shift` for every element x of a tensor.
+
+    `x` is the access of the element at the result's own indices.  `scale` and `shift` are scalars
+    of constant factors; None stands for a scale of 1, and for a shift of 0.
+    """
 
     stage: RegionStage
     x: Factor
@@ -143,7 +158,7 @@ class _Map:
 
 
 def _region(node: Node) -> Region | None:
-    """Returns the region of a node with one result of wide floats; None for another node."""
+    """Returns the region of a node with a single result of f32 or f64; None for another node."""
     if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
         return None
     expr = node_expr(node)
@@ -152,7 +167,7 @@ def _region(node: Node) -> Region | None:
 
 @lru_cache(maxsize=1024)
 def _map_of(region: Region, number: int) -> _Map | None:
-    """Returns the region as a map of parameter `number`; None where it is no map."""
+    """Returns the region as a map of parameter `number`; None if it is no such map."""
     stage = region.stages[0]
     accesses = [n for n, f in enumerate(stage.factors) if f.source == number]
     body = _only(stage)
@@ -169,12 +184,15 @@ def _map_of(region: Region, number: int) -> _Map | None:
 
 
 def _only(stage: RegionStage) -> Scalar | None:
-    """Returns the only component of a body; None for a leaf or several components."""
+    """Returns the scalar of a body with a single component; None for another body or a leaf."""
     return stage.body[0] if isinstance(stage.body, tuple) and len(stage.body) == 1 else None
 
 
 def _is_whole(region: Region, stage: RegionStage, factor: Factor) -> bool:
-    """True where every result of a stage reads the element at its own place."""
+    """Returns True if each result of a stage reads, by `factor`, the element at its own indices.
+
+    The source must also have the shape of the stage.
+    """
     assert factor.source is not None
     loop_forms = zip(factor.forms, units(len(stage.loops)), stage.iters, strict=False)
     is_identity = all(
@@ -185,7 +203,10 @@ def _is_whole(region: Region, stage: RegionStage, factor: Factor) -> bool:
 
 @frozen
 class _NodeMap:
-    """A map of operand `number` of a node, which reads the constants `arrays`."""
+    """A node that computes a map of its operand `number`.
+
+    `arrays` has the arrays of the node's constant operands.
+    """
 
     map: _Map
     arrays: Sequence[Array | None]
@@ -194,20 +215,20 @@ class _NodeMap:
     def at_operand(self, scalar: Scalar) -> Array | None:
         """Returns the values of a scalar of the map at the elements of the map's operand.
 
-        They are the array that `by_place` returns for this operand.
+        The result is the array of `by_place` for this operand.
         """
         return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
     def by_place(
         self, scalar: Scalar, stage: RegionStage, factor: Factor, shape: Sequence[Size]
     ) -> Array | None:
-        """Returns the values of a scalar of the map as an f64 array that broadcasts to `shape`.
+        """Returns the values of a scalar of the map, as an f64 array that broadcasts to `shape`.
 
-        `shape` is that of the source of `factor`.  The value at an element of the source is that
-        for the results of `stage` which read the element through `factor`.  Axes on which the
-        scalar does not depend have size 1.  An element that is not read has the value 1.  Returns
-        None if a value is not finite, or if two results that read one element have different
-        values.
+        `shape` is the shape of the tensor that `stage` reads through `factor`.  An element of the
+        array is the scalar's value at the results of `stage` which read the element at the same
+        indices.  Axes on which the scalar does not depend have size 1.  An element that no result
+        reads has the value 1.  Returns None if a value is not finite, or if two results that read
+        the same element have different values.
         """
         numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
         scalar_factors = [self.map.stage.factors[n] for n in numbers]
@@ -242,8 +263,11 @@ class _NodeMap:
         return np.asarray(array, np.float64) if factor.dtype.is_float else array
 
     def applied(self, b: GraphBuilder, x: Value, **steps: Scalar | None) -> Replacement:
-        """Adds operations to `x`, by name, with scalars of the map; None where a scalar is not
-        finite."""
+        """Adds nodes that apply scalars of the map to `x`, and returns the result.
+
+        `steps` maps the name of an op to its scalar; None leaves the op out.  Returns None if a
+        scalar is not finite.
+        """
         for op, scalar in steps.items():
             array = None if scalar is None else self.at_operand(scalar)
             if scalar is not None and array is None:
@@ -258,7 +282,8 @@ class _NodeMap:
 
 
 def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
-    """Returns a node as a map of its only operand that is not constant; None for another node."""
+    """Returns a node as a map of its only operand that is not constant; None if it is no such
+    map."""
     arrays = [None if v is None else b.array(v) for v in inputs]
     unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
     region = _region(node) if len(unknown) == 1 else None
@@ -271,9 +296,10 @@ def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
 
 @lru_cache(maxsize=1024)
 def _is_linear(region: Region, operands: Sequence[int]) -> bool:
-    """True where each part of the sums of the results has one of `operands` as a factor.
+    """Returns True if each term of the results has exactly one of `operands` as a factor.
 
-    Each operand is read once, and stages read each other at their own places.
+    Each operand must be read by a single access, and stages must read each other at their own
+    indices.
     """
     linear = set(operands)
     for number, stage in enumerate(region.stages):
@@ -294,20 +320,23 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
-    """Returns the number that multiplies parameter `number` before it is added to every result, and
-    the scalar to which it is added; None where results are no such sums."""
+    """Returns (by, base) if the results are base + by * p, where p is parameter `number`.
+
+    `by` is a number other than 0, and `base` a scalar.  Returns None if the results have another
+    form.
+    """
     last = region.stages[region.outputs[0][0]]
     body = None if last.monoid or _reads(region, number) != 1 else _only(last)
     if not isinstance(body, Apply) or body.function != "add":
         return None
-    others, term = body.args
+    base, term = body.args
     by = 1.0
     match term:
         case Apply(function="mul", args=(of, Const(value=value))):
             term, by = of, float(value)
     access = uncast(term)
     is_parameter = isinstance(access, Arg) and last.factors[access.number].source == number
-    return (by, others) if is_parameter and by else None
+    return (by, base) if is_parameter and by else None
 
 
 def _reads(region: Region, number: int) -> int:
@@ -317,8 +346,12 @@ def _reads(region: Region, number: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
-    """Returns the region of an op with one more operand, where the op only adds the operand to its
-    results; else None."""
+    """Returns the region of an op that gets an additional last operand, such as a bias.
+
+    `types` are the types of the operands before, and `type` is the type of the new operand.
+    Returns None if the op accepts no more operands, or does more than add the new operand to its
+    results.
+    """
     if op.expr is None or len(types) >= op.numbers[1]:
         return None
     try:
@@ -338,10 +371,10 @@ def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Regi
 
 
 class _Fold:
-    """One sweep over a graph.
+    """A single pass over the nodes of a graph.
 
-    `uses` counts the readers of each value: outputs count twice, and so do values that a body
-    captures, which stay in the graph around the body.
+    `uses` counts the readers of each value.  Outputs of a graph or body count twice, so that they
+    are never folded.  Values that a body captures count too.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -368,8 +401,11 @@ class _Fold:
         return node_map.applied(b, x, mul=node_map.map.scale, add=node_map.map.shift)
 
     def _behind(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        """Moves the scalar factor of an operand behind the node, where it then multiplies fewer
-        elements. Only numbers near one are moved, so that no new overflow arises."""
+        """Moves the scalar factor of an operand behind the node, where it multiplies fewer
+        elements.
+
+        Only numbers near 1 are moved, so that no new overflow arises.
+        """
         region = _region(node)
         for n, (value, old) in enumerate(zip(inputs, node.inputs, strict=True)):
             producer = None if value is None else b.producer(value)
@@ -389,8 +425,10 @@ class _Fold:
 
 
 def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
-    """Returns the producer of a map's operand with the map folded into its own operands; None where
-    these do not accept it."""
+    """Returns a copy of `producer` with the map `after` folded into its constant operands.
+
+    `producer` computes the map's operand.  Returns None if its operands cannot take the map.
+    """
     region, inputs = _region(producer), [*producer.inputs]
     while inputs and inputs[-1] is None:
         inputs.pop()
@@ -423,9 +461,12 @@ def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
 def _addends(
     producer: Node, region: Region, arrays: Mapping[int, Array]
 ) -> Iterator[tuple[Region, int, float, Array]]:
-    """Yields operands that are added to the results: the region that has the operand, its number,
-    the number that multiplies it, and its array. An operand that the node lacks and its op accepts
-    has an array of zeros."""
+    """Yields the operands into which a shift can be folded, because they are added to the results.
+
+    For each, yields the region that has the operand, the operand's index, the number that
+    multiplies it, and its array.  If the node lacks an operand that its op accepts, the array is
+    zeros.
+    """
     for n, array in arrays.items():
         if (addend := _addend(region, n)) is not None:
             yield region, n, addend[0], array
@@ -441,8 +482,12 @@ def _addends(
 def _scales(
     region: Region, arrays: Mapping[int, Array], scale: Scalar, after: _NodeMap
 ) -> dict[int, Array] | None:
-    """Returns the scale by the places of operands in which the region is linear; None where there
-    are no such operands or a place does not determine the scale."""
+    """Returns the factors to fold into constant operands, so that results are multiplied by
+    `scale`.
+
+    The keys are the indices of operands in which the region is linear.  Returns None if there are
+    no such operands, or if an element of them affects results with different scales.
+    """
     sets = chain.from_iterable(combinations(arrays, n + 1) for n in range(len(arrays)))
     linear = next(
         (operands for operands in islice(sets, _SETS) if _is_linear(region, operands)), ()
@@ -453,14 +498,14 @@ def _scales(
 
 
 def _reader(region: Region, number: int) -> tuple[RegionStage, Factor]:
-    """Returns the stage that reads a parameter, and its access."""
+    """Returns the stage that reads parameter `number`, and its access."""
     return next((s, f) for s in region.stages for f in s.factors if f.source == number)
 
 
 def _changed(array: Array, scale: Array | None, shift: Array | None) -> Array:
-    """Returns an array times `scale` plus `shift`, in f64 and rounded once."""
+    """Returns an array times `scale` plus `shift`, computed in f64 and rounded once."""
     if scale is not None and shift is None:
-        # The loop runs in f64 in small pieces: no copy of large weights in f64.
+        # NumPy computes in f64 in small pieces, so large weights are not copied to f64.
         return np.multiply(array, scale, out=np.empty_like(array), casting="same_kind")
     wide = array.astype(np.float64) * (1.0 if scale is None else scale)
     return (wide + (0.0 if shift is None else shift)).astype(array.dtype)

@@ -2,7 +2,7 @@
 
     y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
 
-A size is free if each index that contains one of its loops is that loop alone.  The formula of a
+A size is free if each index that contains a loop of that size is the loop alone.  The formula of a
 region then holds for every value of the size.  So two regions that agree at some values of the free
 sizes agree at all values.
 
@@ -31,10 +31,10 @@ _MOST_TERMS = 1 << 22
 
 
 def agree(a: Region, b: Region) -> bool:
-    """True where two regions compute the same values.
+    """Returns True if two regions compute the same values.
 
-    The regions are evaluated at small sizes if these represent all sizes, otherwise at their own.
-    Raises `Unchecked` where the sums of the regions are too long for both checks.
+    The regions are evaluated at small sizes if small sizes represent all sizes, otherwise at their
+    own sizes.  Raises `Unchecked` if the sums of the regions are too long for both checks.
     """
     return equal_at(*_small(a, b), max_terms=_MOST_TERMS) or equal_at(
         a, b, points=2, max_terms=_MOST_TERMS
@@ -81,9 +81,9 @@ def _by_digits(stage: RegionStage) -> RegionStage:
 
 
 def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
-    """Returns both regions with `axis` of parameter `number` split into one axis for each digit.
+    """Returns both regions with `axis` of parameter `number` split into an axis for each digit.
 
-    Both are returned unchanged where some index of the axis is not composed of the same digits.
+    Returns both unchanged if the indices along the axis are not all composed of the same digits.
     """
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
@@ -111,9 +111,10 @@ def _reads(region: Region, number: int) -> Iterator[tuple[RegionStage, Factor]]:
 def _has_digits(
     stage: RegionStage, form: Affine, radices: Sequence[int], axes: Sequence[int]
 ) -> bool:
-    """True where each digit of `form` is 0 or a single loop no longer than the digit's axis.
+    """Returns True if each digit of `form` is 0 or a single loop that is no longer than its axis.
 
-    `axes` are the sizes of the axes, and `radices` the steps of `form` that belong to them.
+    `radices` are the weights of the digits, which are steps of `form`, and `axes` the sizes of
+    their axes.
     """
     axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
     steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
@@ -154,7 +155,10 @@ def _is_loop(form: Affine) -> bool:
 
 
 def _sizes(*regions: Region) -> dict[int, int]:
-    """Returns a smaller value for each free size above 1; a larger size gets a larger value."""
+    """Returns a smaller value for each free size above 1 that can get one.
+
+    Larger sizes get larger values.
+    """
     all_sizes: set[Size] = set()
     fixed: set[Size] = set()
     for region in regions:

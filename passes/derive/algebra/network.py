@@ -4,13 +4,13 @@
       q, t first    s[i, j] = sum(k) q[i, k] * t[j, k]   y[i, d] = sum(j) s[i, j] * v[j, d]
       t, v first    s[k, d] = sum(j) t[j, k] * v[j, d]   y[i, d] = sum(k) q[i, k] * s[k, d]
 
-The product of a subset of the factors keeps the loops of the result and of the other factors.
+The product of a subset of the factors keeps the loops that the result or the other factors have.
 Every other loop is summed when its last factor is multiplied.  The best trees of a subset follow
 from the best trees of its parts (Held and Karp's dynamic program, as for joins of relations).
 
-For a term with more than `_EXACT` factors, that pair is joined next whose product is smallest
-relative to its parts (the greedy order of opt_einsum).  Products of constants are computed at
-compile time, and cost only the bytes of their result.
+For a term with more than `_EXACT` factors, the next pair to be joined is the pair whose product is
+smallest relative to its parts (the greedy order of opt_einsum).  Products of constants are computed
+at compile time, and cost only the bytes of their result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EXACT = 8
 # The number of trees that are returned for a term, the best first.
 _TREES = 3
 
-# A tree is the number of a factor, or a pair of trees whose results are multiplied.
+# A tree is the index of a factor, or a pair of trees whose results are multiplied.
 Tree: TypeAlias = "int | tuple[Tree, Tree]"
 
 
@@ -49,7 +49,7 @@ class _Part(NamedTuple):
     """The product of a set of factors.
 
     `plan`: its contraction tree.
-    `loops`: its loops, as bits.
+    `loops`: the set of its loops; bit k stands for loop k.
     `traffic`: the bytes of storing and reading it.
     `constant`: True if all of its factors are constant.
     """
@@ -62,10 +62,10 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Trees:
-    """The contraction trees of one term with result loops `iters`.
+    """The contraction trees of a term with result loops `iters`.
 
-    `constants` has True for each constant factor.  Intermediate results have type `dtype`.
-    `states` counts the joins that were estimated.
+    `constants` says for each factor if it is constant.  Intermediate results have type `dtype`.
+    `states` counts the joins that were estimated.  `loops` has the set of loops of each factor.
     """
 
     term: Term
@@ -121,7 +121,10 @@ class Trees:
         return part.plan
 
     def needed(self, subset: int) -> int:
-        """Returns the loops, as bits, that the product of a subset of the factors keeps."""
+        """Returns the loops that the product of the factors `subset` keeps.
+
+        Both sets are given as bits.
+        """
         if subset not in self._needed:
             inside, outside = 0, (1 << len(self.iters)) - 1
             for n, loops in enumerate(self.loops):
@@ -133,7 +136,7 @@ class Trees:
         return self._needed[subset]
 
     def _leaf(self, number: int) -> _Part:
-        """Returns a single factor, summed over the loops that no other factor has."""
+        """Returns factor `number` as a part, summed over the loops that no other factor has."""
         loops, fixed = self.loops[number], self.constants[number]
         result_loops = self.needed(1 << number)
         seconds, bytes_ = NO_TIME, self._bytes(loops)
@@ -165,7 +168,7 @@ class Trees:
         )
 
     def points(self, loops: int) -> float:
-        """Returns the product of the extents of `loops`, which are bits."""
+        """Returns the product of the extents of `loops`, a set as bits."""
         if loops not in self._points:
             sizes = (size for n, size in enumerate(self._sizes) if loops >> n & 1)
             self._points[loops] = float(prod(sizes))
@@ -180,15 +183,18 @@ def _bits(numbers: Iterable[int]) -> int:
 
 
 def _halves(subset: int) -> Iterator[int]:
-    """Yields the ways to divide a set into two parts, as the part that has the lowest element."""
-    others = subset & (subset - 1)
-    lowest = subset ^ others
-    part = others
+    """Yields each way to divide a set, given as bits, into two parts.
+
+    Yields the part that contains the lowest element; the other part is the complement.
+    """
+    upper = subset & (subset - 1)
+    lowest = subset ^ upper
+    part = upper
     while part:
-        part = (part - 1) & others
+        part = (part - 1) & upper
         yield lowest | part
 
 
 def leaves(tree: Tree) -> int:
-    """Returns the factors of a tree, as bits."""
+    """Returns the set of a tree's factors; bit n stands for factor n."""
     return 1 << tree if isinstance(tree, int) else leaves(tree[0]) | leaves(tree[1])

@@ -4,8 +4,8 @@
       ->  m[k, j] = w[k, j]  +  sum(r) a[k, r] * b[r, j]        of constants, ahead of the run
           y[i, j] = sum(k) x[i, k] * m[k, j]
 
-Every stage that is a sum of products is rewritten by its contraction trees (`network`).  Terms that
-share a factor are joined where the estimate is lower.  The scale of a term multiplies a constant
+Every stage that is a sum of products is rewritten by its contraction trees (`network`).  Two terms
+that share a factor are joined if the estimate is lower.  The scale of a term multiplies a constant
 factor if there is one, otherwise the smallest intermediate result.  All other stages stay.
 """
 
@@ -30,10 +30,11 @@ from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_fac
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Seconds, cheapest_first, saves
 from tcc.schedule.limits import Rates
 
-# The seconds of the best tree, by the term, its result loops, and which factors are constant.
+# Maps a term, its result loops, and which factors are constant to the seconds of the best tree.
 _Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], Seconds]
 
-# At most _RANKS trees of the output become regions, and at most _REGIONS regions are returned.
+# At most _RANKS contraction trees of the output's terms become regions. At most _REGIONS regions
+# are returned.
 _RANKS, _REGIONS = 3, 3
 # At most this many joins are estimated. After that, no more terms are joined, and no more regions
 # are written.
@@ -41,7 +42,8 @@ _STATES = 1 << 13
 
 
 class Rewrite(NamedTuple):
-    """A region, its estimate in seconds, and its derivation from the original region."""
+    """A region, its estimate in seconds, and the text of its derivation from the original
+    region."""
 
     seconds: Seconds
     region: Region
@@ -49,8 +51,10 @@ class Rewrite(NamedTuple):
 
 
 class Rewrites(NamedTuple):
-    """The best candidates, the cheapest first; `states` counts the joins and regions that were
-    priced."""
+    """The best candidates, the cheapest first.
+
+    `states` counts the joins and regions whose time was estimated.
+    """
 
     candidates: tuple[Rewrite, ...]
     states: int
@@ -59,10 +63,10 @@ class Rewrites(NamedTuple):
 def reassociated(
     region: Region, constants: Sequence[bool], rates: Rates, limit: Seconds = IMPOSSIBLE
 ) -> Rewrites:
-    """Returns regions with other orders of sums and products that have the lowest estimates.
+    """Returns the regions with other orders of sums and products that have the lowest estimates.
 
-    `region` has one output.  `constants` has True for each constant parameter.  If the best tree is
-    estimated to take more than `limit` seconds, no further trees become regions.
+    `region` has a single output.  `constants` says for each parameter if it is constant.  If the
+    best tree is estimated to take more than `limit` seconds, no further trees become regions.
     """
     candidates: dict[bytes, Rewrite] = {}
     seconds_of: _Seconds = {}
@@ -84,7 +88,7 @@ def reassociated(
     return Rewrites(tuple(order[:_REGIONS]), states)
 
 
-# ---- writing ------------------------------------------------------------------------------------
+# ---- writing of the new region ------------------------------------------------------------------
 
 # A product over the result loops: its scale, and its accesses.
 _Product: TypeAlias = tuple[Scale, Factors]
@@ -94,8 +98,8 @@ _Product: TypeAlias = tuple[Scale, Factors]
 class _Writer:
     """Rewrites the stages of a region.
 
-    `rank` is the number of the output's tree, where 0 is the best.  Afterwards, `has_more` is True
-    if there are further trees.
+    `rank` selects a contraction tree for the terms of the output; 0 is the best tree.  After
+    `region`, `has_more` is True if there are trees of a higher rank.
     """
 
     flat: Flattened
@@ -116,7 +120,8 @@ class _Writer:
         return drop_unused(Region(self.flat.region.params, tuple(self._stages), outputs))
 
     def _stage(self, number: int) -> int:
-        """Returns the number of an old stage in the new region, which it is added to if needed."""
+        """Returns the number in the new region of the old stage `number`, which is added if
+        needed."""
         if number not in self._places:
             terms = self.flat.terms(number)
             stage = self.flat.region.stages[number]
@@ -144,13 +149,16 @@ class _Writer:
         return self._numbers[stage]
 
     def _is_fixed(self, factor: Factor) -> bool:
-        """True where an access reads a constant."""
+        """Returns True if an access reads a constant."""
         if factor.source is None:
             return True
         return self.constants[factor.source] if factor.source >= 0 else self._fixed[~factor.source]
 
     def _sum(self, iters: Sizes, dtype: DType, terms: Sequence[Term], rank: int = 0) -> int:
-        """Adds the stages of the sum of `terms`; returns the number of the last stage."""
+        """Adds the stages of the sum of `terms`; returns the number of the last stage.
+
+        `rank` selects the contraction tree of each term.
+        """
         parts = [
             self._contracted(self._trees(t, iters, dtype), rank)
             for t in self._factored(iters, dtype, terms)
@@ -163,9 +171,10 @@ class _Writer:
         return self._add(RegionStage(iters, (), None, factors, (_body(parts, dtype),)))
 
     def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> RegionStage | None:
-        """Returns the stage whose results an access reads unchanged.
+        """Returns the stage whose complete result an access reads unchanged; None for another
+        access.
 
-        It gets the loops of one iteration that the access lacks.  None for another access.
+        Loops of a single iteration that the access lacks are added to the stage.
         """
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
             return None
@@ -188,7 +197,10 @@ class _Writer:
     # ---- terms that share a factor
 
     def _factored(self, iters: Sizes, dtype: DType, terms: Sequence[Term]) -> list[Term]:
-        """Returns the terms with pairs of a common factor joined, the largest saving first."""
+        """Returns the terms, of which pairs with a common factor are joined if that saves time.
+
+        The pair that saves most is joined first.
+        """
         remaining = list(terms)
         while len(remaining) > 1 and self.states < _STATES:
             savings = [
@@ -224,7 +236,10 @@ class _Writer:
     def _seconds(
         self, term: Term, iters: Sizes, dtype: DType, fixed: tuple[bool, ...] | None = None
     ) -> Seconds:
-        """Returns the estimate of the best tree of a term."""
+        """Returns the estimated seconds of a term's best tree.
+
+        `fixed` says for each factor if it is constant; None to find out.
+        """
         constants = tuple(map(self._is_fixed, term.factors)) if fixed is None else fixed
         key = term, iters, constants
         if key not in self.seconds_of:
@@ -233,10 +248,11 @@ class _Writer:
             self.states += trees.states
         return self.seconds_of[key]
 
-    # ---- trees
+    # ---- stages of contraction trees
 
     def _contracted(self, trees: Trees, rank: int) -> _Product:
-        """Adds the stages of a term's sums, and returns a product over the result loops for it."""
+        """Adds the stages of a term's sums; returns the product, over the result loops, that is
+        left."""
         term = trees.term
         if not term.factors:
             return term.scale, ()
@@ -255,9 +271,10 @@ class _Writer:
         return (term.scale if target == all_factors else ()), over
 
     def _operands(self, trees: Trees, tree: Tree, order: Sequence[int], target: int) -> Factors:
-        """Returns accesses whose product is the result of a tree; stored loops are in `order`.
+        """Returns accesses whose product is the result of `tree`; stages are added for its sums.
 
-        The term's scale multiplies the product of the factors `target`, a set as bits.
+        The loops of the stored result are in `order`.  The term's scale multiplies the product of
+        `target`, a set of factors as bits.
         """
         subset = leaves(tree)
         result_loops = trees.needed(subset)
@@ -283,7 +300,10 @@ class _Writer:
     def _one(
         self, trees: Trees, factors: Factors, order: Sequence[int], scale: Scale = ()
     ) -> Factor:
-        """Returns one access to the elementwise product of `factors`, adding a stage if needed."""
+        """Returns a single access to the elementwise product of `factors` and `scale`.
+
+        Adds a stage for the product if needed.  The loops of its result are in `order`.
+        """
         if len(factors) == 1 and not scale:
             return factors[0]
         result_loops = sum(1 << k for k in loops_of_factors(factors))
@@ -297,8 +317,10 @@ class _Writer:
         result_loops: int,
         scale: Scale = (),
     ) -> Factor:
-        """Adds the stage of a product, summed over all loops except `result_loops`, and returns an
-        access to it."""
+        """Adds a stage that computes a product, and returns an access to its result.
+
+        The product is summed over all loops except `result_loops`, a set as bits.
+        """
         loops = (*trees.iters, *trees.term.sums)
         result_order = [k for k in order if result_loops >> k & 1]
         summed = sorted(loops_of_factors(factors).difference(result_order))
@@ -313,8 +335,8 @@ class _Writer:
 def _inner_order(order: Sequence[int], result_loops: int) -> list[int]:
     """Returns the order of loops in which the operand of a sum is stored.
 
-    The last loop of the sum's result, along which vectors run, stays last; the summed loops come
-    before it.
+    Vectors run along the last loop of the sum's result, so that loop stays last.  The summed loops
+    come directly before it.
     """
     outer = [k for k in order if result_loops >> k & 1]
     summed = [k for k in order if not result_loops >> k & 1]
@@ -324,8 +346,8 @@ def _inner_order(order: Sequence[int], result_loops: int) -> list[int]:
 def _scaled_part(trees: Trees, tree: Tree) -> int:
     """Returns the set of factors, as bits, whose product the term's scale multiplies.
 
-    It is a part of the tree: a constant part if there is one, otherwise that with the fewest
-    elements.
+    The set is a part of the tree: a constant part if there is one, otherwise the part whose product
+    has the fewest elements.
     """
     best, smallest = leaves(tree), (True, trees.points(trees.needed(leaves(tree))))
     pending = [tree]
@@ -342,7 +364,8 @@ def _scaled_part(trees: Trees, tree: Tree) -> int:
 
 
 def _body(parts: Sequence[_Product], dtype: DType) -> Scalar:
-    """Returns the sum of products, whose factors are numbered one after the other."""
+    """Returns the scalar of a sum of products; the factors of all products are numbered in
+    order."""
     accumulator: Scalar | None = None
     number = 0
     for scale, factors in parts:

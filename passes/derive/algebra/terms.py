@@ -1,11 +1,12 @@
-"""Stages as sums of products, by the algebra of sums, products and differences.
+"""Writes stages as sums of products, by the algebra of sums, products and differences.
 
     s[i, j] = sum(k) q[i, k] * t[j, k]             y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]
     y[i, d] = sum(j) s[i, j] * v[j, d]        ->
 
 A producer is merged into its only reader, together with its sum loops.  So a term is a tensor
 network: a product of factors, summed over loops in any order.  An opaque scalar, for example a
-square root or a comparison, is a factor of its own.  Its loops are those that it depends on.
+square root or a comparison, is a factor of its own.  The factor's loops are the loops on which the
+scalar depends.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from tcc.ir.types import F32, F64
 # Multiplications and divisions by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
 
-# Types whose range leaves room for other orders of products.
+# Types with so wide a range that other orders of products cause no new overflow.
 WIDE = (F32, F64)
-# After multiplying out, a sum has at most _MOST_TERMS terms, and a term at most _MOST_FACTORS
-# factors.
+# After multiplying out, a sum is not rewritten if it has more than _MOST_TERMS terms, or if a term
+# has more than _MOST_FACTORS factors.
 _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 
@@ -54,7 +55,7 @@ class Term(NamedTuple):
     factors: Factors
 
 
-# The scale of a product, and its factors.  Each factor is an operand or an opaque scalar.
+# The scale of a product, and its factors. A factor is an argument of the body or an opaque scalar.
 _Product: TypeAlias = tuple[Scale, tuple[Scalar, ...]]
 
 
@@ -62,9 +63,9 @@ _Product: TypeAlias = tuple[Scale, tuple[Scalar, ...]]
 class Flattened:
     """The stages of a region as sums of terms, each computed on request.
 
-    With `spread`, sums inside of products are multiplied out: (a + b) * c becomes a * c + b * c.
+    If `spread`, sums inside of products are multiplied out: (a + b) * c becomes a * c + b * c.
     Differences are not: the cancellation in a - b would come too late, after two rounded products.
-    Without `spread`, `has_nested_sums` tells whether there are sums to multiply out.  Opaque
+    If not `spread`, `has_nested_sums` becomes True if there are sums to multiply out.  Opaque
     scalars become stages that are appended to `region`.
     """
 
@@ -88,17 +89,17 @@ class Flattened:
     def terms(self, number: int) -> tuple[Term, ...] | None:
         """Returns the terms of a stage.
 
-        None where the stage is not a sum of products of f32 or f64, or has too many terms.
+        Returns None if the stage is not a sum of products of f32 or f64, or has too many terms.
         """
         if number not in self._terms:
             self._terms[number] = self._computed(number)
         return self._terms[number]
 
     def is_settled(self, number: int) -> bool:
-        """True where the sums of a stage can be computed in one order only.
+        """Returns True if the sums of a stage can be computed in one order only.
 
-        The stage has no merged producers.  Each of its terms has at most two factors, and each
-        factor depends on all sum loops.  A stage that has no terms is settled too.
+        That is so if no producers were merged into the stage, each term has at most two factors,
+        and each factor depends on all sum loops.  It is also so if the stage has no terms.
         """
         terms = self.terms(number)
         if terms is None or number in self._grown:
@@ -128,7 +129,8 @@ class Flattened:
         return tuple(terms) if fits and len(terms) <= _MOST_TERMS else None
 
     def _factor(self, stage: RegionStage, scalar: Scalar) -> Factor:
-        """Returns the access of an operand of a product; an opaque scalar becomes a stage."""
+        """Returns the access of a factor of a product; an opaque scalar becomes a stage of its
+        own."""
         operand = scalar.arg if isinstance(scalar, Cast) else scalar
         if isinstance(operand, Arg) and widens(operand.dtype, scalar.dtype):
             return stage.factors[operand.number]
@@ -145,11 +147,15 @@ class Flattened:
         if stage not in self._added:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
-            self._reads.append(2)  # keeps the stage out of its reader: it is opaque
+            # Counts as two readers, so that it is not merged into its reader: it is opaque.
+            self._reads.append(2)
         return self._added[stage]
 
     def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
-        """Returns the terms that `term` becomes when producers replace factors, where allowed."""
+        """Returns the terms that `term` becomes when producers are merged into it, where allowed.
+
+        `reader` is the stage of the term.
+        """
         for place, factor in enumerate(term.factors):
             inner = self._inner(term, factor, reader)
             if inner is None:
@@ -162,7 +168,8 @@ class Flattened:
         return [term]
 
     def _inner(self, term: Term, factor: Factor, reader: RegionStage) -> tuple[Term, ...] | None:
-        """Returns the terms of the producer of a factor, where they may replace the factor."""
+        """Returns the terms of the stage that a factor reads; None if they must not replace the
+        factor."""
         source = factor.source
         if source is None or source >= 0 or self._reads[~source] != 1:
             return None
@@ -178,20 +185,20 @@ class Flattened:
 
 
 def loops_of_factors(factors: Iterable[Factor]) -> frozenset[int]:
-    """Returns the loops that any of the accesses depends on."""
+    """Returns the loops on which any of the accesses depends."""
     return frozenset[int]().union(*map(depends, factors))
 
 
 def _sums_used(term: Term, iters: Sizes) -> bool:
-    """True where every sum loop occurs in a factor."""
+    """Returns True if every sum loop occurs in a factor."""
     first = len(iters)
     return loops_of_factors(term.factors).issuperset(range(first, first + len(term.sums)))
 
 
 def _bare(term: Term) -> bool:
-    """True where a term is a single factor without a sum loop.
+    """Returns True if a term is a single factor without a sum loop.
 
-    A sum may then replace the factor, as nothing multiplies it.
+    A sum may then replace the factor, because nothing multiplies it.
     """
     return len(term.factors) == 1 and not term.sums
 
@@ -201,9 +208,9 @@ def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
 
 
 def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
-    """Returns the term with `inner` in place of its factor number `place`.
+    """Returns the term with the factors of `inner` in place of factor number `place`.
 
-    `inner` is a term of the factor's producer.
+    `inner` is a term of the stage that the factor reads.
     """
     loops = (*iters, *term.sums, *inner.sums)
     all_units = units(len(loops))
@@ -220,7 +227,7 @@ def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
 def _without_idle(term: Term, iters: Sizes) -> Term:
     """Returns the term without the sum loops on which no factor depends.
 
-    Their extents multiply the scale instead.  Loops of symbolic extent stay.
+    The extents of the removed loops multiply the scale.  Loops of symbolic extent stay.
     """
     first = len(iters)
     loops_used = loops_of_factors(term.factors)
@@ -242,7 +249,7 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
 def by_digits(term: Term, iters: Sizes) -> Term:
     """Returns the term with a loop for every digit of a sum loop that its factors read.
 
-    Example: a loop of 768 trips, read as c // 64 and c % 64, becomes two loops.
+    For example, a loop of 768 iterations that is read as c // 64 and c % 64 becomes two loops.
     """
     first, loops = len(iters), (*iters, *term.sums)
     digits = [d for f in term.factors for form in f.forms for d in form.digits]
@@ -275,7 +282,7 @@ def by_digits(term: Term, iters: Sizes) -> Term:
 def scaled(scale: Scale, more: Scale) -> Scale:
     """Returns the scale that applies `scale`, then `more`.
 
-    Powers of two and signs are combined into one number, as multiplying by them is exact.
+    Powers of two and signs are combined into one number, because multiplying by them is exact.
     """
     exact, inexact = 1.0, []
     for function, value in (*scale, *more):
@@ -291,7 +298,7 @@ def _positive(scales: Iterable[Scale]) -> bool:
 
 
 def is_near_one(value: object) -> bool:
-    """True where a multiplication by `value` may move within a product.
+    """Returns True if a multiplication by `value` may move within a product.
 
     Such a number is too close to 1 to cause a new overflow or underflow.
     """
@@ -304,8 +311,8 @@ def is_near_one(value: object) -> bool:
 def _products(stage: RegionStage, spread: bool) -> list[_Product] | None:
     """Returns the body of a stage as a sum of products.
 
-    None where the stage reduces by another monoid, or where its body is one opaque scalar without
-    a sum.
+    Returns None if the stage reduces by another monoid, or if it has no sum and its body is a
+    single opaque scalar.  `spread` multiplies out sums inside of products.
     """
     if isinstance(stage.body, expr.Stage) or len(stage.body) != 1:
         return None
@@ -340,8 +347,8 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
 def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
     """Returns the product of `args`, which may be sums, as a sum of products.
 
-    A sum that is not multiplied out counts as one operand.  A product with a number that must not
-    be moved (`is_near_one`) is opaque.
+    `spread` multiplies out sums; a sum that is not multiplied out counts as a single factor.  A
+    product with a number that must not be moved (`is_near_one`) is a single opaque factor.
     """
     expanded: list[_Product] = [((), ())]
     for arg in args:

@@ -1,4 +1,4 @@
-"""Bilinear algorithms, each as three matrices of exact rational numbers.
+"""Lists bilinear algorithms, each as three matrices of exact rational numbers.
 
 An algorithm multiplies sums of inputs by sums of weights, and its results are sums of the products.
 
@@ -15,8 +15,8 @@ of Toom and Cook's multiplication of polynomials, with one product for each eval
 (Winograd, Arithmetic Complexity of Computations, 1980; Lavin and Gray 2016).  For several axes,
 algorithms are nested: their matrices are Kronecker products.
 
-Rounding.  Let n be the most roundings between an operand and a result, and u the unit roundoff.
-The error of a result of operands |x[j]| <= X and |w[k]| <= W is at most
+Rounding.  Let n be the largest number of roundings between an operand and a result, and u the unit
+roundoff.  The error of a result of operands |x[j]| <= X and |w[k]| <= W is at most
 
     g(n) * sum(p) |C[i, p]| * (sum(j) |A[p, j]|) * (sum(k) |B[p, k]|) * X * W
 
@@ -38,7 +38,7 @@ from tcc.frozen import frozen
 
 Row: TypeAlias = tuple[Fraction, ...]
 Matrix: TypeAlias = tuple[Row, ...]
-# One product of an algorithm: its row of `inputs`, its row of `weights`, its column of `results`.
+# A product of an algorithm: its row of `inputs`, its row of `weights`, its column of `results`.
 _Product: TypeAlias = tuple[Row, Row, Row]
 
 # Points at which polynomials are evaluated.  The last point of each algorithm is infinity, which is
@@ -64,8 +64,11 @@ class Bilinear:
         return len(self.inputs)
 
     def amplification(self, terms: int) -> Fraction:
-        """Returns the largest bound on a result's error, divided by that of a direct sum of `terms`
-        products with equally many roundings.  The module's text has the bound."""
+        """Returns the largest bound on a result's error, relative to a direct sum of `terms`
+        products.
+
+        Both have equally many roundings.  The module's text has the bound.
+        """
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
@@ -75,7 +78,7 @@ class Bilinear:
 def toom_cook(results: int, taps: int) -> Bilinear:
     """Returns F(results, taps).  Requires at most `MOST_PRODUCTS` products.
 
-    The matrices of inputs and results are integers; only that of the weights has fractions.
+    The matrices of inputs and results are integers; only the matrix of weights has fractions.
     """
     points = _POINTS[: results + taps - 2]
     rows = [_product_at(points, point, results, taps) for point in points]
@@ -109,10 +112,9 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 
 
 def _integral(inputs: Row, weights: Row, results: Row) -> _Product:
-    """Returns the same product with coprime integers in `inputs` and in `results`.
+    """Returns an equal product whose `inputs` and `results` are coprime integers.
 
-    `weights` is divided by the factors that make `inputs` and `results` integers, so that the
-    product stays the same.
+    `weights` is divided by the factors that make them integers, so that the product stays the same.
     """
     a, c = _denominator(inputs), _denominator(results)
     scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)

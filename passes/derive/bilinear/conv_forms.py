@@ -1,7 +1,10 @@
 """Lists the bilinear forms that a convolution may take, by the error bound of each form.
 
-Let a tile have inputs of at most X and weights of at most W, and let n be the most roundings
-between an input and a result.  The error of a result is at most amplification * g(n) * X * W,
+Let a tile have inputs of at most X and weights of at most W, and let n be the largest number of
+roundings between an input and a result.  The error of a result is at most
+
+    amplification * g(n) * X * W
+
 summed over taps and channels (see `algorithms`).  A form is allowed under two conditions.  First, n
 is at most the number of terms of the direct sum, so that the form keeps the bound of the error
 policy.  Second, one rounding, amplified, is at most `AMPLIFIED` times the largest product.  That is
@@ -36,9 +39,9 @@ AMPLIFIED = 2e-5
 
 
 def forms_of(conv: Conv) -> Iterator[Form]:
-    """Yields all allowed forms that are not direct along at least two axes.
+    """Yields all allowed forms that use a fast algorithm along at least two axes.
 
-    One axis is enough if only one axis has several taps and results.
+    If only one axis has several taps and results, one axis is enough.
     """
     forms: list[Form] = [()]
     choices = [_axis_forms(axis) for axis in conv.axes]
@@ -56,15 +59,17 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 
 def amplification(conv: Conv, form: Form) -> float:
-    """Returns the largest error of a result relative to that of the direct sum, for equal numbers
-    of roundings."""
+    """Returns the largest error of a result, relative to the error of the direct sum.
+
+    Both have equally many roundings.
+    """
     return prod(facts.amplification for facts in facts_of(conv, form))
 
 
 def roundings(conv: Conv, form: Form) -> int:
-    """Returns the most roundings between an operand and a result.
+    """Returns the largest number of roundings between an operand and a result.
 
-    The transforms round, so do the weights, and so do the sums over pieces and channels.
+    The transforms round, the weights are rounded, and sums over pieces and channels round.
     """
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)
@@ -76,8 +81,11 @@ def roundings(conv: Conv, form: Form) -> int:
 
 
 def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
-    """Returns the forms of an axis: its pieces have equal numbers of taps, and its tiles are no
-    longer than the results of a turn."""
+    """Returns the forms of an axis.
+
+    Their pieces have equal numbers of taps.  Their tiles are no longer than the results of a turn
+    (see `ConvAxis`).
+    """
     taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
     lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}
     tiled = (
@@ -89,17 +97,17 @@ def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
     return [DIRECT, *tiled]
 
 
-# ---- what forms do ------------------------------------------------------------------------------
+# ---- work of a form -----------------------------------------------------------------------------
 
 
 @frozen
 class FormWork:
-    """The work of a form.
+    """The work of a convolution in a form.
 
-    `products`: multiply-adds of the products.
-    `sums`: additions and multiplications of the transforms.
-    `weights`: bytes of transformed weights.
-    `exchanged`: bytes that transforms and products exchange.
+    `products`: the number of multiply-adds that compute products.
+    `sums`: the number of additions and multiplications of the transforms.
+    `weights`: the bytes of the transformed weights.
+    `exchanged`: the bytes that transforms and products exchange.
     """
 
     products: int
@@ -119,7 +127,8 @@ class FormWork:
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:
-    """Returns the work of a form in each run; a symbolic number of images counts as one."""
+    """Returns the work of a convolution in a form, for one run; a symbolic number of images counts
+    as 1."""
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels

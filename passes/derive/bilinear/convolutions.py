@@ -3,12 +3,12 @@
     %y = conv(%x, %w, %bias)      %v = expression(%x)           ; input transform
                                   %m = expression(%v, %u)       ; as many matmuls
                                   %t = expression(%m, %bias)    ; output transform
-                                  %f = expression(...)          ; whether a tile fails (`guard`)
-                                  %y = guarded(%t, %f, %x, %w, ...)    ; direct sums where so
+                                  %f = expression(...)          ; true if a tile fails (`guard`)
+                                  %y = guarded(%t, %f, %x, %w, ...)    ; direct sums if so
 
 F(4 x 4, 3 x 3) needs a quarter of a convolution's products, and F(3 x 3, 2 x 2) needs 4 of 9.  All
-forms round more, and most have larger weights, %u, which are computed here in f64.  An infinity or
-a NaN spreads to all results of its tile.  The candidates are forms within the error policy
+forms round more.  Most have larger weights, %u, which are computed here in f64.  An infinity or a
+NaN spreads to all results of its tile.  The candidates are forms within the error policy
 (`conv_forms`).  Only a few with the lowest bounds are priced.
 
 Requires folded constants.
@@ -52,7 +52,7 @@ from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their lower bounds are at most `_NEAR` times
 # the smallest bound of the forms within the limit of weights. The weights of each form are at most
-# `_SMALLER` times those of the form before it.
+# `_SMALLER` times the weights of the form before it.
 _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 # At most this many nodes after a convolution count as its epilogue.
 _MOST = 8
@@ -76,7 +76,7 @@ class Tiled(Candidate):
     def growth(self, site: DerivationSite) -> int:
         """Returns the bytes of the form's weights.
 
-        The weights of the direct sums stay, for tiles that fail the guard.
+        The weights of the direct sums are stored too, because they run if a tile fails the guard.
         """
         return 4 * _weights(self.conv, self.form)
 
@@ -89,9 +89,10 @@ class Tiled(Candidate):
             self._weights(b, source, each_form, arrays)
             for each_form in (form, (DIRECT,) * len(form))
         )
-        if u is None or w is None:  # infinite weights, or sums beyond the range of f32
+        if u is None or w is None:  # the weights, or their sums, are beyond the range of f32
             return None
-        # The guard comes first, while the image lies in the caches of the cores that computed it.
+        # The guard comes first: the image is then still in the caches of the cores that computed
+        # it.
         kernel = [as_int(n) or 0 for n in source.type.shape[2:]]
         lacking = [
             None if mask is None else b.constant(mask.astype(F32.carrier), "taps")
@@ -111,7 +112,10 @@ class Tiled(Candidate):
     def _weights(
         self, b: GraphBuilder, source: Value, form: Form, arrays: RankArrays | None
     ) -> Value | None:
-        """Returns the weights of a form; None where they leave the range of f32."""
+        """Returns the weights of a form; None if some are beyond the range of f32.
+
+        With `arrays` None, they have a type and no data.
+        """
         if arrays is None:
             return unread(b, self.conv.weights_type(form))
         transformed = on_each_rank(arrays[1:2], partial(_transformed, self.conv, form))
@@ -130,8 +134,8 @@ def _transformed(conv: Conv, form: Form, arrays: Arrays) -> Array | None:
 def convolutions(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields sites of the convolutions that bilinear forms may compute.
 
-    Their neighbours are the nodes after them that may share their kernels.  Values of other kernels
-    have the role STORED.
+    Their neighbours are the nodes after them that may share their kernels.  Values that other
+    kernels compute or read have the role STORED.
     """
     for node in scope.graph.nodes:
         if conv_of(node) is not None:
@@ -141,7 +145,7 @@ def convolutions(scope: SiteScope) -> Iterator[DerivationSite]:
 
 
 def epilogue(scope: SiteScope, node: Node) -> list[Node]:
-    """Returns nodes after a convolution that change its result element by element."""
+    """Returns the pointwise nodes after a convolution, which may share its kernel."""
     nodes = [node]
     for node_before in nodes:
         if len(nodes) > _MOST:
@@ -152,7 +156,7 @@ def epilogue(scope: SiteScope, node: Node) -> list[Node]:
 
 
 def convolution_of(site: DerivationSite) -> Conv | None:
-    """Returns the convolution of a site, if forms may compute it."""
+    """Returns the convolution of a site; None if bilinear forms cannot compute it."""
     conv = conv_of(site.nodes[0]) if len(site.nodes) == 1 else None
     if conv is None or site.constants[:2] != (False, True):
         return None
@@ -165,11 +169,12 @@ def convolution_of(site: DerivationSite) -> Conv | None:
 def tiled(
     conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
-    """Returns the forms that are worth a price: their bounds are lower than that of direct sums.
+    """Returns the forms that are worth a price: their bounds are lower than the bound of direct
+    sums.
 
     `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
-    first, and each following form has smaller weights.  The last form keeps the limit `growth`, if
-    any form does.
+    first, and each following form has smaller weights.  `growth` is the factor by which weights may
+    grow.  If the weights of some form are within this limit, the last form is within it.
     """
     direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
@@ -183,13 +188,13 @@ def tiled(
 
 
 def _name(form: Form) -> str:
-    """Returns the name of a form: F(4 x 4, 3 x 3)."""
+    """Returns the name of a form, for example F(4 x 4, 3 x 3)."""
     sizes = ([f.tile for f in form], [f.taps for f in form])
     return f"F({', '.join(' x '.join(map(str, axis_sizes)) for axis_sizes in sizes)})"
 
 
 def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
-    """Returns the candidates that are worth a price, in their order."""
+    """Returns the candidates that are worth a price, in the order of `candidates`."""
     sizes = [_weights(candidate.conv, candidate.form) for candidate in candidates]
     weight_limit = (
         (growth - 1) * _weights(candidates[0].conv, (DIRECT,) * len(candidates[0].form))
@@ -220,9 +225,10 @@ def _weights(conv: Conv, form: Form) -> int:
 
 
 def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
-    """Returns the max pools that are computed together with convolutions of `forms`.
+    """Returns the max pools that are computed together with convolutions in `forms`.
 
-    Their windows are adjacent, tiles hold whole windows, and nothing else reads the convolution.
+    Their windows are adjacent and do not overlap, tiles hold whole windows, and nothing else reads
+    the convolution.
     """
     users = graph.users()
     even_tiled = {node for node, form in forms.items() if all(f.tile % 2 == 0 for f in form)}
@@ -240,7 +246,7 @@ def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
 
 
 def _side_by_side(node: Node) -> bool:
-    """True where a node is a max pool of 2 x 2 windows that do not overlap or leave the image."""
+    """Returns True for a max pool of 2 x 2 windows that neither overlap nor leave the image."""
     attrs = node.attrs
     return (
         node.op.name == "max_pool"
@@ -251,10 +257,10 @@ def _side_by_side(node: Node) -> bool:
 
 
 def pool_formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value]:
-    """Returns a pool as a pointwise expression of its image.
+    """Returns a pool of 2 x 2 windows as a pointwise expression of its image.
 
-    It can be fused with the kernel that computes the image.  That kernel computes four points at a
-    time, and stores only their maximum.
+    It can be fused with the kernel that computes the image.  That kernel then computes four pixels
+    at a time, and stores only their maximum.
     """
     assert image is not None
     return express(b, largest_of_four(image.type, node.outputs[0].type), image)

@@ -5,14 +5,14 @@ to the largest input, and a NaN or an infinity reaches all results.  A tile pass
 result,
 
     N * peak <= 2**20 * energy      energy: the sum of the squares of the inputs that it reads
-                                    peak: the largest such sum over the channels of one place
-                                    N: how many inputs the tile has
+                                    peak: the largest sum of squares over the channels of a pixel
+                                    N: the number of inputs of the tile
 
 and the peak is far from the limit of f32.  A tile with a value above 1,024 times the root mean
 square of its other inputs fails, because some result reads only other inputs.  A tile at the border
 of a region of large values fails too.  Some results read only zeros, as beside the black border of
-a photo.  Their `energy` is the sum over all places of the tile except that of the peak.  Where one
-tile fails, direct sums replace the form for all tiles.
+a photo.  Their `energy` is the sum over all pixels of the tile except the pixel of the peak.  If
+one tile fails, direct sums replace the form for all tiles.
 """
 
 from __future__ import annotations
@@ -35,18 +35,22 @@ from tcc.schedule.nest import typical
 # The square of the largest ratio that an input may have to the root mean square of the other
 # inputs.
 _LIMIT = 2.0**20
-# A tile with a larger peak fails, because its sums, times the factors of a form, could leave the
-# range of f32.
+# A tile with a larger peak fails: its sums, times the factors of a form, could leave the range of
+# f32.
 _FINITE = 2.0**100
 # The share of a strip's inputs that the next strip reads again: about the first number along the
-# first axis, and about the second along other axes. An axis with too few tiles has a single strip.
+# first axis, and about the second along other axes. It decides how many tiles a strip has. An axis
+# with too few tiles has a single strip.
 _SHARED = (0.25, 0.125)
 
 
 def fails(
     b: GraphBuilder, conv: Conv, form: Form, image: Value, masks: Sequence[Value | None]
 ) -> Value:
-    """Adds nodes that compute whether any tile of the images fails, and returns their bool."""
+    """Adds nodes that check all tiles of the images; returns a bool that is true if any tile fails.
+
+    `masks` has for each axis the taps that each turn has; None if every turn has all taps.
+    """
     types = [None if mask is None else mask.type for mask in masks]
     (strips,) = express(b, _failing_strips(conv, form, image.type, types), image, *masks)
     return express(b, _any(strips.type), strips)[0]
@@ -55,7 +59,8 @@ def fails(
 def _failing_strips(
     conv: Conv, form: Form, image: TensorType, masks: Sequence[TensorType | None]
 ) -> Expr:
-    """Returns failed[n, group, strips...], which is 1 where a tile of the strip fails, otherwise 0.
+    """Returns the expression failed[n, group, strips...]: 1 if a tile of the strip fails, otherwise
+    0.
 
     A strip is a box of tiles.  It has some of the tiles along the first axis and along axes of
     symbolic size, and all tiles along the other axes.  So its sums have static sizes, and stay in
@@ -71,7 +76,11 @@ def _failing_strips(
 
 @frozen
 class _Span:
-    """The extent of a strip along spatial axis `number`, for images with `size` pixels along it."""
+    """The extent of a strip along spatial axis `number` of the convolution.
+
+    Images have `size` pixels along that axis.  An axis is cut if there are several strips along it.
+    A turn is an interleaved part of the results, defined by `ConvAxis`.
+    """
 
     form: AxisForm
     axis: ConvAxis
@@ -80,17 +89,17 @@ class _Span:
 
     @property
     def is_cut(self) -> bool:
-        """True where several strips lie along the axis."""
+        """Returns True if there are several strips along the axis."""
         return self.number == 0 or as_int(self.size) is None
 
     @property
     def step(self) -> int:
-        """The number of inputs between the beginnings of neighbouring tiles."""
+        """The distance between the first inputs of neighbouring tiles."""
         return self.form.tile * self.axis.classes
 
     @property
     def tiles(self) -> Index:
-        """The number of tiles of a strip."""
+        """The number of tiles of a strip along the axis."""
         every = self.form.tiles(self.axis)
         if not self.is_cut:
             return every
@@ -99,37 +108,39 @@ class _Span:
 
     @property
     def count(self) -> Index:
-        """The number of strips of an image."""
+        """The number of strips along the axis of an image."""
         return ceildiv(self.form.tiles(self.axis), self.tiles)
 
     @property
     def inputs(self) -> Index:
-        """The number of inputs that a strip reads for the turns that begin at the same input."""
+        """The number of inputs that a strip reads for turns that begin at the same input."""
         return (self.tiles - 1) * self.step + self.form.reads(self.axis)
 
     @property
     def input_extents(self) -> Indices:
-        """The extents by which a strip's inputs are indexed.
+        """The extents of the indices of a strip's inputs.
 
-        They are (starts, inputs) for an axis that is cut into strips, else (inputs of the image,).
+        On a cut axis they are (different inputs at which turns begin, inputs of a turn).  Otherwise
+        they are (inputs of the image,).
         """
         return (const(self.axis.starts), self.inputs) if self.is_cut else (self.size,)
 
     @property
     def result_extents(self) -> Indices:
-        """The extents by which a strip's results are indexed.
+        """The extents of the indices of a strip's results.
 
-        They are (turns, results of a turn) for an axis that is cut into strips, else (results,).
+        On a cut axis they are (turns, results of a turn).  Otherwise they are (results of the
+        image,).
         """
         axis = self.axis
         rows = self.tiles * self.form.tile
         return (const(axis.turns), rows) if self.is_cut else (axis.results,)
 
     def place(self, strip: Index, at: Indices) -> Index:
-        """Returns the input's position in the image, for strip number `strip`.
+        """Returns the position in the image of an input of strip number `strip`.
 
-        `at` is an index within `input_extents`.  Positions beyond an image of symbolic size map to
-        the first position beyond it.  That reads as zero, so no wider halo is needed.
+        `at` is the input's index within `input_extents`.  Positions beyond an image of symbolic
+        size map to the first position beyond it.  It reads as zero, so no wider halo is needed.
         """
         if not self.is_cut:
             return at[0]
@@ -137,7 +148,8 @@ class _Span:
         return place if as_int(self.size) is not None else self.size + minimum(place - self.size, 0)
 
     def tap(self, at: Indices, tap: Index) -> Indices:
-        """Returns the index within `input_extents` of the input that a result reads for a tap.
+        """Returns the index, within `input_extents`, of the input that a result multiplies by tap
+        `tap`.
 
         `at` is the result's index within `result_extents`.
         """
@@ -147,22 +159,25 @@ class _Span:
         return (axis.place(at[0] % axis.turns, at[0] // axis.turns, tap),)
 
     def turn(self, at: Indices) -> Index:
-        """Returns the turn of a result; `at` is its index within `result_extents`."""
+        """Returns the index of the turn of a result; `at` is the result's index within
+        `result_extents`."""
         return at[0] if self.is_cut else at[0] % self.axis.turns
 
     def of_start(self, start: Index, place: Index) -> Indices:
-        """Returns the index within `input_extents` of the input `place` inputs after `start`."""
+        """Returns the index, within `input_extents`, of the input that is `place` inputs after
+        `start`."""
         return (start, place) if self.is_cut else (self.axis.place_from(start, const(0), place),)
 
     def result(self, turn: Index, tile: Index, place: Index) -> Indices:
-        """Returns the index within `result_extents` of result number `place` of a turn's tile."""
+        """Returns the index, within `result_extents`, of result `place` of tile `tile` of a
+        turn."""
         row = tile * self.form.tile + place
         return (turn, row) if self.is_cut else (row * self.axis.turns + turn,)
 
     def within(self, strip: Index, turn: Index, tile: Index, place: Index) -> Scalar | None:
-        """Returns a bool that tells whether the image has the result number `place` of a tile.
+        """Returns a bool: does the image have result `place` of tile `tile` of a turn?
 
-        None where no check is needed: all tiles are full, or `result_extents` has no other results.
+        Returns None if no check is needed: all tiles are full, or the axis is not cut.
         """
         axis, rows = self.axis, self.tiles * self.form.tile
         if not self.is_cut or self.count * (rows * axis.turns) is axis.results:
@@ -173,7 +188,7 @@ class _Span:
 
 @frozen
 class _Strip:
-    """A box of tiles: its span along each spatial axis of the convolution."""
+    """A box of tiles: its extent along each spatial axis of the convolution."""
 
     conv: Conv
     spans: tuple[_Span, ...]
@@ -193,7 +208,7 @@ class _Strip:
 
 
 def _iters(b: ExprBuilder, sizes: Sequence[Indices]) -> list[Indices]:
-    """Returns iterators for each axis; `sizes` has the extents of each axis."""
+    """Returns new iterators for each axis; `sizes` has their extents."""
     every = iter(b.iters(*(n for part in sizes for n in part)))
     return [tuple(next(every) for _ in part) for part in sizes]
 
@@ -203,8 +218,8 @@ def _indices(start: Indices, parts: Sequence[Indices]) -> Indices:
 
 
 def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
-    """Returns energy[n, group, strips..., inputs...], the sums of squares over the channels of a
-    group."""
+    """Adds energy[n, group, strips..., inputs...]: the squares of inputs, summed over a group's
+    channels."""
     conv = strip.conv
     size = conv.channels // conv.groups
     start = strip.start(b)
@@ -218,7 +233,7 @@ def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
 def _of_results(
     b: ExprBuilder, strip: _Strip, energy: StageRef, masks: Sequence[TensorType | None]
 ) -> StageRef:
-    """Returns sums[n, group, strips..., results...]: the energy of the inputs that a result reads.
+    """Adds sums[n, group, strips..., results...]: the energy of the inputs that a result reads.
 
     It is summed along one axis after the other.  The mask of an axis is 0 for taps that a turn
     lacks.
@@ -234,7 +249,8 @@ def _of_results(
         (k,) = b.iters(span.axis.taps)
         spot = _indices(start, replaced(parts, number, span.tap(parts[number], k)))
         value: Scalar = b.read(source, *spot, fill=None if span.is_cut else 0)
-        if mask is not None:  # a selection: zero times an infinity is NaN
+        # A selection, not a product, because zero times infinity is NaN.
+        if mask is not None:
             turn = span.turn(parts[number])
             value = choose(fn("gt", b.read(number + 1, turn, k), 0.0), value, 0.0)
         source = b.sum(_indices(start, parts), value, (k,))
@@ -242,10 +258,10 @@ def _of_results(
 
 
 def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
-    """Returns peaks[n, group, strips..., starts and tiles...], a stage of two components.
+    """Adds peaks[n, group, strips..., starts and tiles...], a stage of two components.
 
-    The first is the largest energy of an input place that the tile reads.  The second is the sum of
-    the energies of all these places.  Both are computed along one axis after the other.
+    The first component is the largest energy of a pixel that the tile reads, and the second the sum
+    of the energies of all its pixels.  Both are computed along one axis after the other.
     """
     spans, peaks = strip.spans, None
     for number, span in enumerate(spans):
@@ -271,7 +287,8 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
 def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> Expr:
     """Returns the expression failed[n, group, strips...] of `_failing_strips`.
 
-    A tile fails if it fails for one of its results.  A comparison with NaN counts as failed.
+    A tile fails if the condition of the module's text does not hold for one of its results.  A
+    comparison with NaN does not hold.
     """
     conv, spans = strip.conv, strip.spans
     sizes = [(const(span.axis.turns), span.tiles) for span in spans]
@@ -304,7 +321,7 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
 
 
 def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
-    """Returns the index at which the stage `_of_tiles` has the values of a tile.
+    """Returns the index of a tile's values in the stage that `_of_tiles` adds.
 
     `start` has the iterators of the strip.  `parts` has a pair for each spatial axis: the index of
     the tile's turn, and the index of the tile in the strip.
@@ -314,7 +331,7 @@ def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
 
 
 def _any(strips: TensorType) -> Expr:
-    """Returns one bool, which is true if any strip fails."""
+    """Returns the expression of a single bool, which is true if any strip fails."""
     b = ExprBuilder(strips)
     over = b.iters(*strips.shape)
     worst = b.stage((), b.read(0, *over), over=over, monoid="max")

@@ -4,10 +4,10 @@
     y1 = 2*x1 + 2*x2 - x3                       y1 = 2*s - x3
 
 First, each pair of terms that several sums contain, up to a common factor, becomes a shared value,
-the most frequent pair first.  Then a shared value replaces a term where fewer distinct factors
-remain: with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  A factor is only split
-into parts of its own sign, so no new cancellation arises.  The error bound is that of the plain
-sums, for `roundings` roundings.
+the most frequent pair first.  Then a shared value replaces a term if fewer distinct factors remain:
+with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  A factor is only split into
+parts of its own sign, so no new cancellation arises.  The error bound of the original sums still
+holds, with `roundings` roundings.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tcc.frozen import frozen
 from tcc.passes.derive.bilinear.algorithms import Matrix
 
 _T = TypeVar("_T")
-# A sum of values times factors: for the number of each value, its factor.
+# A sum of multiples of values: maps the number of a value to its factor.
 Sum: TypeAlias = Mapping[int, int]
-# Two terms, each the number of a value and its factor.  The factors are coprime, and the first is
+# Two terms, each a pair (number of a value, factor). The factors are coprime, and the first is
 # positive.
 _Pair: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
@@ -43,7 +43,8 @@ class Arithmetic(Generic[_T]):
 class SharedSums:
     """A linear map of `inputs` values.
 
-    Values are numbered: the inputs first, then the `shared` sums.  `results` are sums of values.
+    Values are numbered: first the inputs, then the sums in `shared`, each of which may be a term of
+    later sums.  `results` are sums of values.
     """
 
     inputs: int
@@ -51,7 +52,8 @@ class SharedSums:
     results: tuple[Sum, ...]
 
     def of(self, values: Sequence[_T], by: Arithmetic[_T]) -> list[_T]:
-        """Returns the results for input values `values`, computed with the functions `by`."""
+        """Returns the results of the map for the inputs `values`, computed with the functions
+        `by`."""
         terms = list(values)
         for row in self.shared:
             terms.append(_evaluated(row, terms, by))
@@ -59,7 +61,7 @@ class SharedSums:
 
     @property
     def roundings(self) -> int:
-        """The most roundings between an input and a result.
+        """The largest number of roundings between an input and a result.
 
         Multiplications by powers of two are exact and do not count.
         """
@@ -72,7 +74,7 @@ class SharedSums:
 
     @property
     def operations(self) -> Counter[str]:
-        """The number of additions and subtractions, under "+", and of multiplications, under "*".
+        """The numbers of operations: "+" counts additions and subtractions, "*" multiplications.
 
         Equal operations count once.
         """
@@ -108,7 +110,7 @@ def shared_sums(matrix: Matrix) -> SharedSums:
 
 
 def _most_frequent(rows: Sequence[Sum]) -> _Pair | None:
-    """Returns the pair that the most rows contain; None where no pair is in two rows.
+    """Returns the pair of terms that most rows contain; None if no pair is in two rows.
 
     Among equally frequent pairs, it is the first in the order of tuples.
     """
@@ -131,7 +133,7 @@ def _has(row: Sum, pair: _Pair) -> bool:
 def _fewer_factors(row: Sum, shared: Sequence[Sum], inputs: int) -> Sum:
     """Returns `row` with a shared value in place of one term and a part of another term.
 
-    Returns `row` itself where no shared value leaves fewer distinct factors.
+    Returns `row` itself if no shared value leaves fewer distinct factors.
     """
     best = row
     for number, pair in enumerate(shared, inputs):
@@ -177,9 +179,9 @@ def _evaluated(row: Sum, values: Sequence[_T], by: Arithmetic[_T]) -> _T:
 
 
 def _signed(terms: Sequence[tuple[_T, int]], by: Arithmetic[_T]) -> tuple[_T, int]:
-    """Returns (result, sign), where `sign * result` is the sum of the signed values.
+    """Returns (result, sign), where `sign * result` is the sum of the terms (value, 1 or -1).
 
-    `sign` is -1 if all signs are -1, otherwise 1.
+    `sign` is -1 if all terms have -1, otherwise 1.
     """
     sign = max(s for _, s in terms)
     (result, _), *further = sorted(terms, key=lambda term: -sign * term[1])

@@ -18,11 +18,11 @@ Stride: a stride s divides taps k = s*k' + j, and the inputs that they read, int
 pieces of each class have stride 1.
 
 Dilation: with dilation d, results whose positions are equal modulo d form a turn.  Each turn is
-computed like an image of its own, which begins one input later than that of the turn before.
+computed like an image of its own.  The inputs of turn r begin r inputs after those of turn 0.
 
-Transposed convolutions: results whose positions are equal modulo the stride, called a phase, are a
-turn with weights of its own.  Phases are rotated by `skip`; those that pass the end by the rotation
-begin one input later.
+Transposed convolutions: results whose positions are equal modulo the stride form a turn, which has
+weights of its own and is also called a phase.  Turn r has the results of residue (r + `skip`)
+modulo the stride.  Turns for which r + `skip` reaches the stride begin one input later.
 
 Groups: the filters of a group sum over the channels of that group only.  An axis in tiles of one
 result and pieces of one tap is computed directly.
@@ -57,10 +57,11 @@ _Grid: TypeAlias = NDArray[Any]
 class ConvAxis:
     """A spatial axis of a convolution.
 
-    Result `turns` * q + r is result q of turn r.  For tap `classes` * k + j, it reads the input
-    `step` * (q + k) + j - `before`, counted from the input where turn r begins.  Where `skip` is
-    None, turn r begins at input r.  Otherwise it begins at input (r + skip) // turns, and turns
-    have weights of their own.
+    A turn is the results whose positions are equal modulo `turns`: result q of turn r is at
+    position `turns` * q + r.  For tap `classes` * k + j, it reads the input `step` * (q + k) + j -
+    `before`, counted from the input at which turn r begins.  If `skip` is None, turn r begins at
+    input r.  Otherwise it begins at input (r + skip) // turns, and each turn has weights of its
+    own.
     """
 
     taps: int
@@ -88,11 +89,14 @@ class ConvAxis:
         return (turn + self.skip) // self.turns
 
     def place(self, turn: Index, result: Index, tap: Index) -> Index:
-        """Returns the input that a result of a turn reads for a tap."""
+        """Returns the input that result number `result` of turn `turn` multiplies by tap `tap`."""
         return self.place_from(self.start(turn), result, tap)
 
     def place_from(self, start: Index, result: Index, tap: Index) -> Index:
-        """Returns the input that a result reads for a tap, if its turn begins at `start`."""
+        """Returns the input that result number `result` multiplies by tap `tap`, in a turn.
+
+        `start` is the input at which the turn begins.
+        """
         inside = self.step * (result + tap // self.classes) + tap % self.classes
         return inside + start - self.before
 
@@ -114,7 +118,7 @@ class AxisForm:
 
     @property
     def sums(self) -> tuple[SharedSums, SharedSums]:
-        """(inputs, outputs): the transform of a tile's inputs, and that of its products."""
+        """The transform of a tile's inputs, and the transform of its products."""
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
     def tiles(self, axis: ConvAxis) -> Index:
@@ -124,14 +128,15 @@ class AxisForm:
     def pieces(self, axis: ConvAxis) -> int:
         """Returns the number of pieces that have a tap.
 
-        Pieces alternate between the classes; trailing pieces without any tap do not count.
+        Piece n belongs to class n % `classes`.  Trailing pieces without any tap do not
+        count.
         """
         span = axis.classes * self.taps
         full_rounds = (axis.taps - 1) // span
         return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
 
     def reads(self, axis: ConvAxis) -> int:
-        """Returns the number of inputs that a tile reads."""
+        """Returns the number of inputs that a tile reads, for all pieces."""
         rows = -(-self.pieces(axis) // axis.classes)
         return (self.tile + rows * self.taps - 1) * axis.classes
 
@@ -142,12 +147,12 @@ class AxisForm:
         number of results from a place to the next, `places` is the number of places of a turn, and
         `pieces` is the number of pieces whose inputs V stores for each place.
 
-        Pairs of a tile and a piece that read the same inputs share a place if V gets smaller by it
-        and the number of results is known.  Otherwise a place is a tile, and V stores the inputs of
-        all pieces for it.  Axes in pieces of one tap share no places.  Phases of a transposed
-        convolution share none either, because their prices would be wrong: in F(2 x 4, 2 x 5) of
-        FSRCNN's 9 x 9 convolution, the matmuls would take three times as long as their price, and
-        longer than the direct sums.
+        Pairs of a tile and a piece that read the same inputs share a place under two conditions: V
+        gets smaller, and the number of results is known.  Otherwise a place is a tile, and V stores
+        the inputs of all pieces for it.  Axes in pieces of one tap share no places.  Axes of
+        transposed convolutions share none either, because their prices would be wrong: in F(2 x 4,
+        2 x 5) of FSRCNN's 9 x 9 convolution, the matmuls would take three times as long as their
+        price, and longer than the direct sums.
         """
         rows, partial = divmod(self.pieces(axis), axis.classes)
         distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
@@ -166,13 +171,13 @@ DIRECT = AxisForm(1, 1)
 
 @frozen
 class AxisFacts:
-    """The work and the rounding errors of a form along one axis.
+    """The work and the rounding errors of a form along an axis.
 
     `pieces`: the number of pieces.
     `tiles`: the number of tiles of a turn.
     `lines`: the number of transformed tiles that V stores along the axis.
-    `inward`: the number of additions and multiplications in the transform of one tile's inputs.
-    `outward`: the same number for the transform of one tile's products.
+    `inward`: the number of additions and multiplications that transform the inputs of a tile.
+    `outward`: the number of additions and multiplications that transform the products of a tile.
     `roundings`, `amplification`: see algorithms.py.
     """
 
@@ -225,8 +230,9 @@ class Conv:
 def conv_of(node: Node) -> Conv | None:
     """Returns the convolution of a node; None for other nodes.
 
-    Also None for convolutions with a stride and a dilation along one axis, transposed ones with a
-    dilation or symbolic padding, and symbolic numbers of channels or taps.
+    Returns None also for three kinds of convolutions.  They have a stride and a dilation along the
+    same axis, or are transposed with a dilation or symbolic padding, or have symbolic numbers of
+    channels or taps.
     """
     name, attrs = node.op.name, node.attrs
     if name not in ("conv", "conv_transpose"):
@@ -258,8 +264,8 @@ def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) 
 def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> ConvAxis:
     """Returns the axis of a transposed convolution.
 
-    Turn r has the taps k with (r + before - k) % stride = 0.  Turns with fewer taps than others are
-    padded with zeros.
+    A tap k belongs to the results at positions p with (p + before - k) % stride = 0.  A turn with
+    fewer taps than other turns is padded with zeros.
     """
     taps_per_turn = -(-taps // stride)
     first, skip = divmod(as_int(before) or 0, stride)
@@ -267,7 +273,8 @@ def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: i
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
-    """Returns the facts of each axis, with typical values in place of symbolic sizes."""
+    """Returns the work and errors along each axis, with typical values in place of symbolic
+    sizes."""
     return list(map(_facts, form, conv.axes))
 
 
@@ -280,7 +287,10 @@ def points(form: Form) -> int:
 
 
 def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
-    """Returns U, as `Conv.weights_type` describes it, for a node's `weights`; in f64."""
+    """Returns the transformed weights U in f64, computed from a node's `weights`.
+
+    `Conv.weights_type` describes their axes.
+    """
     rank = len(form)
     phases = any(axis.skip is not None for axis in conv.axes)
     array = _phases(conv, weights) if phases else weights
@@ -304,10 +314,10 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
 
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-    """Returns for each axis an array [turns, taps] of bools, true where the turn has the tap.
+    """Returns for each axis an array [turns, taps] of bools, true if the turn has the tap.
 
     The item is None for an axis on which each turn has all taps.  `kernel` has the spatial sizes of
-    the kernel.
+    the filters.
     """
     axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
     return [None if mask.all() else mask for mask in axis_masks]
@@ -323,13 +333,14 @@ def _mask(axis: ConvAxis, size: int) -> NDArray[np.bool_]:
 
 
 def _phases(conv: Conv, weights: Array) -> Array:
-    """Returns the filters of a transposed convolution, divided into phases.
+    """Returns the filters of a transposed convolution, divided into the taps of each turn.
 
-    Their shape is [phases..., filters, channels of a group, taps...].
+    Their shape is [turns..., filters, channels of a group, taps...].
     """
     rank, axes = len(conv.axes), conv.axes
     split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
-    for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
+    # Turn r has the results of residue r + skip, modulo the number of turns.
+    for at, axis in enumerate(axes, 1):
         split = np.roll(split, -(axis.skip or 0), at)
     filters_last = np.moveaxis(split, 0, rank)
     return filters_last.reshape(
@@ -338,7 +349,10 @@ def _phases(conv: Conv, weights: Array) -> Array:
 
 
 def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
-    """Returns V[point, image, starts..., places..., pieces..., channel]."""
+    """Returns the expression of the transformed inputs V.
+
+    Its axes are [point, image, starts..., places..., pieces..., channel].
+    """
     b = ExprBuilder(image)
     distances, *place_counts = zip(*map(AxisForm.places, form, conv.axes), strict=True)
     starts = (axis.starts for axis in conv.axes)
@@ -364,7 +378,7 @@ def _inputs(
 ) -> list[Index]:
     """Returns the positions of a tile's inputs along an axis, for a start, a place and a piece.
 
-    `distance` is the distance between places.
+    `start` is the input at which the turn begins.  `distance` is the distance between places.
     """
     first = distance * place
     taps_before = piece // axis.classes * form.taps
@@ -375,7 +389,7 @@ def _inputs(
 
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
-    """Returns M[point, image, turns..., tiles..., filter].
+    """Returns the expression of the products M[point, image, turns..., tiles..., filter].
 
     M is V * U, summed over the pieces and over the channels of the filter's group.
     """
@@ -401,7 +415,10 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
 
 
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
-    """Returns y[image, filter, results...], computed from the products M, plus an optional bias."""
+    """Returns the expression of the results y[image, filter, results...], computed from M.
+
+    Adds the bias if its type is given.
+    """
     b = ExprBuilder(m, bias)
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
@@ -422,10 +439,10 @@ def direct_sums(
     bias: TensorType | None,
     masks: Sequence[TensorType | None],
 ) -> Expr:
-    """Returns y[image, filter, results...] as direct sums, plus an optional bias.
+    """Returns the expression of the results y[image, filter, results...] as direct sums.
 
-    `u` has the type of U in the direct form.  The mask of an axis is 0 for taps that a turn lacks.
-    Inputs of these taps do not count, even where they are NaN.
+    Adds the bias if its type is given.  `u` is the type of U in the direct form.  The mask of an
+    axis is 0 for taps that a turn lacks.  Inputs of these taps do not count, even if they are NaN.
     """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
@@ -451,7 +468,7 @@ def direct_sums(
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:
-    """Returns y[n, c, i, j], the largest of the image's elements 2*i + {0, 1}, 2*j + {0, 1}."""
+    """Returns the expression y[n, c, i, j]: the largest element at 2*i + {0, 1}, 2*j + {0, 1}."""
     b = ExprBuilder(image)
     n, c, i, j = b.iters(*result.shape)
     four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
@@ -470,7 +487,7 @@ _SCALARS: Arithmetic[Any] = Arithmetic(
 
 
 def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
-    """Returns the grid after the linear maps `sums`, each applied along one axis."""
+    """Returns the grid after the linear maps `sums`: map n is applied along axis n."""
     for axis, axis_sums in enumerate(sums):
         lines = axis_sums.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
         grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]

@@ -23,7 +23,7 @@ from tcc.passes.derive.rules.rule import (
 def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
     """Restricts a loop to `low..high`, where every point outside has a known value.
 
-    Readers of a result loop get that value as a fill value.  For example, if A has four rows,
+    Readers of a result loop get the known value as a fill value.  For example, if A has four rows,
     `y[t] = sum(c) A[t - 1, c else 0] * B[c]` needs only t in 1..5 instead of 0..6.
     """
     stage = stage_of(region, number)

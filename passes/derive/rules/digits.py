@@ -22,12 +22,12 @@ from tcc.passes.derive.rules.rule import (
 
 
 def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) -> Region:
-    """Splits a loop into an outer loop and one of `inner` iterations.
+    """Splits a loop into an outer loop and a loop of `inner` iterations.
 
     `loop + shift` is `inner` times the outer loop plus the inner loop.  `inner` need not divide a
-    result loop, as nobody reads the points beyond its end.  If `inner` is a stride or a dilation,
-    the inner loop runs over the residues modulo `inner`.  `shift` aligns the residues with the
-    offset of an index.
+    result loop, because nothing reads the points beyond its end.  If `inner` is a stride or a
+    dilation, the inner loop runs over the residues modulo `inner`.  `shift` aligns the residues
+    with the offset of an index.
     """
     stage = stage_of(region, number)
     size, first = size_of(stage, loop), len(stage.iters)
@@ -73,7 +73,7 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
     """Merges two result loops, or two sum loops, into one loop.
 
-    The merged loop is `extent of other * loop + other`.
+    The merged loop is extent(other) * loop + other.
     """
     stage = stage_of(region, number)
     first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))

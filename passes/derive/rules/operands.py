@@ -12,10 +12,11 @@ from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 
 
 def regroup(region: Region, number: int, place: int) -> Region:
-    """Copies an operand so that every index of factor `place` is a sum of loops with steps 1.
+    """Copies an operand so that every index of factor number `place` is a sum of loops with steps
+    1.
 
-    Each step of an index becomes an axis of the copy.  `A[2*h + 2*p + q - 1 else 0]` becomes
-    `B[h + p, q]`, with the copy `B[u, q] = A[2*u + q - 1 else 0]`.
+    Each step of an index becomes an axis of the copy.  `A[2*h + 2*p + q - 1 else 0]` becomes `B[h +
+    p, q]`, with the copy `B[u, q] = A[2*u + q - 1 else 0]`.
     """
     stage = stage_of(region, number)
     if not 0 <= place < len(stage.factors):
@@ -23,7 +24,8 @@ def regroup(region: Region, number: int, place: int) -> Region:
     factor = stage.factors[place]
     if factor.source is None or any(form.digits for form in factor.forms):
         raise Refused(f"factor {place} reads no tensor by sums of loops")
-    axes: dict[Affine, Size] = {}  # the index of the reader along each axis, and its extent
+    # Maps the index of the reader along each axis of the copy to the axis' extent.
+    axes: dict[Affine, Size] = {}
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
     places = {form: n for n, form in enumerate(axes)}
     forms = []
@@ -49,7 +51,7 @@ def regroupings(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def inline(region: Region, number: int, place: int) -> Region:
-    """Replaces factor `place` by the body of the stage that it reads.
+    """Replaces factor number `place` by the body of the stage that it reads.
 
     Sum loops of that stage become sum loops of the reader.
     """
@@ -63,10 +65,10 @@ def inline(region: Region, number: int, place: int) -> Region:
 def _axes(
     form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
-    """Returns the index `form` as pairs of a step and a sum of loops, and its offset.
+    """Returns the index `form` as (groups, offset), where a group is a step and a sum of loops.
 
-    The loops of a pair have equal steps, and their sum begins at 0.  Each sum is added to `axes`,
-    with its extent.
+    The loops of a group have equal steps, and their sum begins at 0.  Adds each sum to `axes`, with
+    its extent.
     """
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
@@ -86,7 +88,7 @@ def _axes(
 
 
 def is_copy(region: Region, source: int | None) -> bool:
-    """True where a source is a stage that only moves data."""
+    """Returns True if a source is a stage that only moves data."""
     if source is None or source >= 0:
         return False
     stage = region.stages[~source]

@@ -1,4 +1,4 @@
-"""Defines the type of a rule, and what rules have in common: they give a stage new loops."""
+"""Defines the type of a rule, and helpers of rules that give a stage new loops."""
 
 from __future__ import annotations
 
@@ -44,21 +44,24 @@ class DerivationRule(NamedTuple):
 
 
 def stage_of(region: Region, number: int) -> RegionStage:
-    """Returns stage `number`.  Raises Refused for a leaf or an absent stage."""
+    """Returns stage `number`.
+
+    Raises Refused for an absent stage, and for a leaf, which has no affine indices.
+    """
     if not 0 <= number < len(region.stages) or is_leaf(region.stages[number]):
         raise Refused(f"stage {number} does not exist or is a leaf")
     return region.stages[number]
 
 
 def size_of(stage: RegionStage, loop: int) -> Size:
-    """Returns the extent of a loop, a number or symbolic.  Raises Refused for an absent loop."""
+    """Returns the extent of a loop: a number or symbolic.  Raises Refused for an absent loop."""
     if not 0 <= loop < len(stage.loops):
         raise Refused(f"loop {loop} has no extent")
     return stage.loops[loop]
 
 
 def extent_of(stage: RegionStage, loop: int) -> int:
-    """Returns the extent of a loop.  Raises Refused where it is no number."""
+    """Returns the extent of a loop.  Raises Refused if it is symbolic."""
     size = size_of(stage, loop)
     if not isinstance(size, int):
         raise Refused(f"loop {loop} has no extent that is a number")
@@ -66,7 +69,7 @@ def extent_of(stage: RegionStage, loop: int) -> int:
 
 
 def numeric_loops(stage: RegionStage) -> Iterator[tuple[int, int]]:
-    """Yields the loops whose extents are numbers over 1, with their extents."""
+    """Yields the loops whose extents are numbers above 1, with their extents."""
     return ((k, e) for k, e in long_loops(stage) if isinstance(e, int))
 
 
@@ -76,18 +79,20 @@ def long_loops(stage: RegionStage) -> Iterator[tuple[int, Size]]:
 
 
 def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
-    """Returns the sum of `steps[k]` times loop k, among `loops` loops, and an offset."""
+    """Returns the form `offset` plus the sum of `steps[k]` times loop k; there are `loops`
+    loops."""
     return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 
 
 def with_new_loops(
     region: Region, stage: RegionStage, loops: Sizes, results: int, maps: Sequence[Affine]
 ) -> RegionStage:
-    """Returns the stage with new loops, of which the first `results` are result loops.
+    """Returns the stage with the new loops `loops`, of which the first `results` are result loops.
 
-    `maps` gives each old loop as a form of the new loops.  A factor has a fill value if its reads
-    are not certain to be inside; points that the old stage did not have influence no result.
-    Indices that are numbers become literals of the body, which is then simplified.
+    `maps` has for each old loop its value as a form of the new loops.  A factor without a fill
+    value gets 0 if its reads are not certain to be inside: only points that the old stage did not
+    have read the 0, and they influence no result.  Indices that are numbers become literals of the
+    body, which is then simplified.
     """
     new = with_loops(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
@@ -101,7 +106,8 @@ def with_new_loops(
 
 
 def filled(region: Region, stage: RegionStage, factor: Factor) -> Factor:
-    """Returns the factor with a fill value if its reads may be outside, otherwise without."""
+    """Returns the factor with a fill value if its reads may be outside, otherwise without a fill
+    value."""
     if factor.source is None:
         return factor
     fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
@@ -118,8 +124,9 @@ def remapped(
 ) -> Region:
     """Returns the region with new `extents` of some loops of a stage.
 
-    `maps` has forms of old loops in terms of the new loops.  `forward` has forms of new result
-    loops in terms of the old result loops.  All other loops stay.  `fill` is that of `relaid`.
+    `maps` has the values of old loops as forms of the new loops.  `forward` has the values of new
+    result loops as forms of the old result loops.  Loops that are in neither stay.  Readers get
+    `fill` if `forward` is outside of the new loops, as in `relaid`.
     """
     stage = region.stages[number]
     first, every = len(stage.iters), units(len(stage.loops))
@@ -136,9 +143,9 @@ def relaid(
 ) -> Region:
     """Returns the region with the stage `new` in place of stage `number`.
 
-    Readers find the old element x at `forward(x)`, or read `fill` if `forward(x)` is outside.  Some
-    readers still need a copy in the old order: outputs of the region, leaves, and reads outside of
-    the old extents at which `new` might have an element.
+    Readers find the old element x at `forward(x)`, or read `fill` if `forward(x)` is outside.
+    Three kinds of readers still need a copy in the old order: outputs of the region, leaves, and
+    reads beyond the old extents that might hit an element of `new` instead of the fill.
     """
     old = region.stages[number]
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
@@ -159,10 +166,10 @@ def relaid(
 def _through(
     stage: RegionStage, factor: Factor, number: int, copy: RegionStage, sizes: Sizes
 ) -> Factor:
-    """Returns a factor of `stage` that reads stage `number` directly instead of the stage's copy.
+    """Returns a factor of `stage` that reads stage `number` directly instead of its copy.
 
     `sizes` are the extents of stage `number`.  Returns the factor unchanged if it does not read the
-    copy, or if it may read outside of the copy where the stage has an element.
+    copy, or if a read outside of the copy may hit an element of stage `number`.
     """
     if factor.source != ~(number + 1):
         return factor
@@ -180,7 +187,7 @@ def _through(
 
 
 def _stays_outside(inner: Factor, copy: RegionStage, axis: int, sizes: Sizes) -> bool:
-    """True where an index outside of an axis of a copy is outside of the copy's source too."""
+    """Returns True if an index outside of an axis of a copy is outside of the copy's source too."""
     axis_form = unit(axis, len(copy.iters))
     for form, size in zip(inner.forms, sizes, strict=True):
         if form._replace(offset=0) == axis_form:

@@ -23,7 +23,8 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
     """Replaces a result loop `loop` by `loop + step * by`, shifted to begin at 0.
 
     `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`.  So the index has one loop
-    instead of two.  The new stage has more points than the old; nobody reads the added points.
+    instead of two.  The new stage has more points than the old stage; nothing reads the added
+    points.
     """
     stage = stage_of(region, number)
     first = len(stage.iters)
@@ -37,9 +38,9 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields arguments of `skew`: `loop`, `by` and `step`.
+    """Yields the arguments (loop, by, step) of `skew` that take the loop `by` out of an index.
 
-    The two loops stand in one index, and the step takes `by` out of that index.
+    Both loops occur in that index.
     """
     stage = stage_of(region, number)
     result_loops = {k for k, _ in long_loops(stage) if k < len(stage.iters)}

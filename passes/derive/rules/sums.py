@@ -21,11 +21,12 @@ from tcc.passes.derive.rules.rule import (
     with_new_loops,
 )
 
-_MOST_LOOPS = 4  # at most this many sum loops have their subsets tried
+# Subsets of the first _MOST_LOOPS sum loops are tried.
+_MOST_LOOPS = 4
 
 
 def nest(region: Region, number: int, *loops: int) -> Region:
-    """Sums over `loops` in a first stage, and over the other sum loops in a second stage.
+    """Sums over `loops` in an inner stage, and over all other sum loops in an outer stage.
 
     `y[h] = sum(c, r) f` becomes `x[h, r] = sum(c) f` and `y[h] = sum(r) x[h, r]`, for any monoid.
     """
@@ -55,8 +56,9 @@ def nests(region: Region, number: int) -> Iterator[Arguments]:
 def solve(region: Region, number: int, place: int, loop: int) -> Region:
     """Replaces a sum loop by the only value for which a condition holds.
 
-    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` becomes `f(a % 2)`, because the terms of other
-    values are neutral.  `place` is the number of the factor that the condition compares with 0.
+    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` becomes `f(a % 2)`, because the terms at all
+    other values are neutral.  `place` is the number of the factor that the condition compares with
+    0.
     """
     stage = stage_of(region, number)
     condition, extent = _condition(stage, place), extent_of(stage, loop)
@@ -80,8 +82,10 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
 
 
 def _condition(stage: RegionStage, place: int) -> Digit | None:
-    """Returns the remainder that factor `place` is, if terms are neutral unless it is 0; else
-    None."""
+    """Returns the remainder that factor number `place` computes, if terms count only where it is 0.
+
+    Returns None if the factor is no remainder, or if terms count elsewhere.
+    """
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
     assert not isinstance(stage.body, expr.Stage)
@@ -106,7 +110,8 @@ def _condition(stage: RegionStage, place: int) -> Digit | None:
 
 
 def _modulo(form: Affine, factor: int, mod: int) -> Affine:
-    """Returns `factor * form` modulo `mod`, with numeric coefficients from 0 to `mod`."""
+    """Returns `factor * form` modulo `mod`; coefficients that are numbers are from 0 to `mod` -
+    1."""
     steps = tuple(s * factor % mod if isinstance(s, int) else s * factor for s in form.steps)
     offset = form.offset * factor
     digits = tuple(d._replace(step=d.step * factor) for d in form.digits)

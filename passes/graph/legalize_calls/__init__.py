@@ -28,7 +28,7 @@ EXPRESSED: Mapping[str, Express] = MappingProxyType(
         "compress": express_compress,
     }
 )
-# Ops that several forms of expressions can compute.
+# Ops with several forms of expressions, among which prices choose.
 SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacement]] = (
     MappingProxyType(
         {
@@ -42,7 +42,8 @@ SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacem
 def legalize_calls(graph: Graph, cheapest: Cheapest = first_form) -> Graph:
     """Returns `graph` with expressions in place of nodes that other targets compute on the host.
 
-    Returns the same object if there are none.  `cheapest` chooses between several forms of a node.
+    Returns the same object if there are none.  If a node has several forms, `cheapest` returns the
+    index of the form to take.
     """
     return rewritten(graph, partial(_visit, cheapest=cheapest))
 

@@ -26,7 +26,7 @@ _COMBINATIONS = {
 
 
 def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """Returns the running totals of operand 0 as an expression."""
+    """Returns the running totals of operand 0, computed by an expression."""
     (x,) = inputs
     assert x is not None
     return express(b, _expr(x.type, node.attrs, _COMBINATIONS[node.op.name]), x)
@@ -38,7 +38,8 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
-        """Returns the index along the axis of element `number`, counted in the running order."""
+        """Returns the index along the axis of the element at position `number` of the running
+        order."""
         return size - 1 - number if attrs.reverse else number
 
     def term(at: Indices, number: Index) -> Scalar:

@@ -2,9 +2,9 @@
 
     x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     running = within + before
 
-Within blocks of 64, each total is a sum of its own over the block.  Totals before a block are
-computed in the same way, with the blocks' totals as elements.  That is 64 times the work of one
-pass along the line, but no element waits for the element before it.
+The total of an element within its block of 64 is a sum over that block.  Totals of all blocks
+before a block are running totals too, with the blocks' totals as elements.  That is 64 times the
+work of a single loop along the line, but no element waits for the element before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,14 +21,15 @@ BLOCK, DIRECT = 64, 512
 # A line of symbolic length has as many levels of blocks as a line of _TYPICAL elements.
 _TYPICAL = 1 << 20
 
-# Returns an element, for the place of its line and its number in the line.  It returns the identity
-# beyond the end of the line.
+# Returns an element; the arguments are the indices of its line, and its position in the line.
+# Beyond the end of the line, it returns the identity.
 Term = Callable[[Indices, Index], Scalar]
 
 
 @frozen
 class Combination:
-    """A monoid of one component, the function that combines two values, and the identity."""
+    """A monoid of a single component, with the function that combines two values, and the
+    identity."""
 
     monoid: str
     function: str
@@ -36,9 +37,9 @@ class Combination:
 
 
 class Totals:
-    """The stages that compute running totals.
+    """The stages that compute running totals along lines of `count` elements.
 
-    `lines` are the extents of the axes that number the lines; a line has `count` elements.
+    `lines` are the extents of the axes that number the lines.
     """
 
     def __init__(
@@ -50,7 +51,10 @@ class Totals:
         combination: Combination,
         typical: int = _TYPICAL,
     ) -> None:
-        """Adds the stages to `b`; `typical` stands for a symbolic `count`."""
+        """Adds the stages to `b`; `term` computes an element.
+
+        `typical` is the length of a line that is assumed if `count` is symbolic.
+        """
         self.b, self.lines, self.count = b, tuple(lines), count
         self.combination = combination
         self.within: StageRef | None = None
@@ -71,7 +75,8 @@ class Totals:
         return self._through(at, number, 0)
 
     def _through(self, at: Indices, number: Index, back: int, fill: int | None = None) -> Scalar:
-        """Returns the total up to element `number` - `back`; `fill` if there is no such element."""
+        """Returns the total up to and including element `number` - `back`; `fill` if that is before
+        the first element."""
         if self.within is None:
             return self.b.read(self.direct, *at, number - back, fill=fill)
         block, place = number // BLOCK, number % BLOCK - back
@@ -79,7 +84,7 @@ class Totals:
         return apply(self.combination.function, self.outer.before(at, block), inside)
 
     def _of_block(self, at: Indices, number: Index) -> Scalar:
-        """Returns the total of a block."""
+        """Returns the total of all elements of block `number`."""
         assert self.within is not None
         last, fill = BLOCK - 1, self.combination.identity
         return self.b.read(self.within, *at, number, last, fill=fill)

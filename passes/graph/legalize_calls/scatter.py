@@ -3,11 +3,12 @@
     direct    y[i] = x[i] + sum(j) (place[j] == i ? update[j] : 0)
     sorted    y[i] = x[i] + the total of neighbours in the order of their places, see `segments`
 
-The direct form compares every update with every place, so it is for few updates or few places.
-Where both forms are possible, the cheaper form is taken.  There are no stores at data-dependent
-places: no two tiles write to one place.  As sums have a fixed order too, results do not depend on
-the order of tiles.  Without a reduction, the last of several updates of one place wins.  An update
-with an index outside its axis is an error of the model, and is dropped.
+A place is an index of the result at which an update belongs.  The direct form compares every update
+with every place, so it is for few updates or few places.  If both forms are possible, the cheaper
+form is taken.  There are no stores at data-dependent places: no two tiles write to one place.  Sums
+have a fixed order too, so results do not depend on the order of tiles.  Without a reduction, the
+last of several updates of one place wins.  An update with an index outside its axis is an error of
+the model, and is dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,19 +27,19 @@ from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
 
-# Returns the number of the cheapest of several graphs that compute the same values.
+# Returns the index of the cheapest of several graphs that compute the same values.
 Cheapest = Callable[[Sequence[Graph]], int]
 
 
 def first_form(forms: Sequence[Graph]) -> int:
-    """Returns the number of the first form."""
+    """Returns 0, the index of the first form, without comparing prices."""
     return 0
 
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
-# The direct form is possible for lines with at most this many updates or places. This limit bounds
-# the work and is not a price: each element is compared at most as often as in the longest bisection
-# of the sorted form.
+# The direct form is possible for lines with at most this many updates or places. The limit bounds
+# the work, whatever the prices: each element is compared at most as often as in the longest
+# bisection of the sorted form.
 _FEW = steps(MOST)
 
 
@@ -46,8 +47,8 @@ _FEW = steps(MOST)
 class Scatter:
     """A scatter of updates along `axis` of `x`.
 
-    With `by_line`, each line along the axis has places of its own, as in scatter_elements.
-    Otherwise an update is a whole slice with one place.
+    If `by_line`, each element of an update has a place of its own, as in scatter_elements.
+    Otherwise an update is a slice whose elements share a place.
     """
 
     x: TensorType
@@ -66,7 +67,7 @@ class Scatter:
 
     @property
     def other_sizes(self) -> tuple[Index, ...]:
-        """The sizes of the other axes of the updates."""
+        """The sizes of the updates along all axes except `axis`."""
         return replaced(self.updates.shape, self.axis)
 
     @property
@@ -75,7 +76,7 @@ class Scatter:
 
     @property
     def update_axes(self) -> tuple[Index, ...]:
-        """The extents of the axes along which all elements of an update have one place."""
+        """The extents of the axes along which the elements of an update share a place."""
         return () if self.by_line else self.other_sizes
 
     @property
@@ -102,16 +103,17 @@ class Scatter:
         return position if self.by_line else ()
 
     def at(self, position: Indices, number: Index) -> Indices:
-        """Returns the indices of element `number` along the axis; `position` has the others."""
+        """Returns the indices of an element: `number` along the axis, `position` along all other
+        axes."""
         return (*position[: self.axis], number, *position[self.axis :])
 
 
 def express_scatter_elements(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Returns operand 0 with single elements replaced by updates or combined with them.
+    """Returns operand 0 with single elements replaced by updates, or combined with updates.
 
-    None for a reduction of bools.
+    Returns None for a reduction of bools.
     """
     x, indices, updates, *_ = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
@@ -124,9 +126,9 @@ def express_scatter_elements(
 def express_scatter_nd(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Returns operand 0 with slices replaced by updates or combined with them.
+    """Returns operand 0 with slices replaced by updates, or combined with updates.
 
-    None for a reduction of bools.
+    Returns None for a reduction of bools.
     """
     x, indices, updates, *rows_of_table = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
@@ -154,7 +156,7 @@ def _has_no_sums(x: Value, node: Node) -> bool:
 
 
 def _places_along(indices: TensorType, s: Scatter) -> Expr:
-    """Returns the places of indices along the axis, for each line.
+    """Returns the expression of the places of indices along the axis, for each line.
 
     Negative indices count from the end.  An index outside gives the place after the last.
     """
@@ -165,7 +167,7 @@ def _places_along(indices: TensorType, s: Scatter) -> Expr:
 
 
 def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
-    """Returns the row-major places of tuples of indices in a shape `sizes`.
+    """Returns the expression of the row-major places of tuples of indices in a shape `sizes`.
 
     A tuple outside gives the place after the last.
     """
@@ -180,7 +182,7 @@ def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
     return b.finish((number,), choose(valid, place, element_count(tuple(sizes))))
 
 
-# ---- both forms --------------------------------------------------------------------------------
+# ---- the direct and the sorted form ------------------------------------------------------------
 
 
 def _scattered(
@@ -199,7 +201,7 @@ def _single_form(
     s: Scatter,
     places: TensorType,
 ) -> Graph:
-    """Returns a graph that computes the scatter in one form, for its price."""
+    """Returns a graph that computes the scatter by `form`, to be priced."""
     b = GraphBuilder("scatter")
     operands = (("x", s.x), ("places", places), ("updates", s.updates))
     return b.finish([form(b, s, *(b.input(name, type_) for name, type_ in operands))])
@@ -215,8 +217,8 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     at = b.point(s.x) if reduces or s.by_line else b.iters(s.rows)
     (number,) = b.iters(s.count)
     position = replaced(at, s.axis)
-    # Along other axes the updates may be shorter than x. Beyond them the place reads as -1, which
-    # equals no place.
+    # Along axes other than `axis`, the updates may be shorter than x. Beyond their end, the read of
+    # a place gives -1, which equals no place.
     meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
     if reduces:
         update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
@@ -230,19 +232,20 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
 
 
 def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
-    """Returns x combined with `new`, the totals of its elements' updates."""
+    """Returns the expression of x at `at`, combined with `new`, the total of the element's
+    updates."""
     old = cast(b.read(0, *at), s.dtype)
     combined: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
     if s.reduction == "add":
-        # Adding no updates keeps minus zero.
+        # An element without updates keeps its value, even if that is minus zero.
         combined = choose(apply("eq", new, literal(0, s.dtype)), old, combined)
     return b.finish(at, cast(combined, s.x.dtype))
 
 
 def _replaced_by(b: ExprBuilder, s: Scatter, at: Indices, number: Scalar) -> Expr:
-    """Returns x with its elements replaced by updates.
+    """Returns the expression of x with its elements replaced by updates.
 
-    `number` is the number of an element's update, negative if there is none.
+    `number` is the index of the update of the element at `at`; negative if there is none.
     """
     update = cast(_update(b, s, 2, replaced(at, s.axis), number), s.x.dtype)
     return b.finish(at, choose(number >= 0, update, b.read(0, *at)))
@@ -262,26 +265,36 @@ def _by_order(b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Val
 
 
 def _segment(b: ExprBuilder, s: Scatter, at: Indices) -> tuple[Scalar, Scalar]:
-    """Returns the position of a place's first sorted item, and that after its last item."""
+    """Returns the positions at which the sorted items of a place begin and end.
+
+    The end is the position after the last item.
+    """
     line, row = s.line(replaced(at, s.axis)), at[s.axis]
     return b.read(3, *line, row, fill=0), b.read(3, *line, row + 1, fill=0)
 
 
 def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar) -> Scalar:
-    """Returns the number of the update that is at position `place` of the sorted items."""
+    """Returns the index of the update at position `place` of the sorted items.
+
+    `items` is the operand with the sorted items.
+    """
     at, binding = b.position(clamped(place, s.count), s.count)
     item = b.read(items, *line, at, fill=0, indirect=(binding,))
     return apply("mod", item, index_value(s.count, I64))
 
 
 def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
-    """Returns the element of update `number` at `position`, in the type of combinations."""
+    """Returns the element of update `number` at the indices `position`, in the type of
+    combinations.
+
+    `updates` is the operand with the updates.
+    """
     at, binding = b.position(clamped(number, s.count), s.count)
     return cast(b.read(updates, *s.at(position, at), fill=0, indirect=(binding,)), s.dtype)
 
 
 def _last_of(s: Scatter, *operands: TensorType) -> Expr:
-    """Returns x with each element replaced by the last update of its place."""
+    """Returns the expression of x with each element replaced by the last update of its place."""
     b = ExprBuilder(*operands)
     at = b.point(s.x)
     begin, end = _segment(b, s, at)
@@ -290,9 +303,10 @@ def _last_of(s: Scatter, *operands: TensorType) -> Expr:
 
 
 def _level(s: Scatter, *below: TensorType) -> Expr:
-    """Returns a level of the tree: totals [*lines, nodes, *update_axes] of `FAN` neighbours each.
+    """Returns the expression of a level of the tree: totals of `FAN` neighbours of the level below.
 
-    `below` is the level below.  For the lowest level it is the sorted items and the updates.
+    The totals have shape [*lines, nodes, *update_axes].  `below` is the type of the level below.
+    For the lowest level, `below` are the types of the sorted items and of the updates.
     """
     b, rank = ExprBuilder(*below), len(s.lines)
     size = below[0].shape[rank] if len(below) == 1 else s.count
@@ -310,11 +324,12 @@ def _level(s: Scatter, *below: TensorType) -> Expr:
 
 
 def _totals(s: Scatter, *operands: TensorType) -> Expr:
-    """Returns x combined with the totals of its updates, from the nodes of all levels.
+    """Returns the expression of x combined with the totals of its updates, from nodes of all
+    levels.
 
     The items of a place are a range.  On each level, the total takes the nodes within the range
-    whose parents are not within it: at most `FAN` at each end.  On the last level it takes all
-    nodes within the range.
+    whose parents are not within it: at most `FAN` at each end.  On the top level it takes all nodes
+    within the range.
     """
     b, parts = ExprBuilder(*operands), []
     for level, nodes in enumerate((operands[1], *operands[4:])):
@@ -348,10 +363,10 @@ def _parent(node: Scalar) -> Scalar:
 
 
 def _within(number: Index, begin: Scalar, end: Scalar, top: bool) -> tuple[Scalar, Scalar]:
-    """Returns node `number` of those to check, and a bool that is true if the node counts.
+    """Returns the node to check at position `number`, and a bool: does it count?
 
-    It counts if it lies in the range from `begin` to `end` - 1.  The nodes to check are the
-    siblings of the range's first and last node, or all nodes on the `top` level.
+    It counts if it is in the range from `begin` to `end` - 1.  The nodes to check are the siblings
+    of the range's first and last node, or all nodes on the `top` level.
     """
     place: Scalar = index_value(number, I64)
     counts: Scalar = literal(True, BOOL)

@@ -10,16 +10,16 @@ from tcc.ops.data.sorting import MOST, merged_runs, most, steps
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 
-# The number of neighbours that a level of the tree combines.
+# The number of neighbours that a node of the tree combines.
 FAN = 8
-# The number of bisection steps that a kernel computes.
+# The number of steps of a bisection that a single kernel computes.
 _STEPS = 8
 
 
 def sort_items(b: GraphBuilder, items: Value) -> Value:
     """Adds nodes that sort items in ascending order along the last axis; returns the sorted items.
 
-    All items must be different.  An axis of symbolic size gets as many merge steps as its largest
+    All items must be different.  An axis of symbolic size gets the merge steps that its largest
     size needs.
     """
     count = items.type.shape[-1] - 1
@@ -33,9 +33,9 @@ def sort_items(b: GraphBuilder, items: Value) -> Value:
 
 
 def levels(count: Index) -> int:
-    """Returns the number of levels of the tree above the `count` updates.
+    """Returns the number of levels of the tree of totals, for `count` updates.
 
-    The last level has at most `FAN` nodes.
+    The top level has at most `FAN` nodes.
     """
     number, size = 0, most(count)
     while size > FAN:

@@ -4,8 +4,8 @@
     total    = 3               the host reads it; from here on it is a size
     place[r] = 1 2 4           the index of selected element r
 
-Counts of selected elements give the places.  First the block is found that has at most r selected
-elements before it, then the element in the block.
+Counts of selected elements give the places.  The element r is in the last block that has at most r
+selected elements before it; the block is found first, then the element in the block.
 
 Requires nothing.  Establishes that no `compress` is left, and no `non_zero` except of scalars.
 """
@@ -30,8 +30,7 @@ _COUNT = Combination("sum", "add", 0)
 
 
 def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    """Returns the indices of the elements of operand 0 that are not zero; None for a scalar
-    operand."""
+    """Returns the indices of the nonzero elements of operand 0; None if it is a scalar."""
     (x,) = inputs
     assert x is not None
     if x.type.rank == 0:
@@ -70,9 +69,9 @@ def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
 
 
 def _counts(flags: TensorType, count: Index) -> Expr:
-    """Returns an expression of three results, all numbers of selected elements.
+    """Returns an expression of three results, all of them numbers of selected elements.
 
-    They are: up to each element within its block, before each block, and in all.
+    They are: within a block, up to and including each element; before each block; and in all.
     """
     b = ExprBuilder(flags)
 
@@ -105,14 +104,18 @@ def _counts(flags: TensorType, count: Index) -> Expr:
 
 
 def _selected_places(within: TensorType, before: TensorType, size: Index) -> Expr:
-    """Returns the indices of all `size` selected elements, from two results of `_counts`."""
+    """Returns the expression of the indices of all `size` selected elements.
+
+    Its operands are the first two results of `_counts`.
+    """
     b = ExprBuilder(within, before)
     blocks = before.shape[0]
 
     def many(condition: Scalar) -> Scalar:
         return cast(condition, I64)
 
-    # The element lies in the last block that has at most `rank` selected elements before it.
+    # Selected element `rank` is in the last block that has at most `rank` selected elements before
+    # it.
     (rank,) = b.iters(size)
     (block,) = b.iters(blocks)
     begun = apply("le", b.read(1, block), index_value(rank, I64))
@@ -136,9 +139,10 @@ def _selected_places(within: TensorType, before: TensorType, size: Index) -> Exp
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
-    """Returns an array [axes, places] of indices for row-major places in `shape`.
+    """Returns the expression of an array [axes, places] of the indices of row-major places in
+    `shape`.
 
-    Column n holds the indices of place n along each axis.
+    Column n has the indices of place n along each axis.
     """
     b = ExprBuilder(places)
     axis, place_number = b.iters(len(shape), places.shape[0])

@@ -3,8 +3,8 @@
     rank[i] = sum(j) (x[j] is better than x[i] ? 1 : 0)     place[r] = the i with rank[i] == r
 
 A line is the elements along the axis of top_k.  The rank of an element is the number of elements
-that are better.  The work grows with the square of a line's length.  Where few of many elements are
-requested, the best elements of each block are found first, and then the best of these.  Equal
+that are better.  The work grows with the square of a line's length.  If few of many elements are
+requested, the best elements of each block are found first, and then the best among them.  Equal
 elements keep their order; NaN is larger than every number.
 """
 
@@ -24,8 +24,8 @@ from tcc.ops.shapes import replaced
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 
-# The number of elements of a block.  Blocks are used if they have at least _PAYS times as many
-# elements as are requested.
+# A block has _BLOCK elements. Blocks are used if they have at least _PAYS times as many elements as
+# are requested.
 _BLOCK, _PAYS = 1024, 8
 
 
@@ -48,12 +48,12 @@ Field = Callable[[Where, Index], Scalar]
 
 @frozen
 class _Items:
-    """The items that are ranked: `count` of each line.
+    """The items that are ranked: `count` items of each line.
 
-    Three functions map a line and the number of an item to a scalar:
+    Three functions map a line and the position of an item to a scalar:
     `place`: the index of the item along the operand's axis.
-    `value`: the element there.
-    `there`: true if there is an item, because numbers may lie beyond the count.
+    `value`: the element at that index.
+    `there`: true if there is an item at that position.  Positions may be beyond the last item.
     """
 
     count: Index
@@ -102,7 +102,7 @@ class _Ranking:
     # ---- ranks ----------------------------------------------------------------------------------
 
     def _shrinks(self, count: Index) -> bool:
-        """True where the best elements of all blocks are few compared with all elements."""
+        """Returns True if the best elements of all blocks are few compared with all elements."""
         size, k = as_int(count), as_int(self.attrs.k)
         return k is not None and k * _PAYS <= _BLOCK and (size is None or size > 2 * _BLOCK)
 
@@ -128,8 +128,9 @@ class _Ranking:
     def _best(self, items: _Items, blocks: Where, size: Index, k: Index) -> StageRef:
         """Returns the indices of the best `k` items of each line, the best first.
 
-        With `blocks`, returns those of each block of the line.  `size` is the number of items of a
-        line or block.  If there are fewer than `k` items, the last indices are negative.
+        If `blocks` has the number of blocks, returns the best of each block of the line instead.
+        `size` is the number of items of a line or block.  If it has fewer than `k` items, the last
+        indices are negative.
         """
         ranks = self._ranks(items, blocks, size)
         b = self.b
@@ -142,7 +143,7 @@ class _Ranking:
         return b.stage((*at, rank), place, over=(element,), monoid="max")
 
     def _ranks(self, items: _Items, blocks: Where, size: Index) -> StageRef:
-        """Returns the rank of each item of a line or block: the number of items before it."""
+        """Returns the rank of each item of a line or block: the number of items that are better."""
         b = self.b
         (*at, mine) = b.iters(*self.lines, *blocks, size)
         (other,) = b.iters(size)
@@ -154,13 +155,17 @@ class _Ranking:
         return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, element: Index) -> tuple[Where, Index]:
-        """Returns the line of an element of a block, and the element's number in the line."""
+        """Returns the line of an element, and the element's position in the line.
+
+        `at` has the line and, if there are blocks, the block.  `element` is the position in the
+        block.
+        """
         if not blocks:
             return at, element
         return at[:-1], at[-1] * _BLOCK + element
 
     def _before(self, one: Scalar, other: Scalar, earlier: Scalar) -> Scalar:
-        """Returns a bool that is true if `one` is better than `other`, or equal and `earlier`."""
+        """Returns a bool: is `one` better than `other`, or equal to it and `earlier`?"""
         better = apply("gt" if self.attrs.largest else "lt", one, other)
         equal = apply("eq", one, other)
         if one.dtype.is_float:
