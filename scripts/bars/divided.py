@@ -1,0 +1,146 @@
+"""Divides models among ranks, and compares results, times, weights and compiles with one rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tcc.artifact import read_manifest
+from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
+
+from bars.figures import Figure, say
+from models.build import DEFAULT_OUT, build
+
+MODELS = "bert_base gpt2_prefill gpt2_decode llama_decode llama_prefill resnet50 mixture".split()
+RANKS = (2, 3, 4)
+MOST_ERROR = 1e-5  # relative to the largest result of one rank
+ROUNDS, SECONDS = 7, 1.0
+# The most time of two ranks of one core each, relative to one core and to two threads.
+TIME_BARS = {"bert_base": (0.54, 1.04), "gpt2_decode": (0.92, 1.08)}
+COMPILES = 3
+
+
+def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -> str:
+    """Returns what a command prints, on the CPUs `cpus`; raises CalledProcessError."""
+    own = os.sched_getaffinity(0)
+    variables = {**os.environ, "TCC_COMM_LIBRARY": str(library)}
+    try:
+        os.sched_setaffinity(0, cpus or own)
+        result = subprocess.run(
+            (sys.executable, "-P", "-m", "tcc", *arguments),
+            env=variables, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        os.sched_setaffinity(0, own)
+    return result.stdout
+
+
+def compiled(name: str, ranks: str, folder: Path) -> Path:
+    """Returns the artifact of a model for some numbers of ranks."""
+    path = folder / f"{name}.so"
+    command = ["compile", str(build(name, DEFAULT_OUT)), "-o", str(path)]
+    subprocess.run(
+        (sys.executable, "-P", "-m", "tcc", *command, *([f"--ranks={ranks}"] if ranks else [])),
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return path
+
+
+def results(folder: Path) -> Iterator[Figure]:
+    """Yields the largest error of a run on several ranks, for each model and number of ranks.
+
+    A figure is met only if all ranks have equal bits, in two runs too.
+    """
+    library = build_comm_library(find_toolchain(), folder)
+    for name in MODELS:
+        say(f"{name}: compiling for 1, 2, 3 and 4 ranks")
+        artifact = compiled(name, "1,2,3,4", folder)
+        weights = {v.get("ranks", 1): v["weights"]["bytes"]
+                   for v in read_manifest(artifact)["variants"]}  # fmt: skip
+        tcc(("run", str(artifact), "--seed=3", f"--output={folder}/one"), library)
+        for ranks in RANKS:
+            say(f"{name}: {ranks} ranks")
+            error, equal = _compared(artifact, ranks, folder, library)
+            share = weights[ranks] / weights[1]
+            yield Figure(
+                f"{name} on {ranks} ranks: error, equal bits",
+                f"{error:.1e} {'equal' if equal else 'DIFFER'}, weights {share:.2f}",
+                f"<= {MOST_ERROR:.0e}, equal",
+                error <= MOST_ERROR and equal,
+            )
+        artifact.unlink()
+
+
+def _compared(artifact: Path, ranks: int, folder: Path, library: Path) -> tuple[float, bool]:
+    """Returns the largest error of a run on several ranks, and if all ranks have equal bits."""
+    error, equal = 0.0, True
+    for _ in range(2):
+        words = ("run", str(artifact), "--seed=3", f"--nproc={ranks}")
+        tcc((*words, f"--output={folder}/rank{{rank}}"), library)
+        for path in sorted((folder / "one").iterdir()):
+            want = np.load(path)
+            arrays = [np.load(folder / f"rank{rank}" / path.name) for rank in range(ranks)]
+            equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
+            largest = float(np.abs(want).max()) or 1.0
+            error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)
+    return error, equal
+
+
+def times(folder: Path) -> Iterator[Figure]:
+    """Yields the time of two ranks of one core each over that of one core and of two threads.
+
+    The three take turns.  Ratios are medians over rounds.  Needs an idle machine with two cores.
+    """
+    library, cpus = (
+        build_comm_library(find_toolchain(), folder),
+        sorted(os.sched_getaffinity(0))[:2],
+    )
+    if len(cpus) < 2:
+        yield Figure("times of ranks", "one core", "two cores", None)
+        return
+    for name, bars in TIME_BARS.items():
+        artifact = compiled(name, "1,2", folder)
+        bench = ("bench", str(artifact), "--rounds=1", f"--seconds={SECONDS}", "--json")
+        rounds = []
+        for number in range(ROUNDS):
+            say(f"{name}: round {number + 1} of {ROUNDS}")
+            rounds.append([
+                _median(tcc((*bench, "--nproc=2", "--pin"), library, set(cpus))),
+                _median(tcc((*bench, "--threads=1"), library, {cpus[0]})),
+                _median(tcc((*bench, "--threads=2"), library, set(cpus))),
+            ])  # fmt: skip
+        for place, (what, bar) in enumerate(zip(("one core", "two threads"), bars, strict=True), 1):
+            ratio = statistics.median(times[0] / times[place] for times in rounds)
+            spans = [f"{min(times[k] for times in rounds) * 1e3:.1f}" for k in (0, place)]
+            yield Figure(
+                f"{name}: 2 ranks over {what}",
+                f"{ratio:.3f} ({' over '.join(spans)} ms)",
+                f"<= {bar}",
+                ratio <= bar,
+            )
+        artifact.unlink()
+
+
+def _median(text: str) -> float:
+    return float(json.loads(text)["seconds"]["tcc"]["median"])
+
+
+def compiles(folder: Path) -> Iterator[Figure]:
+    """Yields the time of a compile of bert_base for one and two ranks over that for one rank."""
+    plain, divided = [], []
+    for _ in range(COMPILES):
+        for ranks, seconds in (("", plain), ("1,2", divided)):
+            start = time.perf_counter()
+            compiled("bert_base", ranks, folder)
+            seconds.append(time.perf_counter() - start)
+    ratio = statistics.median(b / a for a, b in zip(plain, divided, strict=True))
+    what = "bert_base: compile for 1,2 ranks over plain"
+    yield Figure(what, f"{ratio:.2f}", "<= 2.2", ratio <= 2.2)
