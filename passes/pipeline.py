@@ -71,7 +71,7 @@ class GraphSettings:
     which the later step `check-indices` would add them.
     `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
     `states`: pairs (input name, output name), where a run replaces the input by the output.
-    `sharder`: turns a graph into the graph that each of several ranks runs.
+    `sharder`: turns a graph into the graph that each of several ranks runs; requests `shard`.
     """
 
     small_top_k: bool = False

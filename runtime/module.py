@@ -50,10 +50,9 @@ def load(
     the time of every kernel, see `Module.times`.
 
     A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). A
-    file with several plans is loaded for this process's rank of that comm, else for the rank that a
-    launcher names, else for one rank. Ranks load a model with groups of ranks together. Raises
-    `error` if the file cannot be loaded, or if it needs CPU features that this machine lacks. A run
-    that takes longer than its timeout raises `late`.
+    file with several plans is loaded for this process's rank of that comm, else as a launcher says,
+    else for one rank. Ranks load a model with groups of ranks together. Raises `error` if the file
+    cannot be loaded or needs CPU features that are missing. A late run raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, late, comm=comm)
