@@ -30,16 +30,16 @@ COMPILES = 3
 
 def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -> str:
     """Returns what a command prints, on the CPUs `cpus`; raises CalledProcessError."""
-    own = os.sched_getaffinity(0)
+    before = os.sched_getaffinity(0)
     variables = {**os.environ, "TCC_COMM_LIBRARY": str(library)}
     try:
-        os.sched_setaffinity(0, cpus or own)
+        os.sched_setaffinity(0, cpus or before)
         result = subprocess.run(
             (sys.executable, "-P", "-m", "tcc", *arguments),
-            env=variables, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=variables, check=True, capture_output=True, text=True,
         )  # fmt: skip
     finally:
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, before)
     return result.stdout
 
 
