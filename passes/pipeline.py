@@ -71,7 +71,7 @@ class GraphSettings:
     which the later step `check-indices` would add them.
     `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
     `states`: pairs (input name, output name), where a run replaces the input by the output.
-    `sharder`: turns a graph into the graph that each of several ranks runs; requests `shard`.
+    `sharder`: turns a graph into the graph that each of several ranks runs.
     """
 
     small_top_k: bool = False
@@ -108,8 +108,8 @@ def shard(graph: Graph, sharder: Sharder) -> Graph:
     return sharder(graph)
 
 
+# The driver's `divided_graph` and `model_derivations` end their compiles after these steps.
 SHARD = "shard"
-# The driver's `model_derivations` ends its compile after this step.
 MERGE = "merge-contractions"
 GRAPH: tuple[Step, ...] = (
     Step("settle-sizes", settle_sizes, 1),

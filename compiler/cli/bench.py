@@ -11,9 +11,12 @@ from tcc.artifact import load, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
+from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
 from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
+from tcc.cli.rank_times import rank_times
+from tcc.cli.ranks import run_ranks
 from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
@@ -44,6 +47,12 @@ from tcc.errors import UserError
     type=PATH,
     help="Time this artifact of MODEL instead of compiling MODEL with the default choices.",
 )
+@click.option(
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
+)
+@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
 def bench(
@@ -56,6 +65,8 @@ def bench(
     peers: str,
     cap: float,
     artifact: Path | None,
+    nproc: int | None,
+    pin: bool,
     as_json: bool,
 ) -> None:
     """Times MODEL, an ONNX file or an artifact, alone or against peers (ONNX files only).
@@ -65,13 +76,31 @@ def bench(
     \b
     Example:
       tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
+      tcc bench model.so --nproc 2 --pin    (compiled with --ranks 1,2)
     """
+    if pin and not nproc:
+        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
     kinds = _kinds(peers, model)
     if artifact is not None:
         read_manifest(artifact)
     count = threads or len(os.sched_getaffinity(0))
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
-        arrays = inputs_of(compiled, load(compiled).inputs, inputs, seed)
+        if nproc:
+            words = ["bench", str(compiled), *(f"--input={item}" for item in inputs)]
+            words += [f"--seed={seed}", f"--rounds={rounds}", f"--seconds={seconds}"]
+            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
+            click.echo(run_ranks(nproc, pin, words)[0], nl=False)
+            return
+        module = load(compiled, threads)
+        arrays = inputs_of(compiled, module.inputs, inputs, seed)
+        if module.ranks >= 0:
+            with joined(module) as comm:
+                assert comm is not None
+                own_times = rank_times(module, comm, arrays, rounds, seconds)
+                name = f"{model.name} on {comm.size} ranks"
+                share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
+            _show(name, share, rounds, {"tcc": own_times}, as_json)
+            return
         files = {"tcc": compiled}
         stage = stack.enter_context(progress("timing"))
         running = [
@@ -81,14 +110,18 @@ def bench(
         times = interleaved(
             running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
         )
+    _show(model.name, count, rounds, times, as_json)
+
+
+def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_json: bool) -> None:
     if as_json:
         measured = {
             kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
             for kind, item in times.items()
         }
-        print_json({"model": str(model), "threads": count, "seconds": measured, **_ratios(times)})
+        print_json({"model": name, "threads": count, "seconds": measured, **_ratios(times)})
         return
-    say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
+    say(f"{name}, threads: {count}, rounds: {rounds}, times in milliseconds")
     say_fitted((*_table(times), *_disturbances(times)))
 
 

@@ -1,8 +1,7 @@
 """`tcc run`."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,12 +10,11 @@ from tcc.artifact import load
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
 from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
-from tcc.errors import TccError, UserError
-from tcc.runtime import Module
-from tcc.runtime import comm as comms
+from tcc.errors import UserError
 
 
 @click.command()
@@ -70,7 +68,7 @@ def run(
             return
         module = load(artifact, threads)
         arrays = inputs_of(artifact, module.inputs, inputs, seed)
-        with _rank(module):
+        with joined(module):
             results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
     if output is not None:
         write_arrays(results, output)
@@ -79,29 +77,6 @@ def run(
         print_json({name: array_record(value) for name, value in values.items()})
         return
     say_fitted(array_lines(values))
-
-
-@contextmanager
-def _rank(module: Module) -> Iterator[None]:
-    """Joins the job as a rank if the model has collectives; all ranks learn why this rank fails."""
-    if module.ranks < 0:
-        yield
-        return
-    try:
-        comm = comms.open()
-    except comms.CommError as error:
-        raise UserError(
-            "the model has collectives, and its ranks do not meet",
-            why=error,
-            hint="start all of them on this host with --nproc, or by mpirun, torchrun or srun",
-        ) from error
-    with comm:
-        comm.share()
-        try:
-            yield
-        except TccError as error:
-            comm.abort(f"rank {comm.rank} failed: {error.what}")
-            raise
 
 
 def _show_ranks(printed: Sequence[str], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a plan does: the strategy of each node, the collectives, the weights, predicted times."""
+"""The effects of a plan: strategies of nodes, collectives, weights, predicted times."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -19,8 +19,8 @@ from tcc.schedule.margins import MARGINS
 # more for each bit of precision that a result may lose.
 MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
-# The array of each rank, or the array that all ranks have, of each constant operand; None for an
-# operand that is not constant.
+# The array of each rank, or the one that all ranks have, of each constant operand; None for the
+# other operands.
 RankArrays: TypeAlias = Sequence[Sequence[Array] | None]
 
 

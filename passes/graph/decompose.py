@@ -171,8 +171,7 @@ def phases(
         if p is not None and q is not None
     ]
     filters = prod(weights[0].shape[:2]) * prod(a.taps * a.stride for a in axes)
-    # The limit refuses strides that are far larger than the filter.
-    if filters > max(_MOST_FILTERS, 8 * weights[0].size):
+    if filters > max(_MOST_FILTERS, 8 * weights[0].size):  # strides are far larger than the filter
         return None
     (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
