@@ -31,7 +31,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_commands_are_these() -> None:
-    assert [*COMMANDS] == ["bench", "compile", "doctor", "inspect", "ops", "run", "verify"]
+    assert [*COMMANDS] == ["bench", "compile", "doctor", "inspect", "ops", "plan", "run", "verify"]
 
 
 @pytest.mark.parametrize(
