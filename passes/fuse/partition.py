@@ -15,10 +15,11 @@ can be built (`_way`) and is predicted to take no longer than without the node (
 * a copy of whole matrices at data-dependent indices (the weights of an expert) joins the
   contraction that multiplies them.
 
-Without a join, the price of a node is that of a kernel of its own, or what it adds to the kernel of
-its producers.  A node whose join does not save time may save time together with the anchor that it
-completes.  Then all nodes up to the anchor join, or only the first of them if the remaining nodes
-are cheaper as a kernel of their own.  Without prices, every join that can be built is taken.
+Without a join, the price of a node is the price of a kernel of its own, or what it adds to the
+price of its producers' kernel.  A node whose join does not save time may save time together with
+the anchor from whose result it is computed.  Then all nodes back to the anchor join, or only the
+node if the remaining nodes are cheaper as a kernel of their own.  Without prices, every join that
+can be built is taken.
 
 A concatenation that has a `Join` is a group of its own that nothing joins.
 """
@@ -154,8 +155,11 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if each of several groups may compute the node again.  The node then
-        computes rows for their contractions, whose tiles need the whole factor in any case."""
+        """Returns True if each of `groups` may compute the node again.
+
+        Either each reader of the node is computed by several groups already.  Or the node computes
+        an operand of contractions with constant weights: their tiles need whole rows of it anyway.
+        """
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         # readers in no group never run
@@ -207,7 +211,7 @@ class _Partition:
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
         """Returns the node if a tile can hold its rows.  Otherwise returns the node and the
-        contraction that it completes: a tile that computes rows may stream along them in K-blocks.
+        contraction before it: a tile that computes rows may stream along them in K-blocks.
         """
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
@@ -231,9 +235,11 @@ class _Partition:
     def _completed(
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
-        """Returns the nodes from `node` back to the anchor that it completes, an anchor of `kinds`.
-        Only pointwise nodes and index maps are between them.  Only they and the group read the
-        results."""
+        """Returns the nodes from `node` back to an anchor of `kinds`; None if there is none.
+
+        `node` is the last step after the anchor: only pointwise nodes and index maps are between
+        them.  Only these nodes and the group read the results.
+        """
         chain = [node]
         for member in chain:
             for value in member.inputs:
@@ -267,7 +273,10 @@ class _Partition:
         return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if joining the node and the anchor that it completes saves time."""
+        """Returns True if it saves time that `node` joins together with an anchor before it.
+
+        `node` is computed from the anchor's result by pointwise nodes and index maps alone.
+        """
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])

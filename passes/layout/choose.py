@@ -193,10 +193,11 @@ class _Prices:
         return kernel_key(kernel, self._layouts, self._constants)
 
     def content(self, class_: _Class) -> tuple[Any, ...]:
-        """Returns (orders, kernels, places), by which a decision's site identifies a class.
+        """Returns (orders, kernels, places), the key of a class in the site of a decision.
 
-        `places` has for each kernel the positions of the class's values among its operands and
-        results.
+        `orders` are the possible storage orders of the class's values, and `kernels` are the keys
+        of the kernels that read or write the values. `places` has for each kernel the positions of
+        the values among its operands and results.
         """
         members = set(class_.values)
         places = tuple(

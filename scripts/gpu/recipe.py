@@ -65,7 +65,10 @@ class SectionRemainder:
 def describe(
     section: Array, draws: Mapping[str, ArrayDraw]
 ) -> tuple[tuple[SectionPart, ...], SectionRemainder]:
-    """Returns (parts of `section` that hold arrays of `draws`, remainder)."""
+    """Returns (the parts of a weight section that hold arrays of `draws`, the remaining bytes).
+
+    `section` has the bytes of the section. `draws` describes random arrays, by name.
+    """
     heads = _Heads(section)
     parts = tuple(
         part

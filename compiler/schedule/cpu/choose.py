@@ -1,4 +1,4 @@
-"""Chooses a schedule for a tile group from its strides and the numbers of a core."""
+"""Chooses a schedule for a tile group from its strides and the rates and sizes of a core."""
 
 from collections.abc import Mapping
 from dataclasses import replace

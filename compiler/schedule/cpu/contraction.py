@@ -165,7 +165,7 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
     results = 16 if core.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
-        return {}  # Neighbouring results share few columns, so this block would save few loads.
+        return {}  # The windows of neighbouring results share few columns, which saves few loads.
     block = min(lanes, vector_block(contraction.vector, stage, core))
     core.because("blocks: a column is loaded once", stage, contraction.vector, row, columns)
     return {contraction.vector: block, row: results, columns: size}

@@ -101,8 +101,8 @@ class Pricer:
     def __init__(
         self, machine: Machine, constants: int | None = None, *, pairs: bool = False
     ) -> None:
-        # The fractions of constants that the second and third cache lose between runs. Pricers with
-        # equal keys give equal prices.
+        # Pricers with equal keys give equal prices. The key has the fractions of the constants that
+        # the L2 and L3 caches lose between two runs.
         lost = tuple(cache.lost(constants) for cache in (machine.l2, machine.l3))
         self.machine, self.key = machine, (machine, lost, pairs)
         self.rates = machine.rates(constants)

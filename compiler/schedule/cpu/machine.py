@@ -1,4 +1,4 @@
-"""The numbers of a processor on which prices depend: rates in each cycle and each second.
+"""The rates and cache sizes of a processor, from which kernels are priced.
 
 `shipped_machines` has the machines that come with tcc. `machine_file` reads and writes them.
 """
@@ -28,10 +28,10 @@ class Cache:
         The fraction is rounded to eighths, so that similar models have equal prices. None stands
         for far more bytes than the cache holds.
 
-        A new line replaces any other line with equal chance. If the bytes are x times those that
-        the cache serves, it keeps the fraction h with h = exp(-(1 - h) x). Measured on one core of
-        an Ice Lake, at 0.7, 0.8, 1 and 1.3 times the third cache: 23, 20, 15 and 13 GB/s; the cache
-        alone gives 23 GB/s, and memory 10.
+        The formula is that of a cache that replaces random lines. If `bytes_` is x times the part
+        `SHARE` of the cache, the cache keeps the fraction h with h = exp(-(1 - h) x). Measured on
+        one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times the bytes of L3 are read at 23, 20, 15
+        and 13 GB/s. Few bytes are read from L3 at 23 GB/s, and very many from memory at 10 GB/s.
         """
         if bytes_ is None:
             return 1.0

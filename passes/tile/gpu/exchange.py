@@ -91,7 +91,11 @@ class Axes:
         return (*(axis((v,), 1) for v in single), *axes)
 
     def inner(self, stage: GroupStage, component: int) -> Index | None:
-        """Returns the offset of an element along the stage's own loops; None without own loops."""
+        """Returns the offset in a tile's scratch of an element of the stage's result `component`.
+
+        The offset depends only on the stage's own loops. Returns None for a result that is not in
+        scratch.
+        """
         stores = in_scratch(self.group, stage.stores[component])
         return stores[0].offset if stores else None
 

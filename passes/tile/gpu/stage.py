@@ -94,9 +94,9 @@ def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
 
 
 class BlockStage:
-    """Lowers a block of a stage that covers `frame`.
+    """Lowers one block of a stage.
 
-    `reduce` are the axes along which the stage reduces.
+    The block has the axes `frame`, and the stage reduces along the axes `reduce`.
     """
 
     def __init__(
