@@ -41,7 +41,7 @@ _MOST, _OUTLIERS = 2.0, 1.5
 # rows do not show how large the errors of other rows may be.
 _ROWS = 16
 
-# The shape of an output and the kind of its draw; draws of one group are measured together.
+# (shape of an output, kind of its draw): draws with equal pairs are measured together.
 _Group = tuple[object, ...]
 
 
@@ -78,8 +78,8 @@ class Allowance:
         """Returns the bound of each measure over `draws` draws of `group`; the first two are
         relative to `scale`.
 
-        A group has few draws, and errors may be larger in further draws. So the bounds of the first
-        two measures also count the noise of all groups.
+        A group has few draws, and errors may be larger in draws that were not made. So the bounds
+        of the first two measures also count the noise of all groups.
         """
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
         if group not in self.noises:
@@ -152,7 +152,10 @@ def _scale(arrays: Sequence[Array]) -> float:
 def _grouped(
     results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float]
 ) -> dict[_Group, list[Array]]:
-    """Returns the errors in each group's draws; draws of unequal shapes are left out."""
+    """Returns the errors of each group, an array for each draw.
+
+    A draw is left out if `results` and `expected` have unequal shapes.
+    """
     groups: dict[_Group, list[Array]] = {}
     for got, want, kind in zip(results, expected, kinds, strict=True):
         if got.shape == want.shape and want.size:

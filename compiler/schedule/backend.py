@@ -1,5 +1,5 @@
-"""The protocol of a backend as passes see it: the numbers of its machine, the kernels that it can
-run, their schedules and their prices."""
+"""The protocol of a backend as passes see it: the rates and limits of its machine, the kernels that
+it can run, their schedules and their prices."""
 
 from __future__ import annotations
 

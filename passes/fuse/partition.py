@@ -18,8 +18,8 @@ can be built (`_way`) and is predicted to take no longer than without the node (
 Without a join, the price of a node is the price of a kernel of its own, or what it adds to the
 price of its producers' kernel.  A node whose join does not save time may save time together with
 the anchor from whose result it is computed.  Then all nodes back to the anchor join, or only the
-node if the remaining nodes are cheaper as a kernel of their own.  Without prices, every join that
-can be built is taken.
+first of them if the remaining nodes are cheaper as a kernel of their own.  Without prices, every
+join that can be built is taken.
 
 A concatenation that has a `Join` is a group of its own that nothing joins.
 """
@@ -178,8 +178,8 @@ class _Partition:
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
         """Returns True if pointwise work that several groups read joins `group`, the first of them.
-        The group then stores the node's result for the later groups.  If the node completes a
-        contraction without a window (see `_completed`), the contraction joins too."""
+        The group then stores the node's result for the later groups.  If the node is the last step
+        after a contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -196,13 +196,16 @@ class _Partition:
         return is_sound and self._accepted([group], [completed], extra=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
-        """Returns the nodes from `node` back to an anchor, if `node` computes a factor from the
-        anchor's results: a tile then computes each row of the factor once.  Returns None if the
-        node reads data-dependent rows: it is better to copy them next to each other first."""
+        """Returns the nodes from `node`, which computes an operand of a contraction, back to an
+        anchor.
+
+        If all of them join, a tile computes each row of the operand once.  Returns None if the node
+        reads data-dependent rows, because a kernel that gathers the rows first is faster.
+        """
         return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
-        """Returns the nodes of `_completed` if their anchor may join the group's anchors; else
+        """Returns the nodes of `_completed` if they and their anchor may join the group; else
         None."""
         chain = self._completed(node, kinds, group)
         if chain is None or not self._persists(chain[-1], group):
@@ -352,7 +355,7 @@ class _Partition:
     def _persists(self, node: Node, group: Group) -> bool:
         """Returns True if an anchor may join the group's anchors, so that a tile keeps rows between
         them.  Two contractions with constant weights do not join, because each would wait for the
-        other's weights.  Groups with windows, which read strips of rows, are an exception."""
+        other's weights.  Groups with windows are an exception: their tiles compute several rows."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
@@ -388,10 +391,13 @@ class _Partition:
     def _pays(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Returns True if the groups joined by `ways` are predicted to take no longer than without.
+        """Returns True if groups that nodes join are predicted to take no longer than without them.
+
+        `ways` has the nodes that join each group, and `extra` has values to store for other groups.
         Without a join, the nodes of the longest way are kernels of their own, or join the kernels
-        of their producers.  Both cases are priced with and without `before`: the nodes back to the
-        next anchor."""
+        of their producers.  Both cases are priced with and without `before`: the nodes from the end
+        of the way back to an anchor.
+        """
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)

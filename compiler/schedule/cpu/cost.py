@@ -2,7 +2,7 @@
 
 A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, and the
 traffic across the borders of the three caches and of memory. The machine does not hide all traffic
-from the third cache and from memory behind arithmetic; the exposed part adds to the arithmetic.
+from L3 and from memory behind arithmetic; the exposed part adds to the arithmetic.
 Threads share the tiles, and the price is the time of the thread with the most tiles. If a panel
 comes from memory and is not prefetched, its first user waits for it, so this time is added too.
 """
@@ -62,8 +62,8 @@ _AHEAD = 32
 _LANE = 2
 # If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# Results stay for the next kernel in this fraction of the third cache: 1 / _RESULT_PARTS (for two
-# cores of a Zen 5).
+# The next kernel still has results in L3 if they take at most 1 / _RESULT_PARTS of it (measured on
+# two cores of a Zen 5).
 _RESULT_PARTS = 4
 # A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
 # remaining pieces (runtime/src/threads.c).
@@ -115,8 +115,7 @@ class Pricer:
         """Returns the price of `group`, on one core if `single_core`. Symbolic sizes count as
         typical.
 
-        `live`: the bytes of memory that a run uses again and again; the third cache loses what it
-        cannot hold.
+        `live`: the bytes of memory that a run uses again and again; L3 loses what it cannot hold.
         """
         if group not in self.counted:
             self.counted[group] = group_work(group, self.machine)
@@ -163,8 +162,11 @@ class _Pricing:
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Maps the row loop of each strip to (rows of one tile, rows of all tiles). The second
-        number counts rows at the border of two tiles twice, because both tiles compute them."""
+        """Maps the row loop of each strip to (rows of one tile, rows of all tiles).
+
+        A strip is the rows of a stage that a tile computes (`fuse.sliding_window`). The second
+        number counts rows at the border of two tiles twice, because both tiles compute them.
+        """
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -202,7 +204,7 @@ class _Pricing:
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, own_dram, cold, reuse = self._traffic()
-        # Too few loads can be in flight to hide all traffic from the third cache and from memory.
+        # Too few loads can be in flight to hide all traffic from L3 and from memory.
         busy = combined(core.either * second, l2, machine.rivals)
         busy = max(busy + machine.l3_exposed * l3, l3)
         waits = busy + machine.memory_exposed * own_dram
@@ -294,7 +296,7 @@ class _Pricing:
     def _cuts(self, var: Var, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
         """Returns pairs (size, count) of the blocks along a loop, over all tiles of the grid."""
         size = trips(var)
-        if var in self.strips:  # a strip is computed row by row
+        if var in self.strips:  # the rows of a strip are computed one by one
             return ((1, self.strips[var][1]),)
         tile = self.tile.get(var, size)
         return cuts_of(size, tile, block, self._full_tiles(var), full_blocks)
@@ -535,7 +537,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip that depends on `loop` to the rows of a tile."""
+        """Maps the row loop of each strip that `loop` places to the number of rows of a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 

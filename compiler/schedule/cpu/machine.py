@@ -90,10 +90,10 @@ class Machine:
 
     Resources that work at once take the `rivals`-th root of the sum of their times to the power of
     `rivals`. So a higher number means that the core overlaps more. `l3_exposed` is the fraction of
-    the traffic from the third cache that arithmetic does not hide, and `memory_exposed` that of the
-    traffic from memory at the pace of one core.
+    the traffic from L3 that arithmetic does not hide. `memory_exposed` is the same fraction of the
+    traffic from memory, at the rate of one core.
 
-    A vector that crosses a line takes `crossing` times as long from the second cache as another.
+    A vector that crosses a cache line takes `crossing` times as long from L2 as an aligned vector.
 
     `functions`: for each function that is no single fast instruction, the cycles of a vector of
     f32. `call`: the same number for a function that is not listed. `l1` is in bytes; all cores
@@ -145,14 +145,13 @@ class Machine:
 
     @property
     def limits(self) -> FusionLimits:
-        """Returns the limits of a kernel: those that follow from the rates, and else the usual
-        ones."""
+        """Returns `CORE_LIMITS` with `exchange` and `launch_bytes` computed from the rates."""
         rates = self.rates(None)
         exchange, launch = rates.elementwise / rates.exchanged, self.fork * rates.exchanged
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
-        """Returns the bytes of constants a second that the third cache and memory deliver together.
+        """Returns the bytes of constants a second that L3 and memory deliver together.
 
         The model has `bytes_` bytes of constants, and memory delivers `memory` bytes a second.
         """

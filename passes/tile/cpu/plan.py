@@ -276,7 +276,7 @@ class Structure:
         return other_sizes(self._plain.sizes)
 
     def resized(self, knobs: Knobs) -> tuple[TileGroup, ...]:
-        """Returns the group under `knobs` at the further sets of sizes."""
+        """Returns the group under `knobs` at each further set of sizes that choices depend on."""
         return self._at(knobs, self._other_sizes)
 
     def tabulated(self, knobs: Knobs) -> tuple[TileGroup, ...]:

@@ -281,9 +281,10 @@ class _Formula:
 def _loops_at(
     group: TileGroup, source: GroupStage, component: int, access: Access | None
 ) -> dict[Var, Index]:
-    """Returns the values of the source's own loops at the element that a read accesses.
+    """Returns the values of the source's loops at the element that a read accesses.
 
-    They are the digits of the read's offset.
+    Parallel loops and the streaming loop are left out. The values are the digits of the read's
+    offset.
     """
     if access is None:
         return {}
