@@ -101,8 +101,8 @@ def choose_layouts(
     picks = choose_together(places, links, 0.0, forced)
     moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
-    # Links have prices for pairs of classes, but a kernel may have values of three classes. So the moves
-    # are taken only if all of them together save time.
+    # Links have prices for pairs of classes, but a kernel may have values of three classes. So the
+    # moves are taken only if all of them together save time.
     if not saves(prices.total(kernels, *moves), prices.total(kernels)):
         picks = tuple(forced.get(place, 0) for place in range(len(classes)))
         moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
@@ -139,8 +139,9 @@ class _Prices:
     def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
         """Returns the price of `kernels`, with the classes of `moves` in other orders.
 
-        A move is (class, index of the new order in the class's `orders`).  The price is the kernels' mean share of the graph's
-        time, over all sets of sizes, multiplied by the graph's seconds at typical sizes.
+        A move is (class, index of the new order in `class.orders`).  The price is the kernels' mean
+        share of the graph's time, over all sets of sizes, multiplied by the graph's seconds at
+        typical sizes.
         """
         return mean_share(self._times(kernels, *moves), self._base)
 

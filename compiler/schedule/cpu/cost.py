@@ -62,8 +62,8 @@ _AHEAD = 32
 _LANE = 2
 # If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# The next kernel still has results in L3 if they take at most 1 / _RESULT_PARTS of it (measured on
-# two cores of a Zen 5).
+# Results of a kernel have 1 / _RESULT_PARTS of L3 until the next kernel reads them; results that
+# exceed it are partly lost. Measured on two cores of a Zen 5.
 _RESULT_PARTS = 4
 # A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
 # remaining pieces (runtime/src/threads.c).

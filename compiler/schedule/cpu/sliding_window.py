@@ -35,7 +35,7 @@ _NEAR = 0.1
 _LAUNCH = 6000
 # The most rows of a tile that are tried, to bound the effort; images are no higher.
 _MOST = 1 << 10
-# The share of the second-level cache that a strip may take: the rows of a stage that a tile computes.
+# The share of L2 that a strip may take. A strip is the rows of a stage that a tile computes.
 _SHARE = 0.6
 
 
@@ -196,7 +196,7 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
-    """Returns the bytes of a stage's strip, the rows that a tile stores in scratch for later stages.
+    """Returns the bytes of a stage's strip: the rows that a tile stores in scratch.
 
     Returns 0 for a stage without a strip. `sizes` has the elements of a tile along the common
     loops.
