@@ -301,7 +301,7 @@ class _Partition:
         return True
 
     def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if the node was accepted as a part of a way into each of `groups`."""
+        """Returns True if accepted joins of later nodes also take `node` into each of `groups`."""
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
