@@ -49,7 +49,7 @@ _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
 
-Timed = Callable[[int], None]  # repeats its work the given number of times
+Timed = Callable[[int], None]  # the function repeats its work so many times
 
 
 def calibrate(target: Target) -> Machine:

@@ -54,8 +54,8 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 class Alternative(Generic[_T]):
     """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is the alternative's text; if it is empty, the text is that of `replacement`. `bytes` is
-    the part that the alternative takes of a memory that all sites share.
+    `name` is the alternative's text; if it is empty, the text is made from `replacement`. `bytes`
+    is the part that the alternative takes of a memory that all sites share.
     """
 
     replacement: _T

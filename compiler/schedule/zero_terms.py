@@ -48,7 +48,7 @@ class Border:
     limit: TermLimit
 
 
-@lru_cache(1 << 12)  # cached by identity
+@lru_cache(1 << 12)  # cached by identity, because schedules ask often
 def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
     """Returns the limits of the nonzero terms along each summed loop; empty if no contraction."""
     if contraction_factors(stage) is None:

@@ -11,8 +11,8 @@ prices.  Establishes other orders of the same storage dimensions, with their hal
 only kernels see.
 
 A value that is computed point by point from another value has the same order, and so have the parts
-of a value.  A class is a set of values that must have one order.  Its cost is that of the kernels
-that read or write its values.  Classes that share kernels are chosen together.
+of a value.  A class is a set of values that must have one order.  Its price is the price of the
+kernels that read or write its values.  Classes that share kernels are chosen together.
 
 Afterwards, a copy may become the first stage of the only kernel that reads it, if that takes less
 time.  An example is a copy that pads a caller's input.

@@ -66,7 +66,7 @@ class PlannedKernel:
     loc: str
 
 
-# The key of a kernel: its expression, the storage of its operands, and that of its results.
+# The key of a kernel: its expression, the storage of its operands, the storage of its results.
 KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 

@@ -84,7 +84,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
-        if stages in along_of.values():  # they are computed inside a reduction's nest
+        if stages in along_of.values():  # a reduction's nest computes these stages
             continue
         decider = deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)

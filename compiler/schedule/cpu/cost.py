@@ -316,14 +316,14 @@ class _Pricing:
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
         covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
-        if nest.packed and contracts:  # packed once for all rows of a tile
+        if nest.packed and contracts:  # a tile packs the operand once for all rows
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
             loads = 2 * stores  # each packed vector is loaded from two lines
         hidden = bool(nest.along) and bool(stage.reduce)
         chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
-        compute += stores / machine.stores  # they come before the sums, and do not overlap them
+        compute += stores / machine.stores  # packing does not overlap the sums
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             adjacent = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)

@@ -123,7 +123,7 @@ class BlockStage:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
-                    continue  # later stages read it as a block
+                    continue  # only later stages read it, as a block
                 guards = self.frame.guards(target, shape)
                 offset = self.frame.place(target.offset, shape)
                 value = self.emitter.spread(block, shape)
