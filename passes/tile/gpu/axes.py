@@ -171,8 +171,7 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
 
 
 def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Returns the position in `loops` of the first loop that `index` allows to merge with all loops
-    up to that at `stop` - 1."""
+    """Returns the smallest p for which `index` allows to merge loops p to `stop` - 1 into one."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])
