@@ -1,4 +1,4 @@
-"""The derivations of a model as text and as records: each site's candidates and their fate."""
+"""The derivations of a model as text and as records: each site's candidates, and the choice."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

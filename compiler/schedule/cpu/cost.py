@@ -178,7 +178,7 @@ class _Pricing:
         return strips
 
     def _shared(self) -> frozenset[int]:
-        """Returns the numbers of the leading stages whose results are equal for all tiles, so a
+        """Returns the leading stages, by number, whose results are equal for all tiles, so a
         call of the kernel computes them once, before its tiles."""
         if self.group.stream is not None:
             return frozenset()

@@ -105,8 +105,7 @@ class BlockAxes:
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """Returns the position along each part; the lane variables are those of a block of
-        `shape`."""
+        """Returns the position along each part, by the lane variables of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
