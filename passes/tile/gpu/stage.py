@@ -253,7 +253,7 @@ def in_steps(
 
     The last axis changes fastest.  `start` are the blocks before the first iteration.  `step` gets
     the parts of the axes in one iteration and the carried blocks, and returns the next carried
-    blocks.  `span` has the number of the first block of the loop, and that of the block after its
+    blocks.  `span` has two block numbers: the first block of the loop, and the block after its
     last; None: all blocks.
     """
     count = const(1)
@@ -282,9 +282,9 @@ def _is_one(axes: Sequence[Axis]) -> bool:
 
 
 def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
-    """Returns all of `parts`: those that `order` names, in its order, and then all others.
+    """Returns all of `parts`; the parts that `order` names come first, in that order.
 
-    The parts that `order` does not name are reduced to their first position.
+    The remaining parts are reduced to their first position.
     """
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)
