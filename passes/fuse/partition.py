@@ -355,7 +355,8 @@ class _Partition:
     def _persists(self, node: Node, group: Group) -> bool:
         """Returns True if an anchor may join the group's anchors, so that a tile keeps rows between
         them.  Two contractions with constant weights do not join, because each would wait for the
-        other's weights.  Groups with windows are an exception: their tiles compute several rows."""
+        other's weights.  Groups with windows, whose tiles compute strips of
+        whole rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)

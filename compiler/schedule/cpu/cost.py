@@ -537,7 +537,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip that `loop` places to the number of rows of a tile."""
+        """Maps the row loop of each strip that depends on `loop` to its rows in a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
