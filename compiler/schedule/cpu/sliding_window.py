@@ -95,7 +95,7 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
         if all(
             group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages
         ):
-            continue  # without a reduction, it is part of a later stage's kernel
+            continue  # without a reduction, it would be part of another kernel
         size = points(stage.iters) * _element(stage)
         cycles = _NEAR if size <= core.l2 * core.cores // 2 else _FAR
         saved += size * cycles / core.cores + _LAUNCH
