@@ -243,7 +243,7 @@ def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
     )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program],  # keeps modules of the current folder out
+            [sys.executable, "-P", "-c", program],  # -P: no modules of the current folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,

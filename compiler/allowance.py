@@ -37,11 +37,11 @@ _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
 # `_MOST` is the limit to which errors are cut before their mean is taken. Errors at this limit in
 # `_OUTLIERS` draws or fewer are no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-# The measures of rows leave out an axis with fewer elements, because the errors of few rows do not
-# bound the errors of further rows.
+# Errors are measured by rows only along axes with at least this many elements. The errors of fewer
+# rows do not show how large the errors of other rows may be.
 _ROWS = 16
 
-# The shape of an output and the kind of its draw; draws of one group are measured together.
+# (shape of an output, kind of its draw): draws with equal pairs are measured together.
 _Group = tuple[object, ...]
 
 
@@ -78,8 +78,8 @@ class Allowance:
         """Returns the bound of each measure over `draws` draws of `group`; the first two are
         relative to `scale`.
 
-        A group has few draws, and errors may be larger in further draws. So the bounds of the first
-        two measures also count the noise of all groups.
+        A group has few draws, and errors may be larger in draws that were not made. So the bounds
+        of the first two measures also count the noise of all groups.
         """
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
         if group not in self.noises:
@@ -97,10 +97,12 @@ class Allowance:
 def allowance(
     outputs: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
-    """Returns the allowance of an output, which has the values `outputs` in draws of `kinds`.
+    """Returns the errors that an output may have.
 
-    Each entry of `noisy` has the output's values in these draws, from perturbed weights and inputs.
-    A relative error of `floor` is always allowed.
+    `outputs` has the output's reference values, an array for each draw of inputs. `kinds` has a
+    number for each draw; draws with equal numbers are measured together. Each entry of `noisy` has
+    the output's values in the same draws, from a run with perturbed weights and inputs. An error of
+    `floor`, relative to the largest value, is always allowed.
     """
     floats = outputs[0].dtype.kind == "f"
     floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
@@ -150,7 +152,10 @@ def _scale(arrays: Sequence[Array]) -> float:
 def _grouped(
     results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float]
 ) -> dict[_Group, list[Array]]:
-    """Returns the errors in each group's draws; draws of unequal shapes are left out."""
+    """Returns the errors of each group, an array for each draw.
+
+    A draw is left out if `results` and `expected` have unequal shapes.
+    """
     groups: dict[_Group, list[Array]] = {}
     for got, want, kind in zip(results, expected, kinds, strict=True):
         if got.shape == want.shape and want.size:
@@ -161,8 +166,9 @@ def _grouped(
 def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
     """Returns the measures of the errors in a group of draws.
 
-    `sizes` is the noise of each element; without it only the first two measures are returned. The
-    third measure follows for each long axis, then the fourth, each for the worst row of the axis.
+    `sizes` is the noise of each element; if None, only the first two measures are returned. After
+    them come the third measure of each long axis, and then the fourth measure of each long axis,
+    each for the worst row of the axis.
     """
     first = [max(np.max(np.abs(error)) for error in errors)]
     first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]

@@ -17,7 +17,7 @@ def end_with_parent(pipe_end: int = 0) -> None:
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     other_end = select.poll()
-    other_end.register(pipe_end, 0)  # poll reports POLLHUP whatever mask it gets
+    other_end.register(pipe_end, 0)  # poll reports POLLHUP for any mask, also 0
     if (pipe_end, select.POLLHUP) in other_end.poll(0):
         os._exit(128 + signal.SIGKILL)
 

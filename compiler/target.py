@@ -458,8 +458,8 @@ GPU_DEFAULTS = MappingProxyType(
 
 # ---- targets ------------------------------------------------------------------------------------
 
-# Kinds of files for every machine, and the processor that their kernels are planned for.  For C
-# that is one lane, with the caches of a small processor.
+# Targets whose files run on every machine, and the processor that each target's kernels are planned
+# for.  The processor of C has no vectors, and small caches.
 PORTABLE = MappingProxyType(
     {"c": Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")}
 )

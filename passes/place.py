@@ -54,7 +54,7 @@ class LoweringContext:
 
     @property
     def context(self) -> "LoweringContext":
-        """Returns the settings themselves, for steps that read several of them."""
+        """Returns this object, which is passed to steps that read several settings."""
         return self
 
     @property

@@ -272,7 +272,7 @@ class Comm:
                 text = "a comm was dropped without close"
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         finally:
-            # also after `close`, which a signal may have interrupted
+            # A signal may have interrupted `close`, so the comm is closed here in every case.
             self._library.tcc_comm_close(self._handle)
             self._closers.clear()
             # The warning may keep this object alive, so the object must not use the handle again.

@@ -50,7 +50,7 @@ def view_of_device(value: Any) -> Given:
     methods pass to the caller.
     """
     kind = int(value.__dlpack_device__()[0])
-    # The protocol numbers streams: 1 is CUDA's default stream, 0 is ROCm's.
+    # DLPack names the default stream by a number: 1 for CUDA, 0 for ROCm.
     options = {_CUDA: {"stream": 1}, _ROCM: {"stream": 0}}.get(kind, {})
     capsule = value.__dlpack__(**options)
     address = _capsule_pointer(capsule, b"dltensor")

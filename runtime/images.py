@@ -184,6 +184,6 @@ def _folder() -> Path:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)  # comes first: a signal after `mkdir` must not leave the folder behind
+    atexit.register(remove)  # before `mkdir`, so that a signal cannot leave a folder behind
     folder.mkdir(0o700)
     return folder

@@ -93,7 +93,7 @@ class Module:
         comm: Comm | None = None,
     ) -> None:
         self._comm = comm
-        self._original = original  # must outlive this copy: its end may remove the file
+        self._original = original  # kept alive: its end may remove the file that this copy uses
         self._path, self._error, self._late, self._flags = path.absolute(), error, late, flags
         self._threads = -1 if threads is None else self._count(threads)
         self._idle: deque[int] = deque()  # no list, which would allocate memory at every append
@@ -126,7 +126,7 @@ class Module:
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._idle.append(self._create())  # so that a lack of memory raises here, not in a run
+        self._idle.append(self._create())  # a lack of memory is an error here, not in a run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -492,7 +492,7 @@ class Module:
         self, values: tuple[Any, ...], seed: int | None, limit: Limit | None
     ) -> tuple[Any, ...]:
         """Returns the outputs for inputs of any kind."""
-        values = values or self._in_order({})  # without values, raises an error that names inputs
+        values = values or self._in_order({})  # no values: raises an error that names the inputs
         if len(values) != len(self.inputs):
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(values)}",

@@ -103,7 +103,7 @@ class Partitioner:
         def ask(_: int | None, steps_done: int) -> bool:
             try:
                 return go_on is None or go_on(steps_done)
-            except BaseException as error:  # ctypes would print the exception and drop it
+            except BaseException as error:  # ctypes would only print the exception
                 errors.append(error)
                 return False
 

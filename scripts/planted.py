@@ -103,7 +103,7 @@ def _kind(rng: np.random.Generator, without: str) -> str:
 def mismatch(folder: Path, row: str, other: str) -> bool:
     """Returns True if the model in `folder`, compiled with a fault, differs from the evaluator.
 
-    The fault is that of `planted(row, other)`. `folder` also has the inputs.
+    `planted(row, other)` plants the fault. `folder` also has the inputs.
     """
     model = folder / MODEL
     names = [value.name for value in onnx.load(model).graph.input]
@@ -126,7 +126,7 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
         try:
             verdict = int(mismatch(folder, row, other))
         except (TccError, runtime.RuntimeFailure):
-            pass  # tcc refused the model or its run: another failure than the planted one
+            pass  # tcc refused the model or its run, which is not the planted fault
         finally:
             os._exit(verdict)
     deadline = time.monotonic() + _SECONDS

@@ -32,7 +32,7 @@ _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
 _ROUNDS = 6
-_SECONDS = 0.04  # the time that the runs of a round take in total
+_SECONDS = 0.04  # all runs of a round take about this time together
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ def cache_folder() -> Path:
 def make_own(folder: Path) -> None:
     """Creates the folder and its missing parents with access for the user alone.
 
-    Errors of the file system are ignored. Raises ToolError as `check_own` does.
+    Returns without an error if the file system refuses. Raises ToolError if another user, who is
+    not root, could have replaced the folder (`check_own`).
     """
     with suppress(OSError):
         for place in (*reversed(folder.parents), folder):

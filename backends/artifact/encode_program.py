@@ -100,9 +100,9 @@ class _Writer(WordWriter):
         self.body(program.body)
 
     def place(self, place: Place) -> None:
-        """Writes a buffer's place as three words: the code of its class and two fields.
+        """Writes a buffer's place as three words: a code for the kind of place, and two fields.
 
-        A field that the class lacks is 0.
+        A kind with fewer than two fields has 0 in place of the missing ones.
         """
         numbers = [getattr(place, field.name) for field in row_of(place).fields]
         self.put(PLACE_CODES[type(place)], *numbers, *(0 for _ in range(2 - len(numbers))))

@@ -171,7 +171,7 @@ def planner_library() -> Path:
     Wheels and scripts/devtree provide it as runtime/lib/libtcc_plan.so. Otherwise it is a file next
     to the runtime's objects, and its first use compiles it.
 
-    Raises ToolError as `find_toolchain` and `runtime_objects` do.
+    Raises ToolError if there is no toolchain, or if another user could have changed the cache.
     """
     shipped = runtime_folder() / "lib" / PLANNER
     if shipped.is_file():

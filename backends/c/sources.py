@@ -120,7 +120,7 @@ def _chunks(text: str) -> Iterator[str]:
             lines = []
         elif not code:
             if not line and chunk.count("/*") == chunk.count("*/"):
-                lines = []  # the comment belongs to no definition
+                lines = []  # a comment before an empty line describes no definition
         elif _is_whole(code, line):
             yield chunk
             lines = []

@@ -49,7 +49,7 @@ _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
 
-Timed = Callable[[int], None]  # repeats its work the given number of times
+Timed = Callable[[int], None]  # the function repeats its work so many times
 
 
 def calibrate(target: Target) -> Machine:
@@ -192,8 +192,7 @@ class _Loops:
         profile = target.profile
         self._code = LoadedCode(loops_text(target), target)
         self._cpus = sorted(os.sched_getaffinity(0))[:cores]
-        # Three sizes in bytes that fit into the first, second and third cache; one that fits into
-        # none.
+        # Four sizes in bytes: they fit into L1, L2, L3, and into no cache.
         self.first, self.second = profile.l1 // 2, profile.l2 // 2
         self.third = min(profile.l2 * 4, profile.l3 // 2)
         self.beyond = min(max(profile.l3 * 4, 64 << 20), 256 << 20)

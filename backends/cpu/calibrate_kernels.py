@@ -33,7 +33,8 @@ TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
 )
-# Stands for all functions of two operands that the C library computes element by element.
+# The function that is timed for all functions of two operands that the C library computes element
+# by element.
 LIBRARY = "atan2"
 
 

@@ -54,12 +54,12 @@ class Verdict:
 
 
 def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:
-    """Returns three lists of draws: those of `seed`, fixed draws, and further fixed draws.
+    """Returns three lists of draws: draws with `seed`, fixed draws, and spare fixed draws.
 
     The allowed errors are computed with the fixed draws, which have the fixed seed and so never
-    change. The further fixed draws replace the `larger` fixed draws of models that allow no larger
-    sizes. A model may compare a scalar input with a single integer to choose a branch; every second
-    draw uses that integer. The evaluator is slow and gets fewer draws. `evaluator_only`: only tcc's
+    change. The spare draws replace the `larger` fixed draws of models that allow no larger sizes.
+    A model may compare a scalar input with a single integer to choose a branch; every second draw
+    uses that integer. The evaluator is slow and gets fewer draws. `evaluator_only`: only tcc's
     evaluator can run the model.
     """
     values = input_values(model)

@@ -1,4 +1,4 @@
-"""The derivations of a model as text and as records: each site's candidates and their fate."""
+"""The derivations of a model as text and as records: each site's candidates, and the choice."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -133,7 +133,7 @@ def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _seconds(item: dict[str, Any]) -> str:
     """Returns text with the estimated time and the price of a record, in microseconds.
 
-    The estimate is that of the search. A record that was not priced has no price.
+    The search has computed the estimate. A record that was not priced has no price.
     """
     priced = "not priced" if item["seconds"] is None else f"{item['seconds'] * 1e6:.1f} us"
     return f"estimated {item['estimate'] * 1e6:.1f} us, {priced}"

@@ -76,7 +76,7 @@ def run_reference(
     """Returns the outputs of the model by name, for each job and for each of the job's draws.
 
     `draws` has the inputs of all draws, of which a job takes a range. `names` are the names of an
-    archive's outputs, which PyTorch only numbers. `evaluator_only` is as in `reference_of`.
+    archive's outputs, which PyTorch only numbers. `evaluator_only`: no peer can run the model.
     """
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:

@@ -26,7 +26,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
         ) from error
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # not by os.fdopen, which refuses a folder's descriptor
+        os.close(descriptor)  # os.fdopen refuses folders, so it cannot close one
         raise UserError("the model is not a file", where=str(path), hint=hint)
     with os.fdopen(descriptor, "rb") as file:
         if largest is not None and info.st_size > largest:

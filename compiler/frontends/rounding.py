@@ -23,8 +23,7 @@ SUM_ERROR = 2.0**-18
 
 
 def splitter(kind: str) -> float:
-    """Returns the factor a with which x is rounded to the type `kind` in f32: as a * x - (a * x -
-    x).
+    """Returns the factor a for which a * x - (a * x - x) in f32 is x rounded to the type `kind`.
 
     T. J. Dekker, A floating-point technique for extending the available precision, 1971.
     """

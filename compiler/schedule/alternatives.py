@@ -54,8 +54,8 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 class Alternative(Generic[_T]):
     """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is the alternative's text; if it is empty, the text is that of `replacement`. `bytes` is
-    the part that the alternative takes of a memory that all sites share.
+    `name` is the alternative's text; if it is empty, the text is made from `replacement`. `bytes`
+    is the part that the alternative takes of a memory that all sites share.
     """
 
     replacement: _T
@@ -249,10 +249,10 @@ class Ledger:
         place: str = "",
         read: Callable[[str], Alternative[_T]] | None = None,
     ) -> Alternative[_T]:
-        """Returns the alternative that is forced at the site, else `choice`, which the caller has
-        chosen by price for the `reason`.
+        """Returns the alternative that is forced at the site; `choice` if none is forced.
 
-        A forced text may be none of `alternatives`. `read` then returns the alternative with this
+        The caller has chosen `choice` by price, and `reason` says why. An alternative is forced by
+        its text, which may be none of `alternatives`. `read` then returns the alternative with this
         text, or raises ValueError if the text does not fit the site.
         """
         return choice

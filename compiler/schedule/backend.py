@@ -1,5 +1,5 @@
-"""The protocol of a backend as passes see it: the numbers of its machine, the kernels that it can
-run, their schedules and their prices."""
+"""The protocol of a backend as passes see it: the rates and limits of its machine, the kernels that
+it can run, their schedules and their prices."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class KernelModel(Protocol):
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        """Returns True if `expr`, with all values row-major, can be one kernel that is worth
-        having.
+        """Returns True if `expr`, with all values row-major, can be one kernel that is not slow.
 
         `constants[n]` is True if operand n is a constant.
         """
@@ -59,7 +58,7 @@ class KernelModel(Protocol):
     def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
         """Returns the limits under which `expr` is a `legal` kernel.
 
-        They are those of the first form of the kernel that is legal (`limits.Form`).
+        A kernel may have several forms (`limits.Form`); the first legal form decides the limits.
         """
         return self.limits
 

@@ -1,4 +1,4 @@
-"""The numbers of a machine that limit what passes put into one kernel."""
+"""The rates of a machine, and the limits of what passes put into one kernel."""
 
 from tcc.frozen import frozen
 from tcc.schedule.alternatives import Seconds

@@ -1,6 +1,7 @@
-"""The table of margins: the fraction of the rule's price that an alternative must save.
+"""The table of margins; each margin belongs to one kind of decision.
 
-With a margin of 0 the lower price wins. Each margin belongs to one kind of decision.
+An alternative replaces the choice of a rule only if its price is lower by more than the margin, a
+fraction of the price of the rule's choice. With a margin of 0 the lower price wins.
 """
 
 from types import MappingProxyType

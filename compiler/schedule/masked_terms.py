@@ -226,8 +226,8 @@ def _condition(
 ) -> _Condition | None:
     """Returns the condition `within` >= 0 for a term to change an accumulator; None if it is none.
 
-    `within` >= 0 wherever `test` has the outcome `holds`. It is a condition if all terms are the
-    identity with the opposite outcome, and if it is linear in the streaming loop.
+    `within` >= 0 wherever the value of `test` is `holds`. It is a condition if all terms are the
+    identity wherever `test` has the other value, and if it is linear in the streaming loop.
     """
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
@@ -258,14 +258,14 @@ def _leave_scores(
     return all(assumed.is_score(s) for n in maxima for s in group.stages[n].body)
 
 
-# ---- what follows from an outcome ---------------------------------------------------------------
+# ---- scalars under assumed comparisons ----------------------------------------------------------
 
 
 @entity
 class _Assumed:
-    """The facts about scalars that follow if comparisons have the outcomes in `values`.
+    """The facts about scalars that hold if comparisons are true or false, as `values` assumes.
 
-    `values` also caches what was derived.
+    `values` also caches the facts that were derived.
     """
 
     group: TileGroup

@@ -182,8 +182,10 @@ def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
 
 
 def row_loop(group: TileGroup) -> Var | None:
-    """Returns the common loop that decides which rows a tile computes of stages with strips; None
-    if no stage has a strip."""
+    """Returns the common loop that decides which rows a strip has; None if no stage has a strip.
+
+    A strip is the rows of a stage that a tile computes for later stages.
+    """
     return next((s.strip.loop for s in group.stages if s.strip is not None), None)
 
 
@@ -203,8 +205,8 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            # The other stage varies with all of its iterators, so the read varies with each of its
-            # indices.
+            # A read of a stage varies with all of its indices, because the stage that is read
+            # varies with all of its own iterators.
             if isinstance(node.source, StageRef):
                 varying.update(free_vars(*node.indices))
             if access is None:

@@ -3,7 +3,8 @@
     b in 1.., typical 128    ->    128, 63 and 25 to choose schedules
                                    128, 63, 25, 8, 1, 256 and 512 in a manifest's table of times
 
-The first set has the typical sizes, and the others are its further sets.
+The first set has the typical size of each symbolic dim. The further sets have smaller sizes (half
+the size minus one is 63, a fifth is 25) and, in a table, larger sizes too.
 """
 
 from collections.abc import Iterable, Iterator

@@ -48,9 +48,12 @@ class Border:
     limit: TermLimit
 
 
-@lru_cache(1 << 12)  # cached by identity
+@lru_cache(1 << 12)  # cached by identity, because schedules ask often
 def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
-    """Returns the limits of the nonzero terms along each summed loop; empty if no contraction."""
+    """Returns the limits of the nonzero terms along each summed loop of a contraction.
+
+    The mapping is empty for any other stage.
+    """
     if contraction_factors(stage) is None:
         return {}
     return {v: borders for v in stage.reduce if (borders := tuple(_borders(stage, v)))}

@@ -67,8 +67,7 @@ class Candidate:
         return self.estimate
 
     def refused(self) -> str:
-        """Returns the reason why the candidate is not worth a price; empty if it is worth a
-        price."""
+        """Returns the reason why the candidate need not be priced; empty if it must be priced."""
         return ""
 
     def unchecked(self, site: DerivationSite) -> str:

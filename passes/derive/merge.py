@@ -125,7 +125,7 @@ class MergePrices:
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
-    """Returns `graph` with sums of products merged; the same object if none are merged."""
+    """Returns `graph` with sums of products merged; `graph` itself if none are merged."""
     parts = list(scopes(graph))
     groups = [g for part in parts for bundle in bundles(part) for g in prices.groups(part, bundle)]
     # All scopes share a mapping of constants.

@@ -57,8 +57,10 @@ class Prices:
         self._pools: dict[Any, Times] = {}
 
     def least_seconds(self, conv: Conv, form: Form) -> Seconds:
-        """Returns a lower bound of the seconds of a convolution in a form, without the kernels
-        around it."""
+        """Returns a lower bound of the seconds of a convolution in a bilinear form.
+
+        The seconds of the convolution's transforms and products count; its neighbours do not.
+        """
         return form_work(conv, form).least_seconds(self.planner.rates)
 
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:

@@ -170,8 +170,8 @@ class SiteScope:
     ) -> DerivationSite:
         """Returns the site of `nodes` and `neighbours`.
 
-        If `stored`, values that other kernels compute or read have the role STORED. Otherwise every
-        value that is not a constant is in the caller's layout.
+        `stored` decides the role of values that the site shares with other kernels: STORED if true,
+        otherwise GIVEN.  Inputs and outputs of the graph are always GIVEN, and constants CONSTANT.
         """
         computed = {v for node in nodes for v in node.outputs}
         sources = (v for node in nodes for v in node.inputs if v is not None and v not in computed)

@@ -185,14 +185,14 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
 
 
 def _computing(expr: Expr) -> frozenset[int]:
-    """Returns the numbers of the stages that do more than copy an element."""
+    """Returns the stages, by number, that do more than copy an element."""
     return frozenset(
         n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
     )
 
 
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
-    """Returns the numbers of the stages that are better stored than inlined.
+    """Returns the stages, by number, that are better stored than inlined.
 
     They are too costly to repeat in each reader, or they are results that only pointwise stages
     read.

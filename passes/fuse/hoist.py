@@ -32,7 +32,7 @@ from tcc.passes.fuse.rescale import unless_empty
 def hoist_normalisers(expr: Expr) -> Expr:
     """Returns `expr` with normalisers of weights applied after the weighted sums.
 
-    Returns the same object if there are none.
+    Returns `expr` itself if it has no such normaliser.
     """
     number = 0
     while number < len(expr.stages):

@@ -70,7 +70,7 @@ def derive(expr: Expr) -> Streamed | None:
 
 
 def above(expr: Expr, roots: Iterable[int]) -> set[int]:
-    """Returns the numbers of the stages that `roots` depend on, directly or not, and `roots`."""
+    """Returns the stages, by number, that `roots` depend on, directly or not, and `roots`."""
     stages = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
         if number in stages:
@@ -79,7 +79,7 @@ def above(expr: Expr, roots: Iterable[int]) -> set[int]:
 
 
 def _states_read(expr: Expr, number: int) -> list[int]:
-    """Returns the numbers of the maxima and minima on which the sum `number` depends.
+    """Returns the maxima and minima, by stage number, on which the sum `number` depends.
 
     Their loops are as long as the loop of the sum.
     """

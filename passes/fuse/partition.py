@@ -15,10 +15,11 @@ can be built (`_way`) and is predicted to take no longer than without the node (
 * a copy of whole matrices at data-dependent indices (the weights of an expert) joins the
   contraction that multiplies them.
 
-Without a join, the price of a node is that of a kernel of its own, or what it adds to the kernel of
-its producers.  A node whose join does not save time may save time together with the anchor that it
-completes.  Then all nodes up to the anchor join, or only the first of them if the remaining nodes
-are cheaper as a kernel of their own.  Without prices, every join that can be built is taken.
+Without a join, the price of a node is the price of a kernel of its own, or what it adds to the
+price of its producers' kernel.  A node whose join does not save time may save time together with
+the anchor from whose result it is computed.  Then all nodes back to the anchor join, or only the
+first of them if the remaining nodes are cheaper as a kernel of their own.  Without prices, every
+join that can be built is taken.
 
 A concatenation that has a `Join` is a group of its own that nothing joins.
 """
@@ -154,8 +155,11 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if each of several groups may compute the node again.  The node then
-        computes rows for their contractions, whose tiles need the whole factor in any case."""
+        """Returns True if each of `groups` may compute the node again.
+
+        Either each reader of the node is computed by several groups already.  Or the node computes
+        an operand of contractions with constant weights: their tiles need whole rows of it anyway.
+        """
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         # readers in no group never run
@@ -174,8 +178,8 @@ class _Partition:
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
         """Returns True if pointwise work that several groups read joins `group`, the first of them.
-        The group then stores the node's result for the later groups.  If the node completes a
-        contraction without a window (see `_completed`), the contraction joins too."""
+        The group then stores the node's result for the later groups.  If the node is the last step
+        after a contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -192,13 +196,16 @@ class _Partition:
         return is_sound and self._accepted([group], [completed], extra=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
-        """Returns the nodes from `node` back to an anchor, if `node` computes a factor from the
-        anchor's results: a tile then computes each row of the factor once.  Returns None if the
-        node reads data-dependent rows: it is better to copy them next to each other first."""
+        """Returns the nodes from `node`, which computes an operand of a contraction, back to an
+        anchor.
+
+        If all of them join, a tile computes each row of the operand once.  Returns None if the node
+        reads data-dependent rows, because a kernel that gathers the rows first is faster.
+        """
         return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
-        """Returns the nodes of `_completed` if their anchor may join the group's anchors; else
+        """Returns the nodes of `_completed` if they and their anchor may join the group; else
         None."""
         chain = self._completed(node, kinds, group)
         if chain is None or not self._persists(chain[-1], group):
@@ -207,7 +214,7 @@ class _Partition:
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
         """Returns the node if a tile can hold its rows.  Otherwise returns the node and the
-        contraction that it completes: a tile that computes rows may stream along them in K-blocks.
+        contraction before it: a tile that computes rows may stream along them in K-blocks.
         """
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
@@ -231,9 +238,11 @@ class _Partition:
     def _completed(
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
-        """Returns the nodes from `node` back to the anchor that it completes, an anchor of `kinds`.
-        Only pointwise nodes and index maps are between them.  Only they and the group read the
-        results."""
+        """Returns the nodes from `node` back to an anchor of `kinds`; None if there is none.
+
+        `node` is the last step after the anchor: only pointwise nodes and index maps are between
+        them.  Only these nodes and the group read the results.
+        """
         chain = [node]
         for member in chain:
             for value in member.inputs:
@@ -267,7 +276,10 @@ class _Partition:
         return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if joining the node and the anchor that it completes saves time."""
+        """Returns True if it saves time that `node` joins together with an anchor before it.
+
+        `node` is computed from the anchor's result by pointwise nodes and index maps alone.
+        """
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])
@@ -289,7 +301,7 @@ class _Partition:
         return True
 
     def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if the node was accepted as a part of a way into each of `groups`."""
+        """Returns True if accepted joins of later nodes also take `node` into each of `groups`."""
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
@@ -343,7 +355,8 @@ class _Partition:
     def _persists(self, node: Node, group: Group) -> bool:
         """Returns True if an anchor may join the group's anchors, so that a tile keeps rows between
         them.  Two contractions with constant weights do not join, because each would wait for the
-        other's weights.  Groups with windows, which read strips of rows, are an exception."""
+        other's weights.  Groups with windows, whose tiles compute strips of
+        whole rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
@@ -379,10 +392,13 @@ class _Partition:
     def _pays(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Returns True if the groups joined by `ways` are predicted to take no longer than without.
+        """Returns True if groups that nodes join are predicted to take no longer than without them.
+
+        `ways` has the nodes that join each group, and `extra` has values to store for other groups.
         Without a join, the nodes of the longest way are kernels of their own, or join the kernels
-        of their producers.  Both cases are priced with and without `before`: the nodes back to the
-        next anchor."""
+        of their producers.  Both cases are priced with and without `before`: the nodes from the end
+        of the way back to an anchor.
+        """
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)

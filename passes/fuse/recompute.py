@@ -29,7 +29,7 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
-    # An unrolled stage computes all values of the iterator at each point.
+    # A stage that is unrolled along `var` computes the results of all its values together.
     if any(var in s.unrolled_iters for s in stages):
         return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:

@@ -176,9 +176,10 @@ def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
 
 
 def _fits(online: Streamed, limits: FusionLimits) -> bool:
-    """Returns True if a K-block of the streaming loop has a static size that fits the scratch.
+    """Returns True if a tile's scratch can hold a K-block of the streaming loop.
 
-    The states must have no loops but the common loops.
+    The values of each stage must have a static size of at most `limits.room` bytes. An accumulator
+    by which other sums are rescaled may only have common loops, and stays in registers.
     """
     loop = online.stream.loop
     if any(_is_cut(stage, loop) for stage in online.expr.stages):

@@ -136,7 +136,10 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
 
 
 def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
-    """Returns the logical indices of the stage `last`; None if the results differ in shape."""
+    """Returns the result indices of the last stage, if the result of `shaped` has the same shape.
+
+    Returns None if the shapes differ.
+    """
     sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
     return last.logical if sizes[0] == sizes[1] else None
 

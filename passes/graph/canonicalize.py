@@ -19,5 +19,5 @@ RULES = (*MOVEMENT, *ARITHMETIC, *FUNCTIONS)
 
 
 def canonicalize(graph: Graph) -> Graph:
-    """Returns `graph` with every rule applied wherever it fits; the same object if none fits."""
+    """Returns `graph` with every rule applied wherever it fits; `graph` itself if none fits."""
     return apply_rules(graph, RULES)

@@ -34,7 +34,7 @@ _LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss
 
 
 def check_indices(graph: Graph) -> Graph:
-    """Returns `graph` with checks before its gathers; the same object if it needs none.
+    """Returns `graph` with checks before its gathers; `graph` itself if it needs no check.
 
     Raises `UserError` for constant indices outside of their axis.
     """

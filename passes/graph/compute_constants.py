@@ -86,9 +86,10 @@ _EXACT = 1 << 24
 
 
 def compute_constants(graph: Graph, model: KernelModel) -> Graph:
-    """Returns `graph` with formulas in place of constants, in nodes that become expressions.
+    """Returns `graph` with constants replaced by formulas of their elements' indices.
 
-    Returns the same object if there are none.  `model` gives the prices of nodes.
+    A node that read such a constant becomes an expression that computes its elements.  Returns
+    `graph` itself if no constant is replaced.  `model` gives the prices of nodes.
     """
     fixed: set[Node] = set()
     for part in walk_graphs(graph):

@@ -17,7 +17,7 @@ from tcc.ir.op import Trait, exact
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
-    """Returns `graph` with equal nodes merged into one; the same object if there are none."""
+    """Returns `graph` with equal nodes merged into one; `graph` itself if all differ."""
     return _merge(graph, set(graph.outputs), {})
 
 

@@ -13,7 +13,7 @@ from tcc.ir.graph.rewrite import with_bodies, without_dead
 
 
 def drop_dead_nodes(graph: Graph) -> Graph:
-    """Returns `graph` without dead nodes, in bodies too; the same object if there are none."""
+    """Returns `graph` without dead nodes, in bodies too; `graph` itself if it has none."""
     pruned = without_dead(graph)
     return graph if _size(pruned) == _size(graph) else pruned
 

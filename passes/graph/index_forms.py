@@ -178,14 +178,13 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
         lines, weight = lines[..., ::radix], weight * radix
 
 
-def _radix(odd: Array) -> int:
-    """Returns the largest radix of a digit that is consistent with `odd`; 0 if nothing in `odd` is
-    true.
+def _radix(wraps: Array) -> int:
+    """Returns the largest radix with which a digit has its last value at all marked elements.
 
-    `odd` is true at elements whose difference to the next element is not the step of the digit.
-    There the digit has its last value.
+    `wraps` marks the elements along the last axis whose difference to the next element is not the
+    step of the digit: the digit starts again at 0 after them.  Returns 0 if no element is marked.
     """
-    (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
+    (places,) = np.nonzero(wraps.reshape(-1, wraps.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
 
 

@@ -28,7 +28,7 @@ class _Concat:
 
 
 def nest_concats(graph: Graph) -> Graph:
-    """Returns `graph` with concatenations nested; the same object if there is nothing to do."""
+    """Returns `graph` with concatenations nested; `graph` itself if nothing changes."""
     nodes: list[Node] = []
     concats: list[_Concat] = []
     for old in graph.nodes:

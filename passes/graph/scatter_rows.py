@@ -19,7 +19,7 @@ from tcc.passes.graph.emit import emit
 
 
 def scatter_rows(graph: Graph) -> Graph:
-    """Returns `graph` with gathers fused into its scatters; the same object if there are none."""
+    """Returns `graph` with gathers fused into its scatters; `graph` itself if nothing is fused."""
     if not any(node.op.name == "scatter_nd" for node in graph.nodes):
         return graph
     readers = Counter(value for node in graph.nodes for value in uses(node))

@@ -27,7 +27,7 @@ _FEW = 8
 def small_top_k(graph: Graph) -> Graph:
     """Returns `graph` with reductions in place of each `top_k` of few elements.
 
-    Returns the same object if there is none.
+    Returns `graph` itself if nothing is replaced.
     """
     return rewritten(graph, _visit)
 

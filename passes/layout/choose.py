@@ -11,8 +11,8 @@ prices.  Establishes other orders of the same storage dimensions, with their hal
 only kernels see.
 
 A value that is computed point by point from another value has the same order, and so have the parts
-of a value.  A class is a set of values that must have one order.  Its cost is that of the kernels
-that read or write its values.  Classes that share kernels are chosen together.
+of a value.  A class is a set of values that must have one order.  Its price is the price of the
+kernels that read or write its values.  Classes that share kernels are chosen together.
 
 Afterwards, a copy may become the first stage of the only kernel that reads it, if that takes less
 time.  An example is a copy that pads a caller's input.
@@ -101,8 +101,8 @@ def choose_layouts(
     picks = choose_together(places, links, 0.0, forced)
     moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
-    # Links price pairs of classes only, but a kernel may have values of three classes. So the moves
-    # are taken only if all of them together save time.
+    # Links have prices for pairs of classes, but a kernel may have values of three classes. So the
+    # moves are taken only if all of them together save time.
     if not saves(prices.total(kernels, *moves), prices.total(kernels)):
         picks = tuple(forced.get(place, 0) for place in range(len(classes)))
         moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
@@ -119,7 +119,7 @@ def choose_layouts(
 
 
 class _Prices:
-    """Prices kernels under the rule's layouts, with the orders of some classes changed."""
+    """Prices kernels with the layouts of the rule, where some classes have other storage orders."""
 
     def __init__(
         self, placed: Placed, planner: KernelChooser, constants: Collection[Value]
@@ -139,8 +139,9 @@ class _Prices:
     def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
         """Returns the price of `kernels`, with the classes of `moves` in other orders.
 
-        A move is (class, number of the order).  The price is the kernels' mean share of the graph's
-        time, over all sets of sizes, multiplied by the graph's seconds at typical sizes.
+        A move is (class, index of the new order in `class.orders`).  The price is the kernels' mean
+        share of the graph's time, over all sets of sizes, multiplied by the graph's seconds at
+        typical sizes.
         """
         return mean_share(self._times(kernels, *moves), self._base)
 
@@ -193,10 +194,11 @@ class _Prices:
         return kernel_key(kernel, self._layouts, self._constants)
 
     def content(self, class_: _Class) -> tuple[Any, ...]:
-        """Returns (orders, kernels, places), by which a decision's site identifies a class.
+        """Returns (orders, kernels, places), the key of a class in the site of a decision.
 
-        `places` has for each kernel the positions of the class's values among its operands and
-        results.
+        `orders` are the possible storage orders of the class's values, and `kernels` are the keys
+        of the kernels that read or write the values. `places` has for each kernel the positions of
+        the values among its operands and results.
         """
         members = set(class_.values)
         places = tuple(
@@ -206,7 +208,7 @@ class _Prices:
         return class_.orders, tuple(map(self._key, class_.kernels)), places
 
     def options(self, class_: _Class) -> tuple[Alternative[Order], ...]:
-        """Returns the orders of a class, each with the seconds that it adds to the rule's order.
+        """Returns the orders of a class, each with the seconds that it takes more than the rule's.
 
         The seconds are negative if an order saves time.  They include a margin for the error of
         prices.
@@ -243,8 +245,10 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
 def _links(
     classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields ((a, b), link) for each pair of classes, by number with a < b, that share
-    `kernels`."""
+    """Yields ((a, b), link) for each pair of classes that some of `kernels` have in common.
+
+    a < b are the indices of the classes in `classes`, and `link` is the function of `_link`.
+    """
     touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
     for number, class_ in enumerate(classes):
         for kernel in class_.kernels:
@@ -258,9 +262,10 @@ def _links(
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
-    """Returns a function of the numbers of two orders, one for each class.
+    """Returns a function of two numbers: the indices of an order of `first` and one of `second`.
 
-    It returns the seconds that both changes cost together, minus those that each costs alone.
+    The function returns the seconds that both changes of order cost together, minus the seconds
+    that each change costs alone.  Order 0 is the rule's order, and no change.
     """
     extra: dict[tuple[int, int], Seconds] = {}
 
@@ -330,9 +335,9 @@ def _order_of(value: Value, where: Layout) -> Order | None:
 def _followers(
     kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yields (operand, result) if a kernel computes the result from the operand point by point.
+    """Yields (operand, result) where a kernel reads an operand at the indices of its result.
 
-    Only values of equal shapes and orders count.
+    The two have equal shapes and storage orders.
     """
     for kernel in kernels:
         for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):

@@ -191,9 +191,10 @@ def _factor(index: Index) -> int:
 def _with_part(
     placed: Placed, value: Value, every: tuple[int, ...], after: int, last: int
 ) -> Placed | None:
-    """Returns `placed` with `value` compacted after step `after`; its reader is step `last`.
+    """Returns `placed` with a smaller copy of `value`, made after step `after`.
 
-    Along axis d, multiples of `every[d]` are kept.  None if the value's storage has gaps.
+    Step `last` then reads the copy. Along axis d, the copy has the elements at indices that
+    `every[d]` divides. Returns None if `value` is stored with gaps.
     """
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
     where, kernel = placed.layouts[value], placed.steps[last].kernel

@@ -41,7 +41,7 @@ def update_in_place(
     candidates: dict[int, tuple[_Pair, ...]] = {}
     for position, instr in enumerate(program.body):
         if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
-            # the wait, directly after it, is the last use of the operand
+            # The operand's last use is the `Wait` directly after the collective.
             merger.try_pair(position, (instr.send, instr.receive), (0, 1), position + 1)
         if not isinstance(instr, Launch):
             continue

@@ -104,7 +104,7 @@ def _exchanged(program: Program) -> set[BufferId]:
         kind, buffers = instr.kind, {instr.send, instr.receive}
         if kind.sends_blocks != kind.receives_blocks:
             buffers = {instr.send if kind.sends_blocks else instr.receive}
-        elif len(instr.counts) > 1:  # blocks of one rank differ in size from those of another
+        elif len(instr.counts) > 1:  # blocks of different ranks differ in size
             continue
         if all(isinstance(program.buffers[n].place, Arena) for n in buffers):
             exchanged |= buffers

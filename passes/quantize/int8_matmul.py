@@ -51,7 +51,7 @@ class _Bytes:
 def int8_matmuls(graph: Graph) -> Graph:
     """Returns `graph` with matmuls of 8-bit values in place of matmuls of dequantised values.
 
-    Returns the same object if there are none.
+    Returns `graph` itself if nothing is replaced.
     """
     return rewritten(graph, _visit)
 

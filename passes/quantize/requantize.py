@@ -26,7 +26,7 @@ _FAR = 8
 def requantize(graph: Graph) -> Graph:
     """Returns `graph` with products in place of quotients after contractions.
 
-    Returns the same object if there are none.
+    Returns `graph` itself if nothing is replaced.
     """
     return rewritten(graph, _visit)
 

@@ -52,7 +52,7 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
     """Returns `graph` with matmuls of quantised levels in place of matmuls of dequantised
     constants.
 
-    Returns the same object if there are none.
+    Returns `graph` itself if nothing is replaced.
     """
     return rewritten(graph, _visit)
 

@@ -48,7 +48,7 @@ def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
     """Returns `graph` with contractions of bytes without zero points.
 
     The first factor has type `to`, or its own type if `to` is None.  The second factor is i8.
-    Returns the same object if there is nothing to do.
+    Returns `graph` itself if nothing changes.
     """
     graph = graph if to is None else rewritten(graph, partial(_quantised, to=to))
     return rewritten(graph, partial(_visit, to=to))

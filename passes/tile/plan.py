@@ -45,8 +45,8 @@ _SMALL = 64
 class Bound:
     """A tile kernel with its schedule and group; all launches of equal structure share it.
 
-    `resized`: the group at the further sets of sizes on which its price depends.
-    `tabulated`: the group at the sets of sizes in a manifest's table of times.
+    `resized`: the group at each further set of sizes on which its price depends (`other_sizes`).
+    `tabulated`: the group at each set of sizes in a manifest's table of times.
     """
 
     kernel: TileKernel
@@ -66,7 +66,7 @@ class PlannedKernel:
     loc: str
 
 
-# The key of a kernel: its expression, the storage of its operands, and that of its results.
+# The key of a kernel: its expression, the storage of its operands, the storage of its results.
 KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 

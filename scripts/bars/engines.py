@@ -39,7 +39,7 @@ def installed() -> list[Launcher]:
 def _environment(name: str, wheel: str) -> Path | None:
     """Returns the environment in `build` that has `wheel`; installs the wheel if it is missing.
 
-    Returns None if it cannot be installed.
+    Returns None if the wheel cannot be installed.
     """
     path = ROOT / "build" / "engines" / name
     if not launchers((path,)):

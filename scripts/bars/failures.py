@@ -31,7 +31,7 @@ LOADS = ((1, "map", 1), (2, "copy", 1), (2, "share", 16))
 
 
 def failures(folder: Path) -> Iterator[Figure]:
-    """Yields the outcomes of loads and of collectives in which system calls fail.
+    """Yields how many loads and collectives end badly if system calls fail in them.
 
     Each call fails with each error of ERRORS: alone, and together with all later calls.
     """

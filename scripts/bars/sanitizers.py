@@ -18,10 +18,10 @@ RUNTIME_TESTS = ("tests/runtime", "tests/e2e/test_c_client.py", "tests/e2e/test_
 
 
 def sanitizers(folder: Path) -> Iterator[Figure]:
-    """Yields the outcomes of tests of the runtime.
+    """Yields two figures: how many tests of the runtime fail under sanitizers and valgrind.
 
-    Their programs are built with ASan, UBSan or TSan; an AVX2 artifact of a C program runs under
-    valgrind.
+    The tests' programs are built with ASan, UBSan or TSan; an AVX2 artifact of a C program runs
+    under valgrind.
     """
     yield _tested("under ASan, UBSan and TSan", folder, *RUNTIME_TESTS, "-k", "not valgrind")
     if shutil.which("valgrind") is None:

@@ -1,7 +1,7 @@
 """Small configurations of Hugging Face architectures, with inputs for each.
 
 A case names a model class of `transformers`, its configuration's class and fields, and a function
-that draws its inputs.  Sizes are small; the structure is that of the family.
+that draws its inputs.  Sizes are small; each model has the structure of its family.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class WorkerProcess:
         self._script = script
         self._arguments = arguments
         self._seconds = seconds
-        self._most_questions = most_questions  # limits memory, which a process keeps until it ends
+        self._most_questions = most_questions  # a process frees no memory before it ends
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 

@@ -20,9 +20,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpu.draws import Array, ArrayDraw, bits_of, cached_values, values
 
-_LINE = 64  # bytes; the compiler aligns weights, and the rows of large weights, to this
+_LINE = 64  # bytes to which the compiler aligns weights, and the rows of large weights
 _HEAD = 8
-_SMALLEST = 1024  # elements; smaller arrays are carried as bytes, not as seeds
+_SMALLEST = 1024  # elements; a smaller array is stored as bytes, not as a seed
 _TYPES = ("f32", "bf16", "f16")
 _WIDTHS = (128, 64, 32, 16)
 # Only this many lines with an array's first bytes are tried: a random array has few of them.
@@ -65,7 +65,10 @@ class SectionRemainder:
 def describe(
     section: Array, draws: Mapping[str, ArrayDraw]
 ) -> tuple[tuple[SectionPart, ...], SectionRemainder]:
-    """Returns (parts of `section` that hold arrays of `draws`, remainder)."""
+    """Returns (the parts of a weight section that hold arrays of `draws`, the remaining bytes).
+
+    `section` has the bytes of the section. `draws` describes random arrays, by name.
+    """
     heads = _Heads(section)
     parts = tuple(
         part

@@ -23,7 +23,7 @@ from environment import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "lib" / "interpreter"), str(ROOT)]
 
-import interpret  # comes first: it sets TRITON_INTERPRET before anything imports Triton
+import interpret  # sets TRITON_INTERPRET, so it is imported before Triton
 import numpy as np
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
@@ -132,7 +132,7 @@ def check(
     """Runs some tiles of a kernel in the interpreter and in the evaluator of tile programs.
 
     `function` is the kernel in the interpreter, `text` its Triton text. Returns the number of tiles
-    run ("units"), that of all tiles ("of"), the "distance" of both results, and "ok".
+    run ("units"), the number of all tiles ("of"), the "distance" of both results, and "ok".
     """
     rng = np.random.default_rng(seed)
     sizes = {var.name: typical(var) for var in kernel.sizes}

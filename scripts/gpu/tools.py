@@ -43,7 +43,7 @@ def commands(task: str, check: str) -> list[list[str]]:
         only = ["--kernel-name", f"regex:{_SYMBOL}", "--launch-count", "1"]
         return [[PROFILER, *only, "--set", "full"], [PROFILER, *only]]
     plain = [SANITIZER, "--tool", check, "--error-exitcode", str(_FOUND)]
-    if check == "initcheck":  # must watch the stores of all kernels, those of torch included
+    if check == "initcheck":  # it must watch the stores of all kernels, also of torch's
         return [plain]
     return [[*plain, "--kernel-regex", f"kns={_SYMBOL}"], plain]
 
@@ -85,7 +85,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
             os.killpg(process.pid, signal.SIGKILL)
         try:
             text, _ = process.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:  # a driver keeps the killed process: do not wait longer
+        except subprocess.TimeoutExpired:  # the driver does not let the killed process end
             text = ""
         return None, text
     return process.returncode, text

@@ -21,7 +21,7 @@ def subdivnet(faces: int) -> DrawnGraph:
     w = GraphWriter()
     x = w.input("x", faces, 13)
     neighbours = w.input("near", faces, 3, dtype="int64", draw=ValueDraw("below", faces))
-    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # of shape [faces, 3, 13]
+    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # [faces, 3, 13]
     rotated = w.op("Gather", neighbour_features, w.ints(1, 2, 0), axis=1)
     between_neighbours = w.op("Abs", w.op("Sub", neighbour_features, rotated))
     from_face = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), neighbour_features))
@@ -82,7 +82,7 @@ def softras(faces: int, size: int) -> DrawnGraph:
     # The coordinates of all pixels, of shape [size, size, 2].
     pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))
     ends = w.several("Split", 3, corners, axis=1, num_outputs=3)
-    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # each of shape [faces, 1, 1, 2]
+    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # [faces, 1, 1, 2] each
     pairs = [_edge(w, pixels, points[n], points[(n + 1) % 3]) for n in range(3)]
     nearest = w.op("Min", *(distance for distance, _ in pairs))
     low, high = (w.op(kind, *(side for _, side in pairs)) for kind in ("Min", "Max"))

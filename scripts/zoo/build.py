@@ -179,7 +179,7 @@ def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
 def image_size(config: Any) -> tuple[int, int]:
     """Returns (height, width) of the model's images.
 
-    The size is that of the configuration, or else of the image processor, or else IMAGE.
+    They come from the configuration, else from the image processor, else from IMAGE.
     """
     from transformers.models.auto import image_processing_auto as auto
 

@@ -73,7 +73,8 @@ def row_positions(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
-    """Returns which row of a block of `shape` broadcasts to row `position` of a larger block."""
+    """Returns the number of the row of a block of `shape` that broadcasts to row `position` of a
+    larger block."""
     number = 0
     for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
         number = number * size + (0 if size == 1 else at)

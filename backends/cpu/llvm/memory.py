@@ -117,9 +117,10 @@ class BlockAccess:
     def _bindings(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None
     ) -> dict[Var, Index]:
-        """Returns the values of the data-dependent variables at the place that `at` describes.
+        """Returns the values of the data-dependent variables, for the parameters of `at`.
 
-        A variable that varies along the last axis is left out if `chunk` is None.
+        If `last` contains the lane variable and `chunk` is None, variables that vary along the last
+        axis are left out.
         """
         result: dict[Var, Index] = {}
         for var, value in self.bound:

@@ -64,7 +64,7 @@ class KernelFact:
         """Returns the facts with the work and predicted time of a launch at `sizes`.
 
         The time is interpolated between priced sizes, for `threads` threads (None: all cores).  The
-        limit is that of the nearest priced sizes, on all cores.
+        limit is taken from the nearest priced sizes, on all cores.
         Returns None where a size is unknown or a formula has no value.  Raises UserError for a
         malformed formula.
         """

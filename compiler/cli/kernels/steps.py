@@ -31,8 +31,10 @@ class StepTime:
 
 
 def running_variant(path: Path) -> int:
-    """Returns the number of the variant of the artifact at `path` that runs here; raises UserError
-    as `load`."""
+    """Returns the index of the variant of the artifact at `path` that runs on this machine.
+
+    Raises UserError if the artifact cannot be loaded.
+    """
     return runtime.load(path, error=UserError).variant
 
 
@@ -46,7 +48,8 @@ def measure_steps(
     """Measures each of the `steps` of the artifact at `path`.
 
     A time is the median of `runs` runs, after one run that is not measured. `inputs` returns the
-    arrays to run on. Raises UserError as `load` does.
+    arrays to run on. Raises UserError if the artifact cannot be loaded, or if its manifest does not
+    name all steps.
     """
     module = runtime.load(path, threads, timed=True, error=UserError)
     arrays = inputs(module)

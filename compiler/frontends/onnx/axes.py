@@ -173,7 +173,7 @@ def strided(
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
     extent = ctx.cast(ctx.size_vector(dims), dtype)
-    largest_step = 1 << 29  # longer than any axis, so larger steps select the same elements
+    largest_step = 1 << 29  # larger steps select the same elements, because axes are shorter
     step = ctx.full(1, dtype, extent.shape) if steps is None else ctx.cast(steps, dtype)
     step = ctx.emit("max", ctx.emit("min", step, largest_step), -largest_step)
     back = step < 0

@@ -74,7 +74,7 @@ class PieceModel:
         """True if NumPy has arrays of the value's type: not for a sequence, an optional or bf16."""
         element, _ = self._types.get(value, (None, None))
         if element is None:
-            return True  # the type is unknown, as for operators of other domains than ONNX's
+            return True  # unknown, for example for operators of other domains
         return element in ELEMENT_TYPES and ELEMENT_TYPES[element] is not BF16
 
     def example(self, value: str) -> Array | None:

@@ -19,7 +19,7 @@ from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
 from tcc.frozen import frozen
 
-_LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
+_LARGEST = (1 << 31) - 1  # the most bytes of a protobuf
 _OLDEST_OPSET = 1
 _OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
 _ONNX = "tcc reads ONNX files and .pt2 archives of torch.export"
@@ -114,7 +114,7 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
 def _check_text(model: Message, where: str) -> None:
     """Raises `UserError` for a text in `model` that is not UTF-8; protobuf returns such a text as
     bytes."""
-    pending = [model]  # in place of recursion: models made in memory may nest to any depth
+    pending = [model]  # a stack, because models in memory may nest too deep for recursion
     while pending:
         message = pending.pop()
         tensor = isinstance(message, onnx.TensorProto)  # whose data ListFields would copy

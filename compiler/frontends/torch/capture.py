@@ -253,7 +253,7 @@ class _Number:
 
 
 def _is_number(node: Any) -> bool:
-    """True if an input is a float in a tensor, and the graph reads nothing but its number."""
+    """True if an input is an f64 tensor of rank 0, and the graph only calls its method `item`."""
     meta = node.meta.get("example_value")
     scalar = isinstance(meta, torch.Tensor) and meta.ndim == 0 and meta.dtype == torch.float64
     reads = [user.op == "call_method" and user.target == "item" for user in node.users]

@@ -138,7 +138,7 @@ class CallContext(Emitter):
         return self.operand(self.first(), self.result_dtype())
 
     def both(self, dtype: DType | None = None) -> list[Operand]:
-        """Returns the first two arguments, converted to `dtype`, by default that of the result."""
+        """Returns the first two arguments, converted to `dtype` (None: the result's dtype)."""
         return [self.operand(n, dtype or self.result_dtype()) for n in [*self.arguments][:2]]
 
     def lined(self, name: str, dtype: DType | None = None) -> Operand:

@@ -129,7 +129,7 @@ def decomposed(program: Any) -> Any:
     """
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own code raises it
+        warnings.simplefilter("ignore", FutureWarning)  # from torch's own code
         return _remove_effect_tokens(program.run_decompositions(rules))
 
 

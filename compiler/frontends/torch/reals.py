@@ -33,7 +33,7 @@ def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
     reals = _Reals(scope, symbols, str(formula)[:200])
     number = reals.read(formula.args[0])
     reals.names = ("rounded",)
-    if formula.head != "TruncToInt":  # the cast below truncates
+    if formula.head != "TruncToInt":  # for TruncToInt, the cast below is enough
         number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
     return reals.size(reals.cast(number, I64), "a size")
 

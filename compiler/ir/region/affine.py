@@ -269,7 +269,7 @@ def _count(terms: _Terms, atom: _Atom, step: Size) -> None:
 
 
 def _add(terms: _Terms, form: Affine, factor: Size) -> Size:
-    """Adds the loops and digits of `factor * form` to `terms`; returns its offset."""
+    """Adds the loops and digits of `factor * form` to `terms`; returns `factor * form.offset`."""
     for loop, step in enumerate(form.steps):
         if step != 0:
             _count(terms, loop, step * factor)

@@ -195,7 +195,7 @@ def _text(body: Scalars) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _factor_order(body: Scalars) -> tuple[int, ...]:
-    """Returns the numbers of the factors, in order of use."""
+    """Returns the factors, by number, in order of use."""
     return tuple(dict.fromkeys(n.number for n in walk(*body) if isinstance(n, Arg)))
 
 

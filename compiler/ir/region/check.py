@@ -345,7 +345,7 @@ class _Values:
 
 
 def _unconditional(body: Sequence[Scalar]) -> set[int]:
-    """Returns the numbers of the factors that a body reads whatever its selects choose."""
+    """Returns the factors, by number, that a body reads whatever its selects choose."""
     pending, visited = list(body), set[Scalar]()
     while pending:
         scalar = pending.pop()

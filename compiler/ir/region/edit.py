@@ -27,7 +27,7 @@ from tcc.ir.region.affine import (
 
 
 def depends(factor: Factor) -> frozenset[int]:
-    """Returns the numbers of the loops on which the indices of an access depend."""
+    """Returns the loops, by number, on which the indices of an access depend."""
     return frozenset().union(*map(loops_of, factor.forms))
 
 
@@ -187,12 +187,12 @@ def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
 
 
 def stages_read(stage: RegionStage) -> frozenset[int]:
-    """Returns the numbers of the stages that a stage reads."""
+    """Returns the stages, by number, that a stage reads."""
     return frozenset(~f.source for f in stage.factors if f.source is not None and f.source < 0)
 
 
 def readers(region: Region, number: int) -> tuple[int, ...]:
-    """Returns the numbers of the stages that read stage `number`."""
+    """Returns the stages, by number, that read stage `number`."""
     return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
 
 

@@ -105,7 +105,7 @@ def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
 def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
     x = required(b.params, 0)
     if as_int(element_count(x.shape)) == 0:
-        return literal(0, x.dtype)  # any value: the output is empty, so nothing is computed
+        return literal(0, x.dtype)  # an empty output is not computed, so the value does not matter
     return b.read(0, *_reshaped(i, attrs.shape, x.shape))
 
 

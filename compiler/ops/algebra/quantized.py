@@ -69,7 +69,7 @@ def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | Non
 
 def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
     scaled = fn("round", cast(sums, F32) * factor)
-    return cast(scaled + cast(zero, F32), zero.dtype)  # the cast saturates
+    return cast(scaled + cast(zero, F32), zero.dtype)  # this cast limits values to the type's range
 
 
 def _requantise(sums: Array, factor: Array, zero: Array) -> Array:

@@ -205,7 +205,7 @@ def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
 
 
 def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
-    compile_pattern(attrs.pattern)  # only to raise ValueError for an invalid pattern
+    compile_pattern(attrs.pattern)  # raises ValueError for an invalid pattern
     return (TensorType(BOOL, _texts(types).shape),)
 
 

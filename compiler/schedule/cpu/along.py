@@ -25,8 +25,8 @@ def loops_along(
     """Returns a map from the loops of the pointwise stages `numbers` to those of the reduction
     `stage`.
 
-    All these stages have the same loops. Returns None unless `stage` reads each of their elements
-    exactly once.
+    The pointwise stages must have equal loops. Returns None unless `stage` reads each of their
+    elements exactly once.
     """
     sources = [group.stages[n] for n in numbers]
     if group.stream is not None or stage.monoid is None:

@@ -69,8 +69,8 @@ class Knob:
 class KnobChoice:
     """The chosen knobs and their price.
 
-    `seconds` is the price of the schedule under `knobs`, and `analytic` that of the schedule which
-    rules choose. `priced` is the number of different schedules that were priced.
+    `seconds` is the price of the schedule under `knobs`. `analytic` is the price of the schedule
+    that rules choose. `priced` is the number of different schedules that were priced.
     """
 
     knobs: Knobs

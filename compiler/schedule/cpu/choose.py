@@ -1,4 +1,4 @@
-"""Chooses a schedule for a tile group from its strides and the numbers of a core."""
+"""Chooses a schedule for a tile group from its strides and the rates and sizes of a core."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +84,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
-        if stages in along_of.values():  # they are computed inside a reduction's nest
+        if stages in along_of.values():  # a reduction's nest computes these stages
             continue
         decider = deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)

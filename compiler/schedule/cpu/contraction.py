@@ -165,7 +165,7 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
     results = 16 if core.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
-        return {}  # Neighbouring results share few columns, so this block would save few loads.
+        return {}  # The windows of neighbouring results share few columns, which saves few loads.
     block = min(lanes, vector_block(contraction.vector, stage, core))
     core.because("blocks: a column is loaded once", stage, contraction.vector, row, columns)
     return {contraction.vector: block, row: results, columns: size}
@@ -348,7 +348,7 @@ def _steps_at_once(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> tuple[int, int]:
-    """Returns (steps, uncut): the steps of a K-block, and those of the longest sum not cut."""
+    """Returns (steps of a K-block, steps of the longest sum that is not cut into K-blocks)."""
     steps = core.knobs.k_block
     stage = contraction.stage
     if steps is not None:
@@ -375,9 +375,10 @@ def _followed(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if a core has enough rows for each long K-block, and enough long K-blocks.
+    """Returns True if a core has `MANY` rows for each long K-block, and `FOLLOWED` long K-blocks.
 
-    If tiles cut the panels, the cores share the panels, else the rows.
+    If tiles divide the panels, a core has all rows and a part of the K-blocks. Otherwise it has all
+    K-blocks and a part of the rows.
     """
     stage = contraction.stage
     rows = contraction.rows

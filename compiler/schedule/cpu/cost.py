@@ -2,7 +2,7 @@
 
 A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, and the
 traffic across the borders of the three caches and of memory. The machine does not hide all traffic
-from the third cache and from memory behind arithmetic; the exposed part adds to the arithmetic.
+from L3 and from memory behind arithmetic; the exposed part adds to the arithmetic.
 Threads share the tiles, and the price is the time of the thread with the most tiles. If a panel
 comes from memory and is not prefetched, its first user waits for it, so this time is added too.
 """
@@ -62,8 +62,8 @@ _AHEAD = 32
 _LANE = 2
 # If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# Results stay for the next kernel in this fraction of the third cache: 1 / _RESULT_PARTS (for two
-# cores of a Zen 5).
+# Results of a kernel have 1 / _RESULT_PARTS of L3 until the next kernel reads them; results that
+# exceed it are partly lost. Measured on two cores of a Zen 5.
 _RESULT_PARTS = 4
 # A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
 # remaining pieces (runtime/src/threads.c).
@@ -101,8 +101,8 @@ class Pricer:
     def __init__(
         self, machine: Machine, constants: int | None = None, *, pairs: bool = False
     ) -> None:
-        # The fractions of constants that the second and third cache lose between runs. Pricers with
-        # equal keys give equal prices.
+        # Pricers with equal keys give equal prices. The key has the fractions of the constants that
+        # the L2 and L3 caches lose between two runs.
         lost = tuple(cache.lost(constants) for cache in (machine.l2, machine.l3))
         self.machine, self.key = machine, (machine, lost, pairs)
         self.rates = machine.rates(constants)
@@ -115,8 +115,7 @@ class Pricer:
         """Returns the price of `group`, on one core if `single_core`. Symbolic sizes count as
         typical.
 
-        `live`: the bytes of memory that a run uses again and again; the third cache loses what it
-        cannot hold.
+        `live`: the bytes of memory that a run uses again and again; L3 loses what it cannot hold.
         """
         if group not in self.counted:
             self.counted[group] = group_work(group, self.machine)
@@ -163,8 +162,11 @@ class _Pricing:
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Maps the row loop of each strip to (rows of one tile, rows of all tiles). The second
-        number counts rows at the border of two tiles twice, because both tiles compute them."""
+        """Maps the row loop of each strip to (rows of one tile, rows of all tiles).
+
+        A strip is the rows of a stage that a tile computes (`fuse.sliding_window`). The second
+        number counts rows at the border of two tiles twice, because both tiles compute them.
+        """
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -176,7 +178,7 @@ class _Pricing:
         return strips
 
     def _shared(self) -> frozenset[int]:
-        """Returns the numbers of the leading stages whose results are equal for all tiles, so a
+        """Returns the leading stages, by number, whose results are equal for all tiles, so a
         call of the kernel computes them once, before its tiles."""
         if self.group.stream is not None:
             return frozenset()
@@ -202,7 +204,7 @@ class _Pricing:
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, own_dram, cold, reuse = self._traffic()
-        # Too few loads can be in flight to hide all traffic from the third cache and from memory.
+        # Too few loads can be in flight to hide all traffic from L3 and from memory.
         busy = combined(core.either * second, l2, machine.rivals)
         busy = max(busy + machine.l3_exposed * l3, l3)
         waits = busy + machine.memory_exposed * own_dram
@@ -294,7 +296,7 @@ class _Pricing:
     def _cuts(self, var: Var, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
         """Returns pairs (size, count) of the blocks along a loop, over all tiles of the grid."""
         size = trips(var)
-        if var in self.strips:  # a strip is computed row by row
+        if var in self.strips:  # the rows of a strip are computed one by one
             return ((1, self.strips[var][1]),)
         tile = self.tile.get(var, size)
         return cuts_of(size, tile, block, self._full_tiles(var), full_blocks)
@@ -314,14 +316,14 @@ class _Pricing:
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
         covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
-        if nest.packed and contracts:  # packed once for all rows of a tile
+        if nest.packed and contracts:  # a tile packs the operand once for all rows
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
             loads = 2 * stores  # each packed vector is loaded from two lines
         hidden = bool(nest.along) and bool(stage.reduce)
         chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
-        compute += stores / machine.stores  # they come before the sums, and do not overlap them
+        compute += stores / machine.stores  # packing does not overlap the sums
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             adjacent = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
@@ -535,7 +537,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip that depends on `loop` to the rows of a tile."""
+        """Maps the row loop of each strip that depends on `loop` to its rows in a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 

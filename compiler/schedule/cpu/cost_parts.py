@@ -23,7 +23,10 @@ class CoreCycles:
 
 
 def follows(stage: GroupStage) -> set[Var]:
-    """Returns the loops that decide which part of a stage a tile computes."""
+    """Returns the loops that decide which part of a stage a tile computes.
+
+    They are the loops of its result, and the loop along which a tile takes rows of its strip.
+    """
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a processor on which prices depend: rates in each cycle and each second.
+"""The rates and cache sizes of a processor, from which kernels are priced.
 
 `shipped_machines` has the machines that come with tcc. `machine_file` reads and writes them.
 """
@@ -28,10 +28,10 @@ class Cache:
         The fraction is rounded to eighths, so that similar models have equal prices. None stands
         for far more bytes than the cache holds.
 
-        A new line replaces any other line with equal chance. If the bytes are x times those that
-        the cache serves, it keeps the fraction h with h = exp(-(1 - h) x). Measured on one core of
-        an Ice Lake, at 0.7, 0.8, 1 and 1.3 times the third cache: 23, 20, 15 and 13 GB/s; the cache
-        alone gives 23 GB/s, and memory 10.
+        The formula is that of a cache that replaces random lines. If `bytes_` is x times the part
+        `SHARE` of the cache, the cache keeps the fraction h with h = exp(-(1 - h) x). Measured on
+        one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times the bytes of L3 are read at 23, 20, 15
+        and 13 GB/s. Few bytes are read from L3 at 23 GB/s, and very many from memory at 10 GB/s.
         """
         if bytes_ is None:
             return 1.0
@@ -90,10 +90,10 @@ class Machine:
 
     Resources that work at once take the `rivals`-th root of the sum of their times to the power of
     `rivals`. So a higher number means that the core overlaps more. `l3_exposed` is the fraction of
-    the traffic from the third cache that arithmetic does not hide, and `memory_exposed` that of the
-    traffic from memory at the pace of one core.
+    the traffic from L3 that arithmetic does not hide. `memory_exposed` is the same fraction of the
+    traffic from memory, at the rate of one core.
 
-    A vector that crosses a line takes `crossing` times as long from the second cache as another.
+    A vector that crosses a cache line takes `crossing` times as long from L2 as an aligned vector.
 
     `functions`: for each function that is no single fast instruction, the cycles of a vector of
     f32. `call`: the same number for a function that is not listed. `l1` is in bytes; all cores
@@ -145,14 +145,13 @@ class Machine:
 
     @property
     def limits(self) -> FusionLimits:
-        """Returns the limits of a kernel: those that follow from the rates, and else the usual
-        ones."""
+        """Returns `CORE_LIMITS` with `exchange` and `launch_bytes` computed from the rates."""
         rates = self.rates(None)
         exchange, launch = rates.elementwise / rates.exchanged, self.fork * rates.exchanged
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
-        """Returns the bytes of constants a second that the third cache and memory deliver together.
+        """Returns the bytes of constants a second that L3 and memory deliver together.
 
         The model has `bytes_` bytes of constants, and memory delivers `memory` bytes a second.
         """

@@ -19,8 +19,8 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
 
-# Bytes of a row. Shorter rows than _LEAST are not worth a prefetch. From _PAGE on, the most
-# expensive pass has time for prefetches. Longer rows than _NEAR are prefetched to the second cache.
+# Bytes of a row. Rows shorter than _LEAST are not prefetched. Rows of _PAGE or more are prefetched
+# by the pass with the most work, which has time for it. Rows longer than _NEAR go to L2.
 _LEAST, _PAGE, _NEAR = 512, 1 << 12, 1 << 14
 
 
@@ -46,8 +46,8 @@ def asking(
     """Returns `nests`. If several of them read the same rows, one prefetches the next rows.
 
     Nests of groups with contractions are unchanged. A nest with stages that are
-    computed along its reduction prefetches only if the next rows fit the second cache beside its
-    own rows, because the results of these stages need room too.
+    computed along its reduction prefetches only if the next rows fit L2 beside its own rows,
+    because the results of these stages need room too.
     """
     candidates = []
     for nest in nests:

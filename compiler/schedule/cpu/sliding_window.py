@@ -35,7 +35,7 @@ _NEAR = 0.1
 _LAUNCH = 6000
 # The most rows of a tile that are tried, to bound the effort; images are no higher.
 _MOST = 1 << 10
-# The share of the second-level cache that a strip may take.
+# The share of L2 that a strip may take. A strip is the rows of a stage that a tile computes.
 _SHARE = 0.6
 
 
@@ -95,7 +95,7 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
         if all(
             group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages
         ):
-            continue  # this stage would be part of another kernel
+            continue  # without a reduction, it would be part of another kernel
         size = points(stage.iters) * _element(stage)
         cycles = _NEAR if size <= core.l2 * core.cores // 2 else _FAR
         saved += size * cycles / core.cores + _LAUNCH
@@ -196,10 +196,10 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
-    """Returns the bytes of scratch in which a tile stores a stage for its readers; 0 without a
-    strip.
+    """Returns the bytes of a stage's strip: the rows that a tile stores in scratch.
 
-    `sizes` has the elements of a tile along the common loops.
+    Returns 0 for a stage without a strip. `sizes` has the elements of a tile along the common
+    loops.
     """
     strip = stage.strip
     if strip is None:

@@ -102,7 +102,7 @@ def _contraction(
         (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    # Without K-blocks: a block of the streaming loop is already in the first or second cache.
+    # K-blocks are not needed, because a block of the streaming loop is already in L1 or L2.
     order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 

@@ -62,5 +62,5 @@ def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
 
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
-    """Returns the numbers of the scratch buffers in which a tile holds a stage's results."""
+    """Returns the scratch buffers, by number, in which a tile holds a stage's results."""
     return tuple(dict.fromkeys(a.buffer for a in in_scratch(group, stage.written)))

@@ -194,7 +194,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     return score / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 
 
-@lru_cache(maxsize=256)  # called for each loop of a stage
+@lru_cache(maxsize=256)  # callers ask for each loop of a stage
 def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bool], ...]:
     """Returns (access, frequency, plain) for the accesses that decide the vector loop.
 

@@ -184,7 +184,11 @@ def _place(
     loops = stage.loops
     steps, base = place_of(access.offset, loops)
     if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
-        return (node.source, node.dtype.bytes, steps), base  # the strip lies in scratch
+        return (
+            node.source,
+            node.dtype.bytes,
+            steps,
+        ), base  # a tile stores rows for later stages in scratch
     steps += tuple(_data_steps(access, node, stage)) if node is not None else ()
     if not is_global(group, access.buffer):
         steps += tuple(_tile_steps(group, stage, access.buffer))

@@ -162,9 +162,10 @@ def _side_by_side(group: TileGroup) -> bool:
 
 
 def _columns(group: TileGroup) -> list[BlockSchedule]:
-    """Returns schedules whose blocks have neighbouring columns, of which each is a sum.
+    """Returns schedules for sums of columns; a block computes the sums of neighbouring columns.
 
-    Short sums are computed one element at a time, or whole; longer sums in blocks of steps.
+    A sum of at most `_WINDOW` terms is computed term by term, or from one block of all its terms.
+    A longer sum is computed from several blocks of terms.
     """
     common = list(group.common)
     size = most_positions(anchor(group).reduce)

@@ -252,10 +252,11 @@ class BlockPricer:
     def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
         """Returns the bytes from and to memory.
 
-        If the cache keeps all bytes of the kernel, each byte counts once. Else a byte counts once
-        for each round that reads it, because the tiles of a round share it. Small values that are
-        no constants count zero: they stay in the cache from the kernel that stores them to the
-        kernel that reads them.
+        A round is the tiles that run at the same time; `resident` of them run on each processor. If
+        the cache keeps all bytes of the kernel, each byte counts once. Otherwise a byte counts once
+        for each round that reads it, because the tiles of a round share it. Small values other than
+        constants count zero: they stay in the cache from the kernel that stores them to the kernel
+        that reads them.
         """
         cached_bytes, transfers = (
             self.profile.cache * _CACHE_SHARE,

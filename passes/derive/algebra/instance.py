@@ -2,13 +2,14 @@
 
     y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
 
-A size is free if each index that contains a loop of that size is the loop alone.  The formula of a
-region then holds for every value of the size.  So two regions that agree at some values of the free
-sizes agree at all values.
+A size is free if every index with a loop c of that size is just `c`, and never `c // 64` or `2*c`.
+Then one formula describes the region for every value of the size.  So two regions that agree at
+small values of the free sizes agree at all values.
 
-Three changes make more sizes free.  Stages without sums are inlined into their readers.  Sum loops
-are split into the digits that accesses read.  Axes of parameters are split into the digits from
-which all accesses of both regions compose their indices.
+Three changes make more sizes free.  Stages without sums are inlined into their readers.  A sum loop
+is split into the digits that accesses read: above, c into a loop for c // 64 and a loop for c % 64.
+An axis of a parameter is split too, if all accesses of both regions compute their index along the
+axis from the same digits.
 
 Different sizes stay different, and a size of 1 stays 1.
 """

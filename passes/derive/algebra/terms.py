@@ -147,7 +147,7 @@ class Flattened:
         if stage not in self._added:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
-            # Counts as two readers, so that it is not merged into its reader: it is opaque.
+            # An opaque stage counts as having two readers, so that no reader absorbs it.
             self._reads.append(2)
         return self._added[stage]
 

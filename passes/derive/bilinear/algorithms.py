@@ -44,7 +44,8 @@ _Product: TypeAlias = tuple[Row, Row, Row]
 # Points at which polynomials are evaluated.  The last point of each algorithm is infinity, which is
 # not in this list.  Points of opposite sign share sums, and products with powers of two are exact.
 _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
-# An algorithm of one axis has at most this many products: each needs a point of its own.
+# An algorithm of one axis has at most this many products: each is the value of a polynomial at a
+# point of its own, and there are the points of `_POINTS` and infinity.
 MOST_PRODUCTS = len(_POINTS) + 1
 
 

@@ -102,7 +102,7 @@ def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
 
 @frozen
 class FormWork:
-    """The work of a convolution in a form.
+    """The work of a convolution in a bilinear form.
 
     `products`: the number of multiply-adds that compute products.
     `sums`: the number of additions and multiplications of the transforms.
@@ -127,8 +127,10 @@ class FormWork:
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:
-    """Returns the work of a convolution in a form, for one run; a symbolic number of images counts
-    as 1."""
+    """Returns the work of a convolution in a bilinear form, for one run.
+
+    A symbolic number of images counts as 1.
+    """
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels

@@ -169,12 +169,11 @@ def convolution_of(site: DerivationSite) -> Conv | None:
 def tiled(
     conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
-    """Returns the forms that are worth a price: their bounds are lower than the bound of direct
-    sums.
+    """Returns the bilinear forms to price: their bounds are lower than the bound of direct sums.
 
     `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
     first, and each following form has smaller weights.  `growth` is the factor by which weights may
-    grow.  If the weights of some form are within this limit, the last form is within it.
+    grow.  If the weights of any form are within this limit, those of the last form are too.
     """
     direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
@@ -194,7 +193,7 @@ def _name(form: Form) -> str:
 
 
 def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
-    """Returns the candidates that are worth a price, in the order of `candidates`."""
+    """Returns the candidates to price, in the order of `candidates`; see `tiled`."""
     sizes = [_weights(candidate.conv, candidate.form) for candidate in candidates]
     weight_limit = (
         (growth - 1) * _weights(candidates[0].conv, (DIRECT,) * len(candidates[0].form))

@@ -108,7 +108,7 @@ class _Span:
 
     @property
     def count(self) -> Index:
-        """The number of strips along the axis of an image."""
+        """The number of strips into which this axis of an image is divided."""
         return ceildiv(self.form.tiles(self.axis), self.tiles)
 
     @property

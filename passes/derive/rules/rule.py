@@ -166,10 +166,11 @@ def relaid(
 def _through(
     stage: RegionStage, factor: Factor, number: int, copy: RegionStage, sizes: Sizes
 ) -> Factor:
-    """Returns a factor of `stage` that reads stage `number` directly instead of its copy.
+    """Returns an access of `stage` that reads stage `number` in place of `copy`, its copy.
 
-    `sizes` are the extents of stage `number`.  Returns the factor unchanged if it does not read the
-    copy, or if a read outside of the copy may hit an element of stage `number`.
+    `sizes` are the extents of stage `number`.  Returns `factor` unchanged if it does not read the
+    copy.  Returns it unchanged too if it reads outside of the copy, where it must get its fill, and
+    the same read of stage `number` might get an element or another fill.
     """
     if factor.source != ~(number + 1):
         return factor

@@ -42,8 +42,8 @@ SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacem
 def legalize_calls(graph: Graph, cheapest: Cheapest = first_form) -> Graph:
     """Returns `graph` with expressions in place of nodes that other targets compute on the host.
 
-    Returns the same object if there are none.  If a node has several forms, `cheapest` returns the
-    index of the form to take.
+    Returns `graph` itself if it has no node to replace.  If a node has several forms, `cheapest`
+    returns the index of the form to take.
     """
     return rewritten(graph, partial(_visit, cheapest=cheapest))
 

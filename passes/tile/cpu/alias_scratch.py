@@ -53,7 +53,7 @@ def overlaid(
 
 
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
-    """Returns the number of the stage whose storage the results of stage `number` may overwrite.
+    """Returns the stage, by number, whose storage the results of stage `number` may overwrite.
 
     Only stage `number` may read that stage.  None if there is no stage like this or several, and if
     stage `number` shares its nest with other stages.

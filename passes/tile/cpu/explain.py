@@ -20,7 +20,7 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes, group_flops
 from tcc.schedule.nest import typical_value
 
-# The schedule fields that have an entry for each loop, each set by its own rule.
+# The schedule fields that have an entry for each loop. A rule sets a single entry.
 _BY_LOOP = ("tile_sizes", "blocks")
 # Imbalance is not the limit if threads wait for less than this fraction of the time.
 _WAITS = 0.1

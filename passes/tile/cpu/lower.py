@@ -156,7 +156,7 @@ class _Lowering:
     def _parallel(self, var: Var) -> Iterator[TileRange]:
         """Yields the range of a loop that a tile covers.
 
-        If the last tiles are smaller, yields the range of a full tile, then that of a smaller one.
+        If the last tiles are smaller, yields two ranges: of a full tile, then of a smaller tile.
         The statements that the caller emits for each range become the two branches of an `If`.
         """
         tile_size, size = self.schedule.tile_size(var.name), extent(var)

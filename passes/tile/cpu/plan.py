@@ -65,7 +65,7 @@ class CoreChooser(CpuKernels, KernelChooser):
     ) -> None:
         """Without a `pricer`, each kernel gets the schedule that the rules choose.
 
-        With a `pricer`, schedules near that of the rules are priced, and the cheapest is used.
+        With a `pricer`, variants of this schedule are priced too, and the cheapest is used.
         """
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
@@ -276,7 +276,7 @@ class Structure:
         return other_sizes(self._plain.sizes)
 
     def resized(self, knobs: Knobs) -> tuple[TileGroup, ...]:
-        """Returns the group under `knobs` at the further sets of sizes."""
+        """Returns the group under `knobs` at each further set of sizes that choices depend on."""
         return self._at(knobs, self._other_sizes)
 
     def tabulated(self, knobs: Knobs) -> tuple[TileGroup, ...]:
@@ -331,7 +331,7 @@ def pack_constants(
 def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
     """Returns a stage's loops, beginning with those that `order` names.
 
-    A name such as a.b.c is that of a collapsed loop, and stands for three loops.
+    A name such as a.b.c belongs to a collapsed loop, and stands for the loops a, b and c.
     """
     names = [name for loop in order for name in loop.split(".")]
     named = {v.name: v for v in stage.loops}

@@ -79,8 +79,7 @@ def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[G
 
 
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Returns the position along each iterator; the lane variables are those of a block of
-    `shape`."""
+    """Returns the position along each iterator, by the lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 

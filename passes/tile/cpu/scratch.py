@@ -266,7 +266,7 @@ def _static(size: Index) -> int:
 def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
-    """Returns the offset of an element among those at one point of the common loops.
+    """Returns an element's offset among a component's elements at one point of the common loops.
 
     If the component has a scratch buffer in the group, the group decides the offset.
     """

@@ -354,7 +354,7 @@ class StageLowering:
         return self._combine(carried, values)
 
     def _folded(self, values: Blocks, count: int) -> Blocks:
-        """Returns `values` reduced along the `count` axes that come after those of the results."""
+        """Returns `values` reduced along the `count` axes after the axes of the results."""
         assert self.stage.monoid is not None
         first = len(shape_of(self.outer))
         axes = tuple(range(first, first + count))

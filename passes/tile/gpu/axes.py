@@ -105,8 +105,7 @@ class BlockAxes:
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """Returns the position along each part; the lane variables are those of a block of
-        `shape`."""
+        """Returns the position along each part, by the lane variables of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
@@ -171,8 +170,7 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
 
 
 def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Returns the position in `loops` of the first loop that `index` allows to merge with all loops
-    up to that at `stop` - 1."""
+    """Returns the smallest p for which `index` allows to merge loops p to `stop` - 1 into one."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])

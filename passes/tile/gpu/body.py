@@ -56,8 +56,8 @@ LARGEST = 1 << 20
 class EarlierBlock:
     """The block of an earlier stage, and the parts of axes that it covers (`frame`).
 
-    `inner` is the offset of an element along the stage's own loops, which are neither parallel nor
-    streaming; None if it has none.
+    `inner` is the offset of an element in scratch.  It depends on the stage's own loops, which are
+    neither parallel nor streaming.  None if the stage is not stored in scratch.
     """
 
     block: Block

@@ -91,7 +91,11 @@ class Axes:
         return (*(axis((v,), 1) for v in single), *axes)
 
     def inner(self, stage: GroupStage, component: int) -> Index | None:
-        """Returns the offset of an element along the stage's own loops; None without own loops."""
+        """Returns the offset in a tile's scratch of an element of the stage's result `component`.
+
+        The offset depends only on the stage's own loops. Returns None for a result that is not in
+        scratch.
+        """
         stores = in_scratch(self.group, stage.stores[component])
         return stores[0].offset if stores else None
 
@@ -277,9 +281,10 @@ class _Formula:
 def _loops_at(
     group: TileGroup, source: GroupStage, component: int, access: Access | None
 ) -> dict[Var, Index]:
-    """Returns the values of the source's own loops at the element that a read accesses.
+    """Returns the values of the source's loops at the element that a read accesses.
 
-    They are the digits of the read's offset.
+    Parallel loops and the streaming loop are left out. The values are the digits of the read's
+    offset.
     """
     if access is None:
         return {}

@@ -104,8 +104,8 @@ class _Lowering:
     def _stage(self, number: int, streamed: Parts) -> None:
         """Emits a stage of the tile; `streamed` is the current block of the streaming loop, if any.
 
-        If one block does not cover the stage's own axes, a loop runs over their blocks.  No other
-        stage can read that stage.
+        The stage's own axes are neither parallel nor streaming.  If one block does not cover them,
+        a loop runs over their blocks, and no other stage can read the stage.
         """
         stage = self.group.stages[number]
         own_axes = self.axes.own(stage)

@@ -4,7 +4,7 @@
       ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
           kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
 
-The number of parts is the cheapest, and a sum is divided only if that is cheaper than one kernel.
+A sum is divided only if two kernels cost less than one. The number of parts has the lowest price.
 The order of sums depends only on sizes and the device, so results are reproducible.
 """
 

@@ -94,9 +94,9 @@ def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
 
 
 class BlockStage:
-    """Lowers a block of a stage that covers `frame`.
+    """Lowers one block of a stage.
 
-    `reduce` are the axes along which the stage reduces.
+    The block has the axes `frame`, and the stage reduces along the axes `reduce`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class BlockStage:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
-                    continue  # later stages read it as a block
+                    continue  # only later stages read it, as a block
                 guards = self.frame.guards(target, shape)
                 offset = self.frame.place(target.offset, shape)
                 value = self.emitter.spread(block, shape)
@@ -253,7 +253,7 @@ def in_steps(
 
     The last axis changes fastest.  `start` are the blocks before the first iteration.  `step` gets
     the parts of the axes in one iteration and the carried blocks, and returns the next carried
-    blocks.  `span` has the number of the first block of the loop, and that of the block after its
+    blocks.  `span` has two block numbers: the first block of the loop, and the block after its
     last; None: all blocks.
     """
     count = const(1)
@@ -282,9 +282,9 @@ def _is_one(axes: Sequence[Axis]) -> bool:
 
 
 def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
-    """Returns all of `parts`: those that `order` names, in its order, and then all others.
+    """Returns all of `parts`; the parts that `order` names come first, in that order.
 
-    The parts that `order` does not name are reduced to their first position.
+    The remaining parts are reduced to their first position.
     """
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)

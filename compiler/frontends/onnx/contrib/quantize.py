@@ -36,8 +36,8 @@ def _scaled(
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     """Quantises `y`; `scale` is the position of the operand with the scale.
 
-    The next operand is the zero point, which also gives the type. Without it the type is that of
-    `like`.
+    The next operand is the zero point, which also gives the type. Without it, the
+    result has the type of `like`.
     """
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and ctx.reshape(zero, step.shape)

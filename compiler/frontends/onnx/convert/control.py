@@ -130,8 +130,9 @@ def _with_rest_of_graph(
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result, ctx.loc)
-        # The branches have all remaining nodes, so nothing reads the results that are not the
-        # graph's, and the condition can stand for them.
+        # The branches contain all following nodes. So only the graph's outputs read results of
+        # this node. A result that is no output of the graph is never read: the condition stands
+        # for it.
         return [results.get(name, condition) for name in ctx.node.output]
     if equality is None and not ways:
         raise ctx.fail("its branches give results of other ranks, and what follows takes neither")

@@ -154,7 +154,7 @@ def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
 
 
 def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
-    """Reshapes rows to the shape of the first trip's."""
+    """Reshapes the rows of a trip to `shape`, the shape of the first trip's rows."""
     surplus = as_int(element_count(rows.shape) - element_count(shape))
     if surplus:
         raise ctx.fail(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")

@@ -70,7 +70,7 @@ def _bit_cast(ctx: NodeContext) -> Results:
 def _converted(ctx: NodeContext, to: DType) -> Operand:
     x = ctx.input(0)
     if to.is_packed and to.is_integer and x.dtype.is_float:
-        return ctx.cast(ctx.cast(x, I32), to)  # i32 keeps the lowest bits of values out of range
+        return ctx.cast(ctx.cast(x, I32), to)  # i32 keeps the low bits of large values
     if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
         return ctx.cast(x, to)
     rounding = ctx.text("round_mode", "up")
@@ -228,7 +228,7 @@ def _split(ctx: NodeContext) -> Results:
     if len(sizes) != parts:
         raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
     length = sum(sizes, const(0))
-    if is_long(length):  # the sum would become a symbol, not provably the axis' size
+    if is_long(length):  # a long sum would become a symbol, whose value cannot be proved
         ctx.require(length, extent, "the parts of a split are its axis")
         sizes = (*sizes[:-1], extent - length + sizes[-1])
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)

@@ -68,7 +68,8 @@ def _qlinear_conv(ctx: NodeContext) -> Results:
 CONVERTERS: Converters = {
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
-    "com.microsoft.QuantizeLinear": _quantize,  # for 16-bit types, before ONNX's ops took them
+    # Microsoft's ops had 16-bit types before ONNX's ops.
+    "com.microsoft.QuantizeLinear": _quantize,
     "com.microsoft.DequantizeLinear": _dequantize,
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,

@@ -18,8 +18,8 @@ from tcc.ir.types import F32, F64, I64, DType
 def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
     """Returns `floor(dim * scale)` in f32, as ONNX's shape inference computes it.
 
-    A symbolic size is multiplied by the fraction nearest to the scale, and the product is rounded
-    down. None if this differs from the f32 result for a size below 2^16.
+    A symbolic size is multiplied by the nearest fraction with a denominator up to 2^12, and the
+    product is rounded down. Returns None if any size below 2^16 would differ from the f32 result.
     """
     if not math.isfinite(scale) or scale <= 0:
         raise ctx.fail(f"a scale is {scale}")

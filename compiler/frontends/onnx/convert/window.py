@@ -45,9 +45,9 @@ def _explicit(ctx: NodeContext, axes: int) -> Pads:
 
 
 def _halves(padding: Sequence[Index], upper: bool) -> Pads:
-    """Splits the padding of each axis in two parts.
+    """Returns the padding of each axis in two halves, before and after the axis.
 
-    If their number is odd, one more element goes to the end if `upper`, else to the start.
+    If the padding of an axis is odd, the half after it is larger if `upper`, else the half before.
     """
     small = tuple(floordiv(t, 2) for t in padding)
     large = tuple(t - s for t, s in zip(padding, small, strict=True))

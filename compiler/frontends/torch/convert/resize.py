@@ -107,13 +107,16 @@ def _exact_places(n: int, m: int, exact: bool) -> NDArray[np.int64]:
 def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
-    """Returns the scale of each spatial axis, None where it follows from the sizes."""
+    """Returns the scale of each spatial axis; None if the op needs no scale (`_follows`)."""
     triples = zip(sizes, extents, scales, strict=True)
     return [None if _follows(o, i, s) else s for o, i, s in triples]
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:
-    """True if the sizes determine the scale."""
+    """True if the op needs no scale along an axis: `scale` is None, or `size == extent * scale`.
+
+    `size` belongs to the result, and `extent` to the operand. A symbolic size needs its scale.
+    """
     out, dim = as_int(size), as_int(extent)
     return scale is None or (out is not None and dim is not None and out == dim * scale)
 
