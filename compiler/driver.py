@@ -211,7 +211,9 @@ def _sharders(options: Options) -> Sharders:
                 hint="give one of them",
             )
         plans[plan.ranks] = plan
-    return lambda ranks: sharder(ranks, partition_solver(), plan=plans.get(ranks))
+    return lambda ranks: sharder(
+        ranks, partition_solver(), plan=plans.get(ranks), states=options.state
+    )
 
 
 def divided_graph(model: Any, options: Options) -> Graph:

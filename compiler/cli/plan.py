@@ -95,10 +95,14 @@ def plan(
         for file in options.plan:
             fixed |= plans.fixed_strategies(graph, plans.read_plan(file), ranks)
         if explain is not None:
-            rows = facts.explained(graph, ranks, planner.partition_solver(), fixed, explain, rates)
+            rows = facts.explained(
+                graph, ranks, planner.partition_solver(), fixed, explain, rates, options.state
+            )
             _explain(rows, as_json)
             return
-        result = facts.planned(graph, ranks, planner.partition_solver(), fixed, rates)
+        result = facts.planned(
+            graph, ranks, planner.partition_solver(), fixed, rates, options.state
+        )
     text = plans.plan_text(graph, result.plan)
     if output is not None:
         _write(output, text)

@@ -10,6 +10,7 @@ from tcc.distributed.plan import Plan, plan_of
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
+from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import Strategy, whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
@@ -38,11 +39,12 @@ def planned(
     solver: Solver,
     fixed: Mapping[Node, Strategy],
     rates: RankRates = HOST,
+    states: StateNames = (),
 ) -> PlanFacts:
     """Returns the best plan for `graph` on `ranks` ranks in which nodes have the strategies
     `fixed`."""
-    choice = solve_strategies(graph, ranks, rates, solver, fixed)
-    local = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+    local = sharded(graph, choice, Mesh((ranks,)).axis(0), states)
     alone = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
     return PlanFacts(
         plan_of(graph, choice, ranks),
@@ -52,8 +54,8 @@ def planned(
             "ranks": ranks,
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": _constant_bytes_of_rank(local),
-            "seconds": predicted_seconds(graph, choice, ranks, rates),
-            "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates),
+            "seconds": predicted_seconds(graph, choice, ranks, rates, states),
+            "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates, states),
         },
     )
 
@@ -65,6 +67,7 @@ def explained(
     fixed: Mapping[Node, Strategy],
     name: str,
     rates: RankRates = HOST,
+    states: StateNames = (),
 ) -> list[dict[str, Any]]:
     """Returns a record for each strategy of the node called `name`: its text, the predicted seconds
     of a run in which the solver chooses all strategies that are not in `fixed`, and whether the
@@ -79,11 +82,11 @@ def explained(
             where=f"--explain {name}",
             hint="tcc plan without --explain lists the nodes",
         )
-    chosen = solve_strategies(graph, ranks, rates, solver, fixed)[node]
+    chosen = solve_strategies(graph, ranks, rates, solver, fixed, states)[node]
     records = []
     for strategy in offers(graph, ranks)[node]:
-        choice = solve_strategies(graph, ranks, rates, solver, {**fixed, node: strategy})
-        seconds = predicted_seconds(graph, choice, ranks, rates)
+        choice = solve_strategies(graph, ranks, rates, solver, {**fixed, node: strategy}, states)
+        seconds = predicted_seconds(graph, choice, ranks, rates, states)
         records.append(
             {"strategy": repr(strategy), "seconds": seconds, "chosen": strategy == chosen}
         )

@@ -20,6 +20,7 @@ from tcc.distributed.offers import expr_of
 from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
 from tcc.distributed.solve import Solver, solve_strategies
+from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.ir.expr import Expr
@@ -31,19 +32,24 @@ from tcc.ops import OPS
 
 
 def sharder(
-    ranks: int, solver: Solver, rates: RankRates = HOST, plan: Plan | None = None
+    ranks: int,
+    solver: Solver,
+    rates: RankRates = HOST,
+    plan: Plan | None = None,
+    states: StateNames = (),
 ) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
-    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  The step
-    raises UserError for a graph with collectives of its own, and for a plan that does not fit.
+    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
+    pairs of the names of an input and of the output that replaces it.  The step raises UserError
+    for a graph with collectives of its own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
         check_divisible(graph)
         fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
-        choice = solve_strategies(graph, ranks, rates, solver, fixed)
-        return sharded(graph, choice, Mesh((ranks,)).axis(0))
+        choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
 
     return shard
 
@@ -60,15 +66,18 @@ def check_divisible(graph: Graph) -> None:
             )
 
 
-def sharded(graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis) -> Graph:
+def sharded(
+    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
+) -> Graph:
     """Returns the graph that each rank of a mesh axis runs, with the strategy `choice[node]` of
     each node.
 
-    Returns `graph` itself if every strategy is whole.
+    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
+    parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
     """
     if not any(_divides(strategy) for strategy in choice.values()):
         return graph
-    return _Sharding(graph, axis).apply(choice)
+    return _Sharding(graph, axis, kept_states(states_of(graph, states), choice)).apply(choice)
 
 
 def _divides(strategy: Strategy) -> bool:
@@ -78,12 +87,15 @@ def _divides(strategy: Strategy) -> bool:
 class _Sharding:
     """One sweep over a graph: the ranks' arrays of each value, by sharding."""
 
-    def __init__(self, graph: Graph, axis: MeshAxis) -> None:
+    def __init__(self, graph: Graph, axis: MeshAxis, kept: Mapping[Value, Split]) -> None:
         self._graph, self._axis = graph, axis
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        self._kept = kept
         for value in graph.inputs:
-            self._arrays[value] = {WHOLE: b.input(value.name, value.type)}
+            sharding = kept.get(value, WHOLE)
+            local = local_type(value.type, sharding, axis.ranks)
+            self._arrays[value] = {sharding: b.input(value.name, local)}
         # The names of whole results are reserved first, so that no new value gets one of them.
         self._names = {v: b.fresh(v.name) for node in graph.nodes for v in node.outputs}
         for value, handle in graph.constants.items():
@@ -96,7 +108,7 @@ class _Sharding:
         for node in graph.nodes:
             b.loc = node.loc
             self._node(node, choice[node])
-        outputs = [self._array(value, WHOLE) for value in graph.outputs]
+        outputs = [self._array(value, self._kept.get(value, WHOLE)) for value in graph.outputs]
         aliases = tuple((self._array(a, WHOLE), self._array(i, WHOLE)) for a, i in graph.aliases)
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)

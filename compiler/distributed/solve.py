@@ -26,6 +26,7 @@ from tcc.distributed.costs import (
 )
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
+from tcc.distributed.states import StateNames, states_of
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures
@@ -80,12 +81,14 @@ def solve_strategies(
     rates: RankRates,
     solver: Solver,
     fixed: Mapping[Node, Strategy] | None = None,
+    states: StateNames = (),
 ) -> dict[Node, Strategy]:
     """Returns a strategy for each node of `graph`, which `ranks` ranks run.
 
-    Nodes in `fixed` get the strategy that stands there.
+    Nodes in `fixed` get the strategy that stands there.  `states` are pairs of the names of an
+    input and of the output that replaces it, of which ranks may keep parts.
     """
-    writer = _ProblemWriter(graph, ranks, rates, fixed or {})
+    writer = _ProblemWriter(graph, ranks, rates, fixed or {}, states)
     solution = solver(writer.problem())
     return {
         node: writer.strategies[number][solution[number]] for number, node in enumerate(graph.nodes)
@@ -96,7 +99,12 @@ class _ProblemWriter:
     """Writes the problem of a graph; its first nodes are those of the graph, in order."""
 
     def __init__(
-        self, graph: Graph, ranks: int, rates: RankRates, fixed: Mapping[Node, Strategy]
+        self,
+        graph: Graph,
+        ranks: int,
+        rates: RankRates,
+        fixed: Mapping[Node, Strategy],
+        states: StateNames,
     ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
         offered = offers(graph, ranks)
@@ -105,6 +113,7 @@ class _ProblemWriter:
         ]
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()
+        self._states = states_of(graph, states)
         self._costs: list[Costs] = []
         self._usages: dict[int, list[int]] = {}
         self._edges: dict[tuple[int, int], Costs] = {}
@@ -114,7 +123,8 @@ class _ProblemWriter:
         """Returns the problem."""
         for node, alternatives in zip(self._graph.nodes, self.strategies, strict=True):
             self._costs.append([self._node_cost(node, strategy) for strategy in alternatives])
-        visible = self._graph.values_read_outside()
+        shared = {state.present for states in self._states.values() for state in states}
+        visible = self._graph.values_read_outside() - shared
         readers = self._readers()
         values = (*self._graph.inputs, *(v for node in self._graph.nodes for v in node.outputs))
         for value in values:
@@ -142,7 +152,13 @@ class _ProblemWriter:
                 if self._change(value.type, WHOLE, sharding) >= FORBIDDEN:
                     return FORBIDDEN
                 seconds += constant_seconds(value.type, sharding, self._ranks, self._rates)
-        return _nanoseconds(seconds)
+        # The caller gets the whole of a state of which ranks do not keep parts.
+        gathered = sum(
+            self._change(state.present.type, strategy.results[state.result], WHOLE)
+            for state in self._states.get(node, ())
+            if state.kept(strategy) is None
+        )
+        return min(_nanoseconds(seconds) + gathered, FORBIDDEN)
 
     def _change_cost(self, type: TensorType, source: Sharding, result: Sharding) -> int:
         seconds = change_seconds(type, source, result, self._ranks, self._rates)
@@ -288,10 +304,14 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def predicted_seconds(
-    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, rates: RankRates
+    graph: Graph,
+    choice: Mapping[Node, Strategy],
+    ranks: int,
+    rates: RankRates,
+    states: StateNames = (),
 ) -> float:
     """Returns the predicted seconds of a run with a choice of strategies."""
-    problem = _ProblemWriter(graph, ranks, rates, choice).problem()
+    problem = _ProblemWriter(graph, ranks, rates, choice, states).problem()
     return least_cost(problem) / _NANOSECONDS
 
 

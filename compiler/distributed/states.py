@@ -1,0 +1,75 @@
+"""States of which each rank keeps its own part, such as the heads of a KV cache.
+
+    %present = concat(%past, %new) {axis=2}      split(1), split(1) -> split(1)
+
+A state is an input whose memory an output updates (`--state PAST=PRESENT`).  If the node that reads
+the input also computes the output, and its strategy splits both along the same axis, then the input
+and the output stay split: the caller of each rank passes the rank's part, and nothing is gathered.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from tcc.distributed.sharding import Split
+from tcc.distributed.strategies import Strategy
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value
+
+# Pairs (input name, output name).
+StateNames: TypeAlias = Sequence[tuple[str, str]]
+
+
+@frozen
+class State:
+    """An input `past`, the output `present` that replaces it, and the node `update` that reads the
+    one and computes the other."""
+
+    past: Value
+    present: Value
+    update: Node
+
+    @property
+    def result(self) -> int:
+        """Returns the position of `present` among the results of `update`."""
+        return self.update.outputs.index(self.present)
+
+    def kept(self, strategy: Strategy) -> Split | None:
+        """Returns the sharding in which ranks keep the state if `update` has this strategy; None if
+        they have the whole state."""
+        operand = strategy.operands[self.update.inputs.index(self.past)]
+        result = strategy.results[self.result]
+        return operand if isinstance(operand, Split) and operand == result else None
+
+
+def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[State, ...]]:
+    """Returns, by their nodes, the states that ranks may share; `names` are pairs of an input's and
+    an output's name.
+
+    Inputs with several readers are left out: every rank has the whole of them.
+    """
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    producers, users = graph.producers(), graph.users()
+    states: dict[Node, tuple[State, ...]] = {}
+    for past_name, present_name in names:
+        past, present = inputs.get(past_name), outputs.get(present_name)
+        if past is None or present is None or present not in producers:
+            continue
+        update = producers[present]
+        single = users.get(past) == [update] and update.inputs.count(past) == 1
+        if single and past not in graph.outputs and graph.outputs.count(present) == 1:
+            states[update] = (*states.get(update, ()), State(past, present, update))
+    return states
+
+
+def kept_states(
+    states: Mapping[Node, Sequence[State]], choice: Mapping[Node, Strategy]
+) -> dict[Value, Split]:
+    """Returns the sharding of each input and output of which ranks keep parts."""
+    kept: dict[Value, Split] = {}
+    for update, items in states.items():
+        for state in items:
+            sharding = state.kept(choice[update])
+            if sharding is not None:
+                kept[state.past] = kept[state.present] = sharding
+    return kept
