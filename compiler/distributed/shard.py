@@ -16,7 +16,7 @@ from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
-from tcc.distributed.offers import expr_of
+from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
 from tcc.distributed.solve import Solver, solve_strategies
@@ -49,9 +49,22 @@ def sharder(
         check_divisible(graph)
         fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
         choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        if not any(map(_divides, choice.values())):
+            _check_use(graph, ranks)
         return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
 
     return shard
+
+
+def _check_use(graph: Graph, ranks: int) -> None:
+    """Raises UserError if `ranks` ranks can share the work of no node."""
+    if all(len(strategies) == 1 for strategies in offers(graph, ranks).values()):
+        raise UserError(
+            f"nothing in the model can be divided among {ranks} ranks",
+            where=f"--ranks {ranks}",
+            why=f"no loop of any node has a length that {ranks} divides",
+            hint="give another number of ranks",
+        )
 
 
 def check_divisible(graph: Graph) -> None:
