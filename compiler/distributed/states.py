@@ -20,7 +20,7 @@ StateNames: TypeAlias = Sequence[tuple[str, str]]
 
 
 @frozen
-class State:
+class RankState:
     """An input `past`, the output `present` that replaces it, and the node `update` that reads the
     one and computes the other."""
 
@@ -41,7 +41,7 @@ class State:
         return operand if isinstance(operand, Split) and operand == result else None
 
 
-def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[State, ...]]:
+def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[RankState, ...]]:
     """Returns, by their nodes, the states that ranks may share; `names` are pairs of an input's and
     an output's name.
 
@@ -50,7 +50,7 @@ def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[State, ...]]:
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
     producers, users = graph.producers(), graph.users()
-    states: dict[Node, tuple[State, ...]] = {}
+    states: dict[Node, tuple[RankState, ...]] = {}
     for past_name, present_name in names:
         past, present = inputs.get(past_name), outputs.get(present_name)
         if past is None or present is None or present not in producers:
@@ -58,12 +58,12 @@ def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[State, ...]]:
         update = producers[present]
         single = users.get(past) == [update] and update.inputs.count(past) == 1
         if single and past not in graph.outputs and graph.outputs.count(present) == 1:
-            states[update] = (*states.get(update, ()), State(past, present, update))
+            states[update] = (*states.get(update, ()), RankState(past, present, update))
     return states
 
 
 def kept_states(
-    states: Mapping[Node, Sequence[State]], choice: Mapping[Node, Strategy]
+    states: Mapping[Node, Sequence[RankState]], choice: Mapping[Node, Strategy]
 ) -> dict[Value, Split]:
     """Returns the sharding of each input and output of which ranks keep parts."""
     kept: dict[Value, Split] = {}
