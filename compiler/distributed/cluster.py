@@ -9,19 +9,17 @@
 two hosts; a link from a host to itself joins its ranks.  Files are not trusted.
 """
 
-import json
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from tcc.distributed.costs import ANY, LinkRate, RankRates
-from tcc.errors import UserError
+from tcc.distributed.json_file import read_json
 from tcc.frozen import frozen
 from tcc.ir.program import CollectiveKind
 
 _VERSION = 1
-_MOST_BYTES = 64 << 20
-_MOST_DIGITS = 18
+_MOST_COUNT = 10**18
 _MOST_RANKS = 64
 _KINDS = frozenset({ANY, *(kind.name.lower() for kind in CollectiveKind)})
 _HINT = "tcc plan --help shows such a file"
@@ -37,28 +35,11 @@ class Cluster:
 
 def read_cluster(path: Path) -> Cluster:
     """Returns the cluster in a file; raises UserError for a file that is none."""
-    place = f"--cluster {path}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise UserError(
-            "the cluster file cannot be read", where=place, why=why, hint=_HINT
-        ) from error
-    try:
-        return _parse(data)
-    except (ValueError, RecursionError) as error:
-        why = str(error) if type(error) is ValueError else "it is not JSON"
-        raise UserError(
-            "the file describes no cluster", where=place, why=why, hint=_HINT
-        ) from error
+    faults = "the cluster file cannot be read", "the file describes no cluster"
+    return read_json(path, _parse, f"--cluster {path}", *faults, _HINT)
 
 
-def _parse(data: bytes) -> Cluster:
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
-    table = json.loads(data, parse_int=_whole_number, parse_constant=_no_number)
+def _parse(table: Any) -> Cluster:
     if not isinstance(table, dict) or table.get("version") != _VERSION:
         raise ValueError(f'it has no "version": {_VERSION}')
     hosts = _list(table, "hosts")
@@ -115,7 +96,7 @@ def _text(row: Any, name: str, place: str) -> str:
     return value
 
 
-def _count(row: Any, name: str, place: str, most: int = 10**_MOST_DIGITS) -> int:
+def _count(row: Any, name: str, place: str, most: int = _MOST_COUNT) -> int:
     value = row.get(name)
     if type(value) is not int or not 0 < value <= most:
         raise ValueError(f"{place}.{name} is not a number from 1 to {most}")
@@ -128,13 +109,3 @@ def _rate(row: Any, name: str, place: str) -> float:
     if not is_number or not isfinite(value) or not 1 <= value <= 1e18:
         raise ValueError(f"{place}.{name} is not a rate from 1 to 1e18 a second")
     return float(value)
-
-
-def _whole_number(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
-    return int(text)
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")

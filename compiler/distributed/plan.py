@@ -11,10 +11,12 @@ graph.  A plan may leave nodes out: the solver chooses for them.  Plans are not 
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from tcc.distributed.json_file import read_json
 from tcc.distributed.offers import offers
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
@@ -23,9 +25,7 @@ from tcc.ir.graph import Graph, Node
 from tcc.ir.graph.text import graph_text
 
 _VERSION = 1
-_MOST_BYTES, _MOST_DEPTH = 64 << 20, 64
 _HINT = "make a plan with: tcc plan MODEL --ranks N -o plan.json"
-_MOST_DIGITS = 18
 _SHOWN = 8  # strategies in a message
 
 
@@ -122,25 +122,11 @@ def _strategy(strategies: Sequence[Strategy], text: str, ranks: int, where: str)
 def read_plan(path: Path) -> Plan:
     """Returns the plan in a file; raises UserError for a file that is none."""
     place = f"--plan {path}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise UserError("the plan cannot be read", where=place, why=why, hint=_HINT) from error
-    try:
-        return _parse(data, place)
-    except (ValueError, RecursionError) as error:
-        why = str(error) if type(error) is ValueError else "it is not JSON"
-        raise UserError("the file is no plan", where=place, why=why, hint=_HINT) from error
+    parse = partial(_parse, place=place)
+    return read_json(path, parse, place, "the plan cannot be read", "the file is no plan", _HINT)
 
 
-def _parse(data: bytes, place: str) -> Plan:
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
-    if _depth(data) > _MOST_DEPTH:
-        raise ValueError(f"its lists are nested deeper than {_MOST_DEPTH}")
-    table = json.loads(data, parse_int=_whole_number)
+def _parse(table: Any, place: str) -> Plan:
     if not isinstance(table, dict) or table.get("tcc_plan") != _VERSION:
         raise ValueError(f'it has no "tcc_plan": {_VERSION}')
     model, ranks, rows = table.get("model"), table.get("ranks"), table.get("nodes")
@@ -159,12 +145,6 @@ def _parse(data: bytes, place: str) -> Plan:
     return Plan(model, ranks, texts, place)
 
 
-def _whole_number(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
-    return int(text)
-
-
 def _row(row: Any, number: int) -> tuple[str, str]:
     if not isinstance(row, dict):
         raise ValueError(f"nodes[{number}] is not an object")
@@ -172,15 +152,3 @@ def _row(row: Any, number: int) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(text, str):
         raise ValueError(f"nodes[{number}] has no texts node and strategy")
     return name, text
-
-
-def _depth(data: bytes) -> int:
-    """Returns the depth of brackets, those in texts too."""
-    depth = deepest = 0
-    for byte in data:
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest

@@ -98,7 +98,7 @@ def _divides(strategy: Strategy) -> bool:
 
 
 class _Sharding:
-    """One sweep over a graph: the ranks' arrays of each value, by sharding."""
+    """A sweep over a graph: the ranks' arrays of each value, by sharding."""
 
     def __init__(self, graph: Graph, axis: MeshAxis, kept: Mapping[Value, Split]) -> None:
         self._graph, self._axis = graph, axis

@@ -107,7 +107,8 @@ class _ProblemWriter:
         states: StateNames,
     ) -> None:
         self._graph, self._ranks, self._rates = graph, ranks, rates
-        offered = offers(graph, ranks)
+        # A complete choice needs no offers.
+        offered = offers(graph, ranks) if len(fixed) < len(graph.nodes) else {}
         self.strategies = [
             (fixed[node],) if node in fixed else offered[node] for node in graph.nodes
         ]

@@ -61,7 +61,7 @@ Reduced = tuple[tuple[int, tuple[str, ...]], ...]
 
 @frozen
 class Strategy:
-    """One way to share a node's work.
+    """A way to share a node's work.
 
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
     result.  `blocks` are the divided loops by their stage, at most one a stage.  `rows` is the

@@ -25,15 +25,15 @@ tcc_status tcc_collective_place(const tcc_comm *comm, int32_t *out_rank, int32_t
     tcc_comm *shared = comm ? NULL : tcc_collective_shared();
     if (shared) comm = shared;
     tcc_launch launch = {.rank = 0, .size = 1};
-    bool found = true;
-    tcc_status status = comm ? tcc_collective_fits(comm) : tcc_launch_read(&launch, &found);
+    bool launched = true;
+    tcc_status status = comm ? tcc_collective_fits(comm) : tcc_launch_read(&launch, &launched);
     if (status == TCC_OK && comm) {
         launch.rank = tcc_collective_table(comm)->rank(comm);
         launch.size = tcc_collective_table(comm)->size(comm);
     }
     tcc_collective_drop(shared);
-    *out_rank = found ? launch.rank : 0;
-    *out_ranks = found ? launch.size : 1;
+    *out_rank = launched ? launch.rank : 0;
+    *out_ranks = launched ? launch.size : 1;
     return status;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_another_store_adopts_the_arrays_of_all_ranks() -> None:
     ],
     ids=["no array", "two shapes", "two types"],
 )
-def test_arrays_of_different_types_are_refused(arrays: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_arrays_of_different_types_are_refused(arrays: list[np.ndarray[Any, Any]]) -> None:
     with pytest.raises(InternalError, match="different types"):
         ConstantStore().put_per_rank(arrays)
 
