@@ -339,9 +339,8 @@ void tcc_weights_unmap(tcc_weights *weights);
 
 /* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
  * has it: then all of it is `counted`.  What is found is used only if it is sealed and equal byte by byte.
- * `file` is locked meanwhile.  False, and nothing is held, where that cannot be. */
-TCC_RARE bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
-                       tcc_weights *out_weights);
+ * False, and nothing is held, where that cannot be. */
+TCC_RARE bool tcc_weights_share(const char *name, const char *bytes, size_t size, tcc_weights *out_weights);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 

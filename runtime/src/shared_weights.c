@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -20,12 +19,29 @@
 #define F_ADD_SEALS 1033
 #define F_GET_SEALS 1034
 #endif
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
 enum { SEALS = 0xF, MFD = 0x3 }; /* F_SEAL_SEAL, _SHRINK, _GROW, _WRITE; MFD_CLOEXEC, _ALLOW_SEALING */
 
 static const size_t huge_page = (size_t)2 << 20;
+static const struct timespec pause_10_ms = {0, 10000000};
+
+/* Puts mapped pages on huge pages.  The system refuses that for a moment while another process does it with
+ * pages of the same file. */
+static bool collapse(char *base, size_t size) {
+    enum { TRIES = 50 };
+    for (int i = 0; i < TRIES; i++) {
+        if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return true;
+        if (errno != EAGAIN && errno != EBUSY) return false;
+        nanosleep(&pause_10_ms, NULL);
+    }
+    return false;
+}
 
 /* Maps a memory file on huge pages; false where the system has none for it. */
 static bool map(int file, size_t size, tcc_weights *out_weights) {
@@ -34,7 +50,7 @@ static bool map(int file, size_t size, tcc_weights *out_weights) {
     if (memory == MAP_FAILED) return false;
     char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
     if (mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED ||
-        madvise(base, size / huge_page * huge_page, MADV_COLLAPSE)) {
+        !collapse(base, size)) {
         munmap(memory, room);
         return false;
     }
@@ -42,26 +58,49 @@ static bool map(int file, size_t size, tcc_weights *out_weights) {
     return true;
 }
 
-/* What is looked for: the bytes of a part, in a file of this name. */
+/* Processes that start together agree on one maker by Lamport's bakery algorithm (Communications of the
+ * ACM 17(8), 1974).  Each has a memory file that only it has locked.  The number of bytes past the weights
+ * is the ticket of that process; without a ticket it still looks at the tickets of the others. */
+enum { TICKETS = 1 << 20 }; /* a larger one comes from no process of ours */
+
+/* The weights that a process looks for, and its place among the processes that make them. */
 typedef struct wanted {
-    char shown[300]; /* by /proc */
+    char shown[300]; /* the file's name in /proc */
     const char *bytes;
     size_t size;
-    uint64_t own; /* number of the file that this process makes */
-    bool first;   /* this process has the lock of the artifact */
-    bool busy;    /* another process of this user is making one, or comes first */
+    uint64_t inode;  /* of the file that this process makes; 0 before there is one */
+    int64_t ticket;  /* 0 before it has one */
+    int64_t largest; /* ticket of the others, at the last look */
+    bool busy;       /* another process makes the file first, or has no ticket yet */
 } wanted;
 
-static bool lock(int file, int operation) { return syscall(SYS_flock, file, operation | LOCK_NB) == 0; }
+/* Locks a whole file, or asks who has it locked.  The question changes nothing, unlike a lock for a moment,
+ * which would make the owner's own lock fail. */
+static bool lock(int file, int command, struct flock *lock) {
+    *lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (command == F_OFD_GETLK) lock->l_type = F_RDLCK;
+    return fcntl(file, command, lock) == 0;
+}
+
+/* Notes the ticket of the process that has an unfinished file locked. */
+static void see_ticket(int file, const struct stat *about, wanted *wanted) {
+    struct flock holder;
+    bool locked = lock(file, F_OFD_GETLK, &holder) && holder.l_type != F_UNLCK;
+    int64_t ticket = about->st_size - (int64_t)wanted->size;
+    if (!locked || about->st_ino == wanted->inode || ticket > TICKETS) return;
+    if (ticket > wanted->largest) wanted->largest = ticket;
+    if (ticket <= 0 || ticket < wanted->ticket ||
+        (ticket == wanted->ticket && about->st_ino < wanted->inode))
+        wanted->busy = true;
+}
 
 /* Nobody can change or cut the file, it is this user's, and it holds just these bytes. */
 static bool is_sound(int file, wanted *wanted, tcc_weights *out_weights) {
     struct stat about; /* the kernel's own layout; a C library of 2012 has no function fstat */
     int seals = fcntl(file, F_GET_SEALS);
     if (seals < 0 || syscall(SYS_fstat, file, &about) || about.st_uid != geteuid()) return false;
-    if ((seals & SEALS) != SEALS) { /* who makes it holds a lock on it, and gives it a size */
-        bool before = about.st_size || (!wanted->first && about.st_ino < wanted->own);
-        if (before && about.st_ino != wanted->own) wanted->busy |= !lock(file, LOCK_SH);
+    if ((seals & SEALS) != SEALS) {
+        see_ticket(file, &about, wanted);
         return false;
     }
     if (about.st_size != (off_t)wanted->size || !map(file, wanted->size, out_weights)) return false;
@@ -99,6 +138,7 @@ static bool find(wanted *wanted, tcc_weights *out_weights) {
     if (!folder) return false;
     bool found = false;
     wanted->busy = false;
+    wanted->largest = 0;
     for (struct dirent *entry; !found && (entry = readdir(folder));)
         found = entry->d_name[0] >= '0' && entry->d_name[0] <= '9' &&
                 find_in(entry->d_name, wanted, out_weights);
@@ -119,47 +159,42 @@ static bool write_all(int file, const char *bytes, size_t size) {
     return true;
 }
 
-/* Whether another process of this user makes one before it is the turn of this one, whose file is still
- * empty.  Of those that start together the one with the artifact's lock is first, else the one with the
- * oldest file; the others wait for it, and for nobody else: a stranger too may hold that lock. */
-static bool find_first(int file, int artifact, wanted *wanted, tcc_weights *out_weights) {
-    enum { TRIES = 200, NAP = 10000000 };
-    const struct timespec nap = {0, NAP};
+/* Takes a ticket for this process and waits for those with a smaller one.  Returns true if one of them
+ * made the file.  After two seconds a process makes its own. */
+static bool find_first(int file, wanted *wanted, tcc_weights *out_weights) {
+    enum { TRIES = 200 };
     struct stat about;
-    if (!lock(file, LOCK_EX) || syscall(SYS_fstat, file, &about)) return false;
-    wanted->own = about.st_ino;
+    struct flock ours;
+    if (!lock(file, F_OFD_SETLK, &ours) || syscall(SYS_fstat, file, &about)) return false;
+    wanted->inode = about.st_ino;
+    if (find(wanted, out_weights)) return true;
+    wanted->ticket = wanted->largest + 1;
+    if (ftruncate(file, (off_t)wanted->size + wanted->ticket)) return false;
     for (int i = 0; i < TRIES; i++) {
-        wanted->first = lock(artifact, LOCK_EX);
-        if (wanted->first) (void)!ftruncate(file, 1);
         if (find(wanted, out_weights)) return true;
         if (!wanted->busy) break;
-        nanosleep(&nap, NULL);
+        nanosleep(&pause_10_ms, NULL);
     }
     return false;
 }
 
-static bool make(const char *name, int artifact, wanted *wanted, tcc_weights *out_weights) {
+/* The file keeps its ticket while it is written. */
+static bool make(const char *name, wanted *wanted, tcc_weights *out_weights) {
     struct rlimit limit; /* a file past it is a signal, which ends the process */
-    if (!getrlimit(RLIMIT_FSIZE, &limit) && wanted->size > limit.rlim_cur) return false;
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && wanted->size + TICKETS > limit.rlim_cur) return false;
     int file = (int)syscall(SYS_memfd_create, name, MFD);
     if (file < 0) return false;
-    bool found = find_first(file, artifact, wanted, out_weights);
+    bool found = find_first(file, wanted, out_weights);
     bool made = !found && write_all(file, wanted->bytes, wanted->size) &&
-                fcntl(file, F_ADD_SEALS, SEALS) == 0 && map(file, wanted->size, out_weights);
-    if (made) {
-        out_weights->counted = wanted->size;
-        (void)lock(file, LOCK_UN);
-    } else {
-        close(file);
-    }
+                ftruncate(file, (off_t)wanted->size) == 0 && fcntl(file, F_ADD_SEALS, SEALS) == 0 &&
+                map(file, wanted->size, out_weights);
+    if (made) out_weights->counted = wanted->size;
+    if (!made) close(file);
     return found || made;
 }
 
-bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
-                       tcc_weights *out_weights) {
+bool tcc_weights_share(const char *name, const char *bytes, size_t size, tcc_weights *out_weights) {
     wanted wanted = {.bytes = bytes, .size = size};
     (void)snprintf(wanted.shown, sizeof wanted.shown, "/memfd:%s (deleted)", name);
-    bool shared = find(&wanted, out_weights) || make(name, file, &wanted, out_weights);
-    (void)lock(file, LOCK_UN);
-    return shared;
+    return find(&wanted, out_weights) || make(name, &wanted, out_weights);
 }

@@ -138,7 +138,7 @@ TCC_RARE static tcc_status copy(int file, int64_t offset, const char *name, choi
     if (status != TCC_OK || (limit && size + spare > limit)) return TCC_OK;
     if (!tcc_budget_take(process, size + spare))
         return told == COPY ? tcc_budget_refuse(process, size) : TCC_OK;
-    if (told == COPY || (!tcc_weights_share(file, name, mapped->base, size, out_better) && told != SHARE))
+    if (told == COPY || (!tcc_weights_share(name, mapped->base, size, out_better) && told != SHARE))
         status = read_to_huge_pages(file, offset, size, out_better);
     tcc_budget_settle(process, size + spare);
     tcc_budget_give(process, size + spare - out_better->counted);

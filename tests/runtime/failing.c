@@ -217,7 +217,6 @@ void *OUR(mremap)(void *old, size_t old_size, size_t size, int flags, ...) {
 static int fails_of(long number, long operation) {
     if (number == SYS_futex) return (operation & 127) == 0 ? EINTR : 0;
     if (number == SYS_gettid || number == SYS_exit_group) return 0;
-    if (number == SYS_flock) return EWOULDBLOCK;
     if (number == SYS_getrandom) return EAGAIN;
     if (number == SYS_memfd_create) return EMFILE;
     if (number == SYS_fstat) return EIO;
