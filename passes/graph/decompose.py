@@ -211,9 +211,12 @@ class _Parts:
     bias: Sequence[Array] | None
 
     def residues(self, x: Value, source: Value) -> Value | None:
-        """Returns all residues, as [n, group, residues..., channel, positions...].
+        """Returns the outputs of all residues, as [n, group, residues..., channel, positions...].
 
-        Returns None if padding leaves no elements of the image.
+        There is one `residues` axis and one `positions` axis for each spatial axis: the element is
+        the output at position * stride + residue - skip.  `x` is the image; constants get the
+        name and type of `source`, the weights.  Returns None if padding leaves no elements of the
+        image.
         """
         every = product(*(a.spans for a in self.axes))
         parts = all_known(self._part(x, source, spans) for spans in every)
@@ -244,10 +247,10 @@ class _Parts:
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
-        """Returns the residues of one span for each axis.
+        """Returns the outputs of the residues in `spans`, which has a range for each spatial axis.
 
-        They have the shape [n, group, residues..., channel, positions...].  Returns None if padding
-        leaves no elements of the image.
+        The result is [n, group, residues..., channel, positions...], as in `residues`.  Returns
+        None if padding leaves no elements of the image.
         """
         b, rank, group = self.b, len(self.axes), self.kernels[0].shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]

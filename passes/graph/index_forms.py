@@ -155,7 +155,7 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
     """Yields (weight, radix, step) for each digit of the index along the last axis, lowest first.
 
     A digit is index // weight % radix; the last digit has radix 0, which means no remainder.
-    `step` is the difference between elements whose digits differ by one.
+    `step` is the difference of two elements whose indices differ by one in this digit.
     """
     weight = 1
     while lines.shape[-1] > 1:
@@ -179,10 +179,11 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
 
 
 def _radix(wraps: Array) -> int:
-    """Returns the largest radix with which a digit has its last value at all marked elements.
+    """Returns the largest n for which i % n is n - 1 at every index i where `wraps` is true.
 
-    `wraps` marks the elements along the last axis whose difference to the next element is not the
-    step of the digit: the digit starts again at 0 after them.  Returns 0 if no element is marked.
+    The digit i % n starts again at 0 after such an index.  `wraps`[..., i] says that element i + 1
+    minus element i along the last axis is not the digit's step.  Returns 0 if `wraps` has no true
+    element.
     """
     (places,) = np.nonzero(wraps.reshape(-1, wraps.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
@@ -224,7 +225,10 @@ def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Inde
 
 
 def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
-    """Returns the edges of `start <= index < stop`; an edge that excludes nothing is left out."""
+    """Returns the edges (ends) of the interval `start <= index < stop`, for 0 <= index < `size`.
+
+    An edge that excludes no index is left out: a start of at most 0, or a stop of at least `size`.
+    """
     edges = []
     if _exceeds(start, 0):
         edges.append(_Edge(index, start, False))

@@ -175,7 +175,8 @@ def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     attrs: CheckIndicesAttrs = node.attrs
     smallest, largest = frame.registers.fresh(), frame.registers.fresh()
     first, last = as_int(attrs.least), as_int(attrs.size - 1)
-    # `index_range` is faster if it gets the valid range; an empty range tells it nothing.
+    # `index_range` is faster if it gets the range of valid indices. If the range is symbolic, it
+    # gets the empty range 0 to -1, which means that the range is unknown.
     inside = (0, -1) if first is None or last is None else (first, last)
     ints = (attrs.period, attrs.number, *inside)
     call(frame, "index_range", operands(frame, node), (), ints, (smallest, largest))
