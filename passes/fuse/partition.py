@@ -87,11 +87,9 @@ class Group:
 
 
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
-    """Returns the groups of a graph's nodes, in an order in which they can run.
-
-    A node without an expression is a group of its own, and so is each of the nodes `ends`.
-    `model.legal` allows each group of several nodes.
-    """
+    """Returns the groups of a graph's nodes, in an order in which they can run.  A node without an
+    expression is a group of its own, and so is each of the nodes `ends`.  `model.legal` allows each
+    group of several nodes."""
     return _Partition(graph, model, ends).run()
 
 
@@ -133,11 +131,9 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """Returns True if a group reads the node, or if the node must run in any case.
-
-        It must run if it has no outputs, if it computes an output of the graph, or if it is a call
-        or control flow that decides a size.
-        """
+        """Returns True if a group reads the node, or if the node must run in any case.  It must run
+        if it has no outputs, if it computes an output of the graph, or if it is a call or control
+        flow that decides a size."""
         is_read = any(u in self.groups for u in self._readers(node))
         gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
@@ -163,12 +159,10 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if each of `groups` may compute the node again.
-
-        They may in two cases.  Each reader of the node is computed by several groups already.  Or
-        each group reads the node as an operand of contractions with constant weights, whose tiles
-        need whole rows of the operand anyway.
-        """
+        """Returns True if each of `groups` may compute the node again.  They may in two cases.
+        Each reader of the node is computed by several groups already.  Or each group reads the node
+        as an operand of contractions with constant weights, whose tiles need whole rows of the
+        operand anyway."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         # a reader that is in no group never runs
@@ -187,11 +181,8 @@ class _Partition:
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
         """Returns True if pointwise work that several groups read joins `group`, the first group to
-        run.
-
-        The group then stores the node's result for the later groups.  If the node is the last step
-        after a contraction without a window (see `_completed`), the contraction joins too.
-        """
+        run.  The group then stores the node's result for the later groups.  If the node is the last
+        step after a contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -226,9 +217,7 @@ class _Partition:
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
         """Returns the node alone if a tile can hold its rows, else with the contraction before it.
-
-        With the contraction, a tile may compute the rows in K-blocks instead (`streaming`).
-        """
+        With the contraction, a tile may compute the rows in K-blocks instead (`streaming`)."""
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
             return self._completing(node, (NodeKind.CONTRACTION,), group)
@@ -241,9 +230,7 @@ class _Partition:
 
     def _passing_matrices(self, node: Node, group: Group) -> _Way:
         """Returns the node if it only copies whole matrices at data-dependent indices; else None.
-
-        Contractions can read these matrices where they are stored.
-        """
+        Contractions can read these matrices where they are stored."""
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
@@ -254,10 +241,8 @@ class _Partition:
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
         """Returns the nodes from `node` back to an anchor of `kinds`; None if there is none.
-
         `node` is the last step after the anchor: all nodes between the two are pointwise nodes and
-        index maps.  No node outside of the returned nodes and `group` reads their results.
-        """
+        index maps.  No node outside of the returned nodes and `group` reads their results."""
         chain = [node]
         for member in chain:
             for value in member.inputs:
@@ -282,11 +267,8 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if the node joins all of `groups`.
-
-        It joins if kernels with the node can be built, and if they are predicted to take no longer
-        than without the node.
-        """
+        """Returns True if the node joins all of `groups`.  It joins if kernels with the node can be
+        built, and if they are predicted to take no longer than without the node."""
         ways = [self._way(node, group) for group in groups]
         possible_ways = [way for way in ways if way is not None]
         if len(possible_ways) < len(ways):
@@ -306,11 +288,9 @@ class _Partition:
     def _accepted(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Returns True if joining `ways`, a way for each group, saves time.
-
-        If so, records the nodes of the ways, so that they join when they are visited.  `extra` are
-        values to store for other groups.
-        """
+        """Returns True if joining `ways`, a way for each group, saves time.  If so, records the
+        nodes of the ways, so that they join when they are visited.  `extra` are values to store for
+        other groups."""
         if not self._pays(groups, ways, extra):
             return False
         if len(groups) == 1 and not extra:
@@ -374,11 +354,9 @@ class _Partition:
 
     def _persists(self, node: Node, group: Group) -> bool:
         """Returns True if an anchor may join the group's anchors, so that a tile keeps rows from
-        one anchor to the next.
-
-        Two contractions with constant weights do not join, because a tile would read the weights of
-        both.  Groups with windows, whose tiles compute strips of whole rows, are an exception.
-        """
+        one anchor to the next.  Two contractions with constant weights do not join, because a tile
+        would read the weights of both.  Groups with windows, whose tiles compute strips of whole
+        rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
@@ -394,10 +372,8 @@ class _Partition:
 
     def _spreading(self, node: Node, group: Group) -> _Way:
         """Returns [contraction, node that computes a factor of it] if both may join; else None.
-
         Each point of the sink must combine several elements of the contraction, and each element
-        must be read once.
-        """
+        must be read once."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
@@ -417,13 +393,10 @@ class _Partition:
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
         """Returns True if the kernels of groups that nodes join are predicted to take no longer
-        than without these nodes.
-
-        `ways` has the nodes that join each group, and `extra` has values to store for other groups.
-        Without a join, the nodes of the longest way are kernels of their own, or join the kernels
-        of their producers.  Both alternatives are priced without and with `before`, the nodes from
-        the end of the longest way back to an anchor.
-        """
+        than without these nodes.  `ways` has the nodes that join each group, and `extra` has values
+        to store for other groups.  Without a join, the nodes of the longest way are kernels of
+        their own, or join the kernels of their producers.  Both alternatives are priced without and
+        with `before`, the nodes from the end of the longest way back to an anchor."""
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)
@@ -460,11 +433,9 @@ class _Partition:
         way: Sequence[Node],
         before: Sequence[Node],
     ) -> Site:
-        """Returns the site (the subject of a decision) of a join.
-
-        Its content is the kernels with and without the join, the kernel of each node of the longest
-        `way`, and the kernel of the nodes `before`.
-        """
+        """Returns the site (the subject of a decision) of a join.  Its content is the kernels with
+        and without the join, the kernel of each node of the longest `way`, and the kernel of the
+        nodes `before`."""
         pairs = zip(ways, groups, strict=True)
         return site(
             "join",
@@ -500,11 +471,8 @@ class _Partition:
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[Seconds]:
         """Yields the seconds of a kernel of the group, `way` and `before`, minus the seconds of
-        `before` alone.
-
-        Yields nothing if this kernel cannot be built, if `before` is empty, or if `way` does not
-        end at an anchor.
-        """
+        `before` alone.  Yields nothing if this kernel cannot be built, if `before` is empty, or if
+        `way` does not end at an anchor."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (

@@ -80,8 +80,7 @@ def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
     value = code.convert("fpext", code.bitcast(half, "half"), "float")
     scale = 2.0 ** (15 - FORMATS[dtype].bias)
     value = code.op("fmul", value, scale)
-    # The conversion above turns the codes of NaN into numbers that no other code gives. They are
-    # recognised by their size.
+    # The code of NaN has become a finite number, which no other code gives.
     size = code.intrinsic("fabs", value)
     last = FORMATS[dtype].value(FORMATS[dtype].nan)
     nan = code.compare("fcmp oeq", size, last)

@@ -3,10 +3,8 @@
 A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, the traffic
 of each of the three caches, or the traffic of memory. Arithmetic hides only a part of the traffic
 from L3 and from memory; the exposed part is added to the time of arithmetic.
-
-Threads share the tiles, and the price is the time of the thread with the most tiles. If a panel of
-weights comes from memory and is not prefetched, the first tile that uses it waits, so this time is
-added too.
+Threads share the tiles, and the price is the time of the thread with the most tiles. The first use
+of a panel of weights that is not prefetched waits for memory; this time is added too.
 """
 
 from collections.abc import Mapping
@@ -154,8 +152,7 @@ class _Pricing:
         self.exchanged = self._exchanged()
         # For each source, the largest fraction of its vectors that cross a cache line, so far.
         self.across: dict[int | StageRef, float] = {}
-        # For each source, the fraction by which its memory traffic takes longer because rows of a
-        # block have gaps between them (`Touch.gap`).
+        # For each source, how much longer its memory traffic takes because of gaps (`Touch.gap`).
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
@@ -166,12 +163,9 @@ class _Pricing:
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Maps the row loop of each strip to (rows of one tile, rows of all tiles).
-
-        A strip is the rows of a stage that a tile computes for later stages of the tile
-        (`fuse.sliding_window`). `rows of all tiles` counts a row at the border of two tiles twice,
-        because both tiles compute it.
-        """
+        """Maps the row loop of each strip to (rows of one tile, rows of all tiles). A strip is the
+        rows of a stage that a tile computes for its later stages (`fuse.sliding_window`). Rows that
+        two neighbouring tiles compute count twice."""
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -184,10 +178,7 @@ class _Pricing:
 
     def _shared(self) -> frozenset[int]:
         """Returns the numbers of the stages that a call of the kernel computes once, before its
-        tiles.
-
-        They are the leading stages whose results are equal for all tiles.
-        """
+        tiles. They are the leading stages whose results are equal for all tiles."""
         if self.group.stream is not None:
             return frozenset()
         cut_loops = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -198,11 +189,9 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _times_computed(self, number: int) -> int:
-        """Returns how often a stage is computed.
-
-        A shared stage (`_shared`) is computed once for each range of tiles that a thread takes.
-        Another stage is computed again for every tile along the loops on which it does not depend.
-        """
+        """Returns how often a stage is computed. A shared stage (`_shared`) is computed once for
+        each range of tiles that a thread takes. Another stage is computed again for every tile
+        along the loops on which it does not depend."""
         if number in self.shared:
             pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
@@ -227,10 +216,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's work divided by the mean work of all threads.
-
-        The work is distributed as at run time: a thread that is free takes the next tile.
-        """
+        """Returns the busiest thread's work divided by the mean work of all threads. The work is
+        distributed as at run time: a thread that is free takes the next tile."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -240,11 +227,9 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _full_tiles(self, var: Var) -> bool:
-        """Returns True if all tiles along a loop but the last are full.
-
-        They are full along a vector loop and along a loop of symbolic size. Along other loops, tile
-        sizes differ by at most one.
-        """
+        """Returns True if all tiles along a loop but the last are full. They are full along a
+        vector loop and along a loop of symbolic size. Along other loops, tile sizes differ by at
+        most one."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
@@ -260,8 +245,7 @@ class _Pricing:
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map from the loops of the pointwise stages `nest.along` to the loops of the
-        reduction along which they are computed."""
+        """Returns a map from the loops of the stages `nest.along` to the reduction's loops."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
@@ -299,8 +283,7 @@ class _Pricing:
         ]
 
     def _exchanged(self) -> frozenset[StageRef]:
-        """Returns the results that another nest than their own reads; they are in the tile's
-        scratch."""
+        """Returns the results that another nest reads, from the tile's scratch."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -376,11 +359,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns how many neighbouring terms of a sum one instruction multiplies.
-
-        For bf16 it is 2 if the machine has the instruction and exactly one factor varies along the
-        lanes, else 1.
-        """
+        """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 it is 2
+        if the machine has the instruction and exactly one factor varies along the lanes, else 1."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -398,13 +378,10 @@ class _Pricing:
         *,
         hidden: bool,
     ) -> float:
-        """Returns the cycles of arithmetic of a block.
-
-        The block has `sums` vectors of accumulators, and each vector is computed as `chains`
-        independent sums. A reduction has `steps` steps. Accumulators are stored and loaded again
-        `k_blocks` times. `hidden`: stages that are computed along the reduction hide the latency of
-        its additions.
-        """
+        """Returns the cycles of arithmetic of a block. The block has `sums` vectors of
+        accumulators, and each vector is computed as `chains` independent sums. A reduction has
+        `steps` steps. Accumulators are stored and loaded again `k_blocks` times. `hidden`: stages
+        that are computed along the reduction hide the latency of its additions."""
         machine, stage = self.machine, work.stage
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
@@ -414,8 +391,7 @@ class _Pricing:
         few = steps * sums <= _AHEAD
         if hidden or (few and vector not in stage.iters and k_blocks == 0):
             return steps * (compute + heavy) + folds + entered
-        # Each addition to a sum waits for the previous addition to this sum, unless the additions
-        # of the next block start meanwhile.
+        # An addition waits for the previous one to the same sum, unless the next block starts.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
         # A sum's end takes `loop`, or the time to fold its lanes if that is longer.
@@ -423,11 +399,9 @@ class _Pricing:
         return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
-        """Returns the distance in elements between neighbouring lanes.
-
-        It is 0 if all lanes read one element, and None if the distances are irregular. In scratch,
-        lanes along a loop that tiles cut are neighbours, so it is 1.
-        """
+        """Returns the distance in elements between neighbouring lanes. It is 0 if all lanes read
+        one element, and None if the distances are irregular. In scratch, lanes along a loop that
+        tiles cut are neighbours, so it is 1."""
         step = touch.step(vector)
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
@@ -482,12 +456,10 @@ class _Pricing:
     # ---- traffic ------------------------------------------------------------------------------
 
     def _traffic(self) -> tuple[float, ...]:
-        """Returns (l2, l3, dram, own_dram, cold, reuse).
-
-        `l2`, `l3` and `dram` are the seconds of the traffic from these levels. `own_dram` is the
-        time of one core's share of the memory traffic, if that core runs alone. `cold` is the time
-        to read the largest constant from memory once; each of its bytes is loaded `reuse` times.
-        """
+        """Returns (l2, l3, dram, own_dram, cold, reuse). `l2`, `l3` and `dram` are the seconds of
+        the traffic from these levels. `own_dram` is the time of one core's share of the memory
+        traffic, if that core runs alone. `cold` is the time to read the largest constant from
+        memory once; each of its bytes is loaded `reuse` times."""
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
@@ -530,11 +502,9 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
-        """Returns the constants that a tile prefetches at the full rate of memory.
-
-        A single block of rows uses each of these constants. If several blocks of rows use a
-        constant, its prefetches wait for the arithmetic, and are as slow as reads.
-        """
+        """Returns the constants that a tile prefetches at the full rate of memory. A single block
+        of rows uses each of these constants. If several blocks of rows use a constant, its
+        prefetches wait for the arithmetic, and are as slow as reads."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -567,8 +537,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip to the strip's rows in a tile, for all strips whose rows
-        depend on `loop`."""
+        """Maps the row loop of each strip that follows `loop` to the strip's rows in a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
@@ -606,15 +575,12 @@ class _Pricing:
         return nest_loops(loops, len(grid_loops), touches, outer, scratch, ahead=bool(nest.ahead))
 
     def _in_scratch(self, source: int | StageRef) -> bool:
-        """Returns True if `source` is in scratch: all tiles of a thread store it at the same
-        addresses, one tile after the other."""
+        """Returns True if `source` is in scratch, where all tiles of a thread store it in turn."""
         return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
-        """Returns (bytes, reuse) of the constant that reads the most bytes from memory.
-
-        Each of these bytes is loaded `reuse` times. Without constants from memory, `bytes` is 0.
-        """
+        """Returns (bytes, reuse) of the constant that reads the most bytes from memory. Each of
+        these bytes is loaded `reuse` times. Without constants from memory, `bytes` is 0."""
         largest, reuse = 0.0, 1.0
         for work in self.stages:
             for touch in work.touches:
