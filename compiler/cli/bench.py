@@ -128,8 +128,9 @@ def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_jso
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
     """Yields one line per peer.
 
-    The last two columns are ratios of the peer's time to tcc's. The first compares them in the same
-    rounds, the second in the best round of each.
+    The last two columns are ratios of the peer's time to tcc's time. In the first of them, a ratio
+    is of one round, and the median over rounds is shown. In the second, the peer's best round is
+    divided by tcc's best round.
     """
     rows: list[tuple[str, ...]] = [
         ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
@@ -145,8 +146,8 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
     """Returns two ratios of the fastest peer's time to tcc's time, by name.
 
-    The first compares times of the same round, the second compares the best round of each. The
-    mapping is empty without peers.
+    The first is `rounds.paired_ratio`, from times of the same round. The second is
+    `rounds.best_ratio`, from the best round of each runtime. The mapping is empty without peers.
     """
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:

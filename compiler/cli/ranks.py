@@ -29,8 +29,8 @@ _RANK = (
 class _Rank:
     """A process and the files of its stdout and stderr.
 
-    The files are not pipes, because reading a pipe would also wait for processes that the rank
-    leaves behind.
+    Files are used instead of pipes, because the reader of a pipe would also wait for processes that
+    the rank leaves behind.
     """
 
     process: subprocess.Popen[bytes]
