@@ -35,7 +35,7 @@ FAULTS = ("compile", "run", "differs")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions under which a graph was measured; a result counts only under equal ones.
+    """The conditions of a measurement; a stored result counts only if all of them are equal now.
 
     `target` names the CPU, `sources` is a hash of tcc's sources, and `plan` says how graphs are
     timed.
