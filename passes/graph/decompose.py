@@ -9,9 +9,9 @@ stride s, output o of an axis belongs to the residue (o + before) mod s, and dep
 s-th element of the filter.  So a convolution computes the residues as channels, and a transpose
 interleaves them.
 
-If the stride does not divide the filter's size, the first residues have a tap more than the last.
-They become a convolution of their own: zeros in place of the missing taps would turn infinities
-into NaN.
+If the stride does not divide the filter's size, the first residues have a tap more than the last
+residues.  The first and the last residues then become separate convolutions, because zeros in place
+of the missing taps would turn infinities into NaN.
 
 Requires folded constants.  Establishes that no conv_transpose with constant weights and dilation 1
 is left, except for nodes that the caller keeps, and nodes whose filters would become too large.
@@ -86,7 +86,7 @@ _MOST_FILTERS = 1 << 22  # the most elements in the filters of all residues, zer
 class _Span(NamedTuple):
     """A range of residues (output positions modulo the stride): `first` to `end` - 1.
 
-    A result of each of them sums `taps` taps of the filter.
+    An output with a residue of this range sums `taps` taps of the filter.
     """
 
     first: int
@@ -98,10 +98,9 @@ class _Span(NamedTuple):
 class _Axis:
     """A spatial axis of a transposed convolution, as an axis of ordinary convolutions.
 
-    Each position of the convolutions computes `stride` outputs from `taps` inputs, one output for
-    each residue.  Output o is residue (o + skip) % stride of position (o + skip) // stride.
-    `kernel` is the filter's size.  `before` and `after` are the convolutions' padding, which may be
-    negative.
+    Each position of the convolutions computes `stride` outputs from `taps` inputs.  Output o has
+    the position (o + skip) // stride and the residue (o + skip) % stride.  `kernel` is the filter's
+    size.  `before` and `after` are the convolutions' padding, which may be negative.
     """
 
     stride: int

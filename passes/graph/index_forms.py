@@ -4,10 +4,11 @@
     [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
     [[T, F, F], [T, T, F], [T, T, T]]        j < i + 1
 
-For integers, three forms are tried: a sum of multiples of digits, this sum clipped to the least and
-the largest element, and the sum wrapped around at them.  A digit is a quotient or remainder of the
-index along an axis.  For bools, the form is an interval along an axis; its ends are integers of
-these forms.
+For integers, three forms are tried.  The first is a sum of multiples of digits, such as
+2*(j % 2) + j // 2.  A digit is the quotient or remainder of an axis's index by a number.  The
+second is min(max(sum, low), high), with the least and the largest element as `low` and `high`.  The
+third is low + (sum - low) % (high + 1 - low).  For bools, the form is a condition on the index of
+an axis, start <= j < stop, where start and stop are numbers or have one of these three forms.
 
 The differences between neighbours give candidates.  Each candidate is compared with all elements,
 so the result is exact.  The work is linear in the number of elements, apart from sorting the
@@ -33,7 +34,7 @@ _PIECE = 1 << 20
 
 
 class Ends(Enum):
-    """How an index form continues where its sum is below the least or above the largest element."""
+    """How an index form continues where its sum is outside of the array's range of values."""
 
     OPEN = "goes on"
     CLIPPED = "stays there"
@@ -194,10 +195,7 @@ def _radix(wraps: Array) -> int:
 
 @frozen
 class _Edge:
-    """The start of an interval of values of `along`; its end if `upper`.
-
-    The interval includes `place` if it is the start, and excludes it if it is the end.
-    """
+    """An end of an interval: the condition `along` >= `place`, or `along` < `place` if `upper`."""
 
     along: Index
     place: Index
@@ -207,9 +205,10 @@ class _Edge:
 def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
     """Yields candidates for the start and the end of the interval of each line along the last axis.
 
-    Yields nothing if some line has several intervals.  The interval of a line without true elements
-    is empty, and may be at the start or the end of the line.  It is at the same end for all lines
-    before the first nonempty interval, and at the same end for all lines after that.
+    Yields nothing if some line has several intervals.  A line without true elements has an empty
+    interval, which may be placed at the start or at the end of the line.  All empty intervals
+    before the first nonempty interval are placed at the same end, and so are all empty intervals
+    after it.
     """
     size = inside.shape[-1]
     count = inside.sum(axis=-1)
