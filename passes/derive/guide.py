@@ -246,8 +246,11 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
 
 
 def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields a single tuple of regroupings, one for each operand with an index whose loops have
-    steps other than 1."""
+    """Yields a tuple of `regroup` steps, if there are any.
+
+    There is a step for each operand with an index in which some loop has a step other than 1, for
+    example 2*i + j.
+    """
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):

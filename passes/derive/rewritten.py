@@ -150,8 +150,10 @@ class Rewritten(Candidate):
 
 
 def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
-    """Returns regions that compute a site's sums and products in other orders, the region with the
-    lowest estimate first."""
+    """Returns regions that compute a site's sums and products in other orders.
+
+    The first region has the lowest estimated time.
+    """
     region = composed(site.nodes)
     seconds = estimate(region, site.constants, rates)
     search = reassociated(region, site.constants, rates, (1 - MARGIN) * seconds)

@@ -22,8 +22,7 @@ from tcc.schedule.nest import typical
 
 @entity
 class ConcatPart:
-    """An operand of a concatenation; in the result it begins at `start` along the concatenated
-    axis.
+    """An operand of a concatenation, which begins at index `start` of the concatenated axis.
 
     `placed` is True if the operand's kernel writes it into the result, and False if it must be
     copied into the result.

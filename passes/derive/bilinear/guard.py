@@ -86,10 +86,10 @@ class _Span:
     Images have `size` pixels along that axis.  If `is_cut`, several strips follow each other along
     the axis; otherwise one strip covers it.
 
-    Inputs and results have index tuples with one or two elements an axis.  On a cut axis, an input
-    is (start, n): the n-th input of the strip after the start-th of the phases' distinct first
-    inputs.  A result is (phase, n): the n-th result of that phase in the strip.  On an axis that is
-    not cut, each has a single index: the position in the image.
+    Inputs and results have index tuples with one or two elements for this axis.  Phases begin at
+    `axis.starts` different inputs.  On a cut axis, (s, n) is the n-th input that the strip reads
+    from first input number s on, and (phase, n) is the n-th result of that phase in the strip.  On
+    an axis that is not cut, an input or a result has a single index: its position in the image.
     """
 
     form: AxisForm
@@ -130,8 +130,8 @@ class _Span:
     def input_extents(self) -> Indices:
         """The extents of the index tuple of a strip's inputs along this axis.
 
-        On a cut axis they are (distinct first inputs of phases, inputs that the strip reads from
-        one of them on).  Otherwise they are (inputs of the image,).
+        On a cut axis they are (number of different first inputs of phases, number of inputs that
+        the strip reads from a first input on).  Otherwise they are (inputs of the image,).
         """
         return (const(self.axis.starts), self.inputs) if self.is_cut else (self.size,)
 

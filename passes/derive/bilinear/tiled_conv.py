@@ -385,8 +385,9 @@ def _inputs(
 ) -> list[Index]:
     """Returns the positions in the image, along an axis, of the inputs of a tile and piece.
 
-    `start` is the number of the phases' distinct first inputs.  `place` is the place at which the
-    tile and piece begin, and `distance` the number of results between neighbouring places.
+    Phases of a transposed convolution begin at `axis.starts` different inputs; `start` is the index
+    of one of them.  `place` is the place at which the tile and piece begin, and `distance` the
+    number of results between neighbouring places.
     """
     first = distance * place
     taps_before = piece // axis.classes * form.taps

@@ -219,7 +219,7 @@ class CoreStageScalars(ScalarBlocks):
         return out
 
     def _ready(self, node: Read) -> Block:
-        """Returns the block of an earlier stage, with an axis of size 1 for each span along which
+        """Returns the block of an earlier stage, with an axis of size 1 for each loop along which
         that stage has no loop."""
         if not isinstance(node.source, StageRef):
             raise InternalError(f"no access for a read of operand {node.source}")
