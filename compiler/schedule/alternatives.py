@@ -56,8 +56,8 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 class Alternative(Generic[_T]):
     """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is the alternative's text; if it is empty, the text is made from `replacement`. `bytes`
-    are what the alternative needs of a memory that all sites share.
+    `name` is the alternative's text; if it is empty, the text is made from `replacement`. The
+    alternative takes `bytes` bytes of a memory that all sites share.
     """
 
     replacement: _T
@@ -253,9 +253,9 @@ class Ledger:
     ) -> Alternative[_T]:
         """Returns the alternative that is forced at the site; `choice` if none is forced.
 
-        The caller has chosen `choice` by price, and `reason` says why. An alternative is forced by
-        its text, which may be none of `alternatives`. `read` then returns the alternative with this
-        text, or raises ValueError if the text does not fit the site.
+        The caller has chosen `choice` by price, and `reason` says why. A text names the forced
+        alternative. If no element of `alternatives` has this text, `read` returns the alternative
+        for it, or raises ValueError if the text does not fit the site.
         """
         return choice
 

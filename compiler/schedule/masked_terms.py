@@ -264,9 +264,9 @@ def _leave_scores(
 
 @entity
 class _Assumed:
-    """The facts about scalars that hold if comparisons are true or false, as `values` assumes.
+    """Derives facts about scalars from assumptions, such as "this comparison is false".
 
-    `values` also caches the facts that were derived.
+    `values` maps scalars to facts: the assumptions, and the facts that were derived before.
     """
 
     group: TileGroup

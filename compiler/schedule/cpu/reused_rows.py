@@ -45,8 +45,8 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access,
 def asking(
     group: TileGroup, nests: Sequence[Nest], vectors: Mapping[GroupStage, Var], core: CoreModel
 ) -> Sequence[Nest]:
-    """Returns `nests`; if several of them read the same rows, one of them now prefetches the rows
-    of the next tile.
+    """Returns `nests` with a prefetch: if several nests read the same rows, one of them prefetches
+    the rows of the next tile.
 
     Nests of groups with contractions are unchanged. If pointwise stages are computed along a nest's
     reduction, the nest prefetches only if the next rows fit L2 besides its own rows, because the
