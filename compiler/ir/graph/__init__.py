@@ -204,8 +204,10 @@ class ConstantStore:
             self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
 
     def handles(self) -> Iterator[Handle]:
-        """Yields every handle: first of arrays that all ranks have, each kind in the order in which
-        the arrays were put."""
+        """Yields the handles of arrays that all ranks share, then the handles of arrays per rank.
+
+        Handles of a kind have the order in which their arrays were put.
+        """
         return map(Handle, (*self._arrays, *self._per_rank))
 
 

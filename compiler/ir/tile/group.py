@@ -166,7 +166,8 @@ class TileGroup:
     """The structure of a kernel: its stages, in order, and the buffers that they access.
 
     `common` are the iterators that all stages have. `sizes` are the size symbols that the kernel
-    needs. With a `stream`, a tile holds a block at a time of the streamed stages' results.
+    needs. `stream` is the streaming loop, if there is one: a tile computes the results of the
+    streamed stages block by block, and holds one block at a time.
     """
 
     buffers: tuple[GroupBuffer, ...]
