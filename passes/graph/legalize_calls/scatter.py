@@ -3,12 +3,12 @@
     direct    y[i] = x[i] + sum(j) (place[j] == i ? update[j] : 0)
     sorted    y[i] = x[i] + the total of neighbours in the order of their places, see `segments`
 
-A place is an index of the result at which an update belongs.  The direct form compares every update
-with every place, so it is for few updates or few places.  If both forms are possible, the cheaper
-form is taken.  There are no stores at data-dependent places: no two tiles write to one place.  Sums
-have a fixed order too, so results do not depend on the order of tiles.  Without a reduction, the
-last of several updates of one place wins.  An update with an index outside its axis is an error of
-the model, and is dropped.
+The place of an update is the index of the result that it changes.  The direct form compares every
+update with every place, so it is for few updates or few places.  If both forms are possible, the
+cheaper form is taken.  There are no stores at data-dependent places: no two tiles write to one
+place.  Sums have a fixed order, so results do not depend on the order of tiles.  Without a
+reduction, the last of several updates of one place wins.  An update with an index outside its axis
+is an error of the model, and is dropped.
 """
 
 from collections.abc import Callable, Sequence
