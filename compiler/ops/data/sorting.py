@@ -37,11 +37,11 @@ def steps(size: int) -> int:
 
 
 def items_of(places: TensorType) -> Expr:
-    """Returns the expression of the items of `places`, [..., count]; it is i64[..., count + 1].
+    """Returns the expression of the items of updates at the positions `places`, [..., count].
 
-    Sorted items are in the order of positions, and for equal positions in the order of numbers. The
-    last element along the last axis is the length of the sorted runs, 1 at first. As the length is
-    data, all levels of merging can use one kernel.
+    Its result is i64[..., count + 1]: item[n] = places[n] * count + n for n < count. The last
+    element, item[count], is the length of the sorted runs, 1 at first. The length is data, so all
+    levels of merging can use one kernel. Updates of equal positions are sorted by their numbers n.
     """
     b = ExprBuilder(places)
     *lines, count = places.shape
