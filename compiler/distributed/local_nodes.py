@@ -6,6 +6,14 @@ something else becomes an `expression`:
 
     %y = reshape(%x) {shape=(128, 12, 64)}    split(1) -> split(1)      shape=(128, 6, 64)
     %y = reduce_mean(%x : f32[8, 64])         split(1) -> partial(sum)  sums of 32 terms, over 64
+
+Iterations behind the end of a padded loop compute any values.  A reduction over such a loop takes
+the identity of its monoid in their place:
+
+    max(k: 0..4)  select(4*rank + k < 10, x[i, k], -inf)
+
+A sum of products whose factors are all zero there needs no identity: the caller sets the padding of
+those operands to zero (`zero_padded`), and the op may stay.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,16 +22,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tcc.distributed.blocks import LoopBlock, local_index, shift_of
-from tcc.distributed.sharding import Sharding, Split, local_type
+from tcc.distributed.blocks import LoopBlock, ends_with, local_index, shift_of
+from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, Stage, known_extent, with_sources
+from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, with_sources
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
+    Apply,
     IndexValue,
     Read,
     Scalar,
+    Scalars,
     Source,
     StageRef,
     apply,
@@ -32,11 +42,12 @@ from tcc.ir.expr.scalar import (
     read_at,
     substitute_all,
     transform_all,
+    uncast,
 )
 from tcc.ir.graph import Node, map_sizes
 from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, substitute
 from tcc.ir.op import OpSpec, OutTypes, Types
-from tcc.ir.types import TensorType
+from tcc.ir.types import I64, TensorType
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
 
@@ -85,38 +96,61 @@ class _LocalExpr:
             tuple(local if loop is block.loop else loop for loop in loops)
             for loops in (stage.iters, stage.reduce)
         )
-        return replace(stage, iters=iters, reduce=reduce, body=transform_all(stage.body, leaf))
+        body = self._without_padding(stage, block, transform_all(stage.body, leaf))
+        return replace(stage, iters=iters, reduce=reduce, body=body)
+
+    def _without_padding(self, stage: Stage, block: LoopBlock, body: Scalars) -> Scalars:
+        """Returns the local `body` of a stage; the identity of the monoid in padded iterations."""
+        is_reduced = block.is_padded and block.loop in stage.reduce
+        if not is_reduced or _zero_factors(stage, block, self._strategy.operands):
+            return body
+        assert stage.monoid is not None
+        identity = MONOIDS[stage.monoid].identity(tuple(scalar.dtype for scalar in body))
+        iteration = block.local % block.size + self._block_number(block) * block.size
+        is_inside = index_value(iteration, I64) < block.group
+        return tuple(
+            apply("select", is_inside, scalar, neutral)
+            for scalar, neutral in zip(body, identity, strict=True)
+        )
+
+    def _block_number(self, block: LoopBlock) -> Index:
+        return self._place() // block.copies
 
     def _value(self, index: Index, stage: Stage, block: LoopBlock) -> Index:
         """Returns the value of an index of whole loops."""
         if block.loop not in free_vars(index):
             return index
-        first, shift = local_index(index, stage, block, 0, 0), shift_of(index, stage, block)
-        return first + self._place() * shift if shift else first
+        first = local_index(index, stage, block, const(0), WHOLE)
+        shift = shift_of(index, stage, block)
+        assert shift is not None
+        return first + self._block_number(block) * shift if shift != 0 else first
 
     def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
         sizes = _shape(self._expr, node.source)
         return tuple(
-            local_index(index, stage, block, as_int(size) or 0, self._groups(node.source, axis))
+            local_index(index, stage, block, size, self._sharding(node.source, axis))
             if block.loop in free_vars(index)
             else index
             for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
         )
 
-    def _groups(self, source: Source, axis: int) -> int:
-        """Returns in how many groups an axis is divided; 0 if it is whole."""
+    def _sharding(self, source: Source, axis: int) -> Sharding:
+        """Returns the sharding of an array if it splits `axis`, else that of a whole array."""
         if isinstance(source, StageRef):
             block, iters = self._blocks.get(source.stage), self._expr.stages[source.stage].iters
-            return 0 if block is None or block.loop is not iters[axis] else block.groups
+            return WHOLE if block is None or block.loop is not iters[axis] else block.split(axis)
         sharding = self._strategy.operands[source]
-        return sharding.groups if isinstance(sharding, Split) and sharding.axis == axis else 0
+        return sharding if isinstance(sharding, Split) and sharding.axis == axis else WHOLE
 
     def _own_rows(self, node: Read) -> Scalar:
         """Returns an element of the rank's rows, or zero where another rank has the row."""
         data = data_index(node)
         assert data is not None
         axis, var = data
-        size = (as_int(_shape(self._expr, node.source)[axis]) or 0) // self._ranks
+        assert isinstance(node.source, int)
+        rows = self._strategy.operands[node.source]
+        assert isinstance(rows, Split)
+        size = as_int(rows.length(_shape(self._expr, node.source)[axis], self._ranks)) or 0
         row = dict(node.indirect)[var] - self._place() * size
         inside = apply("ge", row, literal(0, row.dtype)) & (row < size)
         below = apply("min", row, literal(size - 1, row.dtype))
@@ -126,6 +160,49 @@ class _LocalExpr:
         (new,) = free_vars(local)
         indirect = tuple((new, clamped) if v is var else (v, s) for v, s in node.indirect)
         return apply("select", inside, read_at(node, indices, indirect), literal(0, node.dtype))
+
+
+def zero_padded(expr: Expr, strategy: Strategy) -> frozenset[int]:
+    """Returns the operands whose padding has to be zero when `local_expr` computes a strategy."""
+    blocks = dict(strategy.blocks)
+    return frozenset(
+        operand
+        for number, stage in enumerate(expr.stages)
+        for block in (blocks.get(number),)
+        if block is not None and block.is_padded and block.loop in stage.reduce
+        for operand in _zero_factors(stage, block, strategy.operands)
+    )
+
+
+def _zero_factors(stage: Stage, block: LoopBlock, operands: Sequence[Sharding]) -> frozenset[int]:
+    """Returns the operands that are all factors of a sum and that are padded where the divided loop
+    is; empty for other stages.
+
+    Zeros in the padding of all factors make every padded term zero.
+    """
+    if stage.monoid != "sum":
+        return frozenset()
+    factors = [factor for scalar in stage.body for factor in _factors(scalar)]
+    padded: set[int] = set()
+    for factor in factors:
+        if not isinstance(factor, Read) or factor.indirect or not isinstance(factor.source, int):
+            return frozenset()
+        split = operands[factor.source]
+        if not isinstance(split, Split) or not split.block:
+            return frozenset()
+        if not ends_with(factor.indices[split.axis], stage, block):
+            return frozenset()
+        padded.add(factor.source)
+    return frozenset(padded)
+
+
+def _factors(scalar: Scalar) -> Iterator[Scalar]:
+    match uncast(scalar):
+        case Apply(function="mul", args=args):
+            for factor in args:
+                yield from _factors(factor)
+        case factor:
+            yield factor
 
 
 def _shape(expr: Expr, source: Source) -> Indices:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op
+from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
@@ -27,6 +27,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
+from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
 
@@ -104,6 +105,8 @@ class _Sharding:
         self._graph, self._axis = graph, axis
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        # Arrays with zeros as their padding, by the arrays with any values there.
+        self._zeroed: dict[Value, Value] = {}
         self._kept = kept
         for value in graph.inputs:
             sharding = kept.get(value, WHOLE)
@@ -129,11 +132,14 @@ class _Sharding:
         return substituted(result, new) if new else result
 
     def _node(self, node: Node, strategy: Strategy) -> None:
-        inputs = tuple(
-            None if value is None else self._array(value, sharding)
-            for value, sharding in zip(node.inputs, strategy.operands, strict=True)
-        )
         expr, op, attrs = expr_of(node), node.op, node.attrs
+        zeroed = frozenset[int]() if expr is None else zero_padded(expr, strategy)
+        inputs = tuple(
+            None if value is None else self._operand(value, sharding, number in zeroed)
+            for number, (value, sharding) in enumerate(
+                zip(node.inputs, strategy.operands, strict=True)
+            )
+        )
         if expr is not None and strategy.reduced:
             self._reduced(node, expr, strategy, inputs)
             return
@@ -178,8 +184,19 @@ class _Sharding:
         arrays = self._arrays[value]
         if sharding not in arrays:
             constant = self._constant(value, sharding)
-            arrays[sharding] = constant or self._changed(value, sharding)
+            arrays[sharding] = array = constant or self._changed(value, sharding)
+            if constant is not None:
+                self._zeroed[array] = array
         return arrays[sharding]
+
+    def _operand(self, value: Value, sharding: Sharding, zeroed: bool) -> Value:
+        """Returns a rank's array of `value`; `zeroed`: with zeros as its padding."""
+        array = self._array(value, sharding)
+        if not zeroed or not isinstance(sharding, Split) or not sharding.block:
+            return array
+        if array not in self._zeroed:
+            self._zeroed[array] = self._changer.without_padding(array, value.type, sharding)
+        return self._zeroed[array]
 
     def _changed(self, value: Value, sharding: Sharding) -> Value:
         ranks, sources = self._axis.ranks, self._arrays[value]
@@ -203,11 +220,20 @@ class _Sharding:
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
-    """Returns each rank's array of a value that is split, or whose parts are summed."""
+    """Returns each rank's array of a value that is split, or whose parts are summed.
+
+    Padding is zero.
+    """
     if not isinstance(sharding, Split):
         return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
-    axis, shape = sharding.axis, array.shape
-    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
-    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    axis, shape, groups = sharding.axis, array.shape, sharding.groups
+    parts, group = sharding.parts(ranks), shape[axis] // groups
+    block = as_int(sharding.length(const(shape[axis]), ranks)) or 0
+    parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
+    padding = [(0, 0)] * parted.ndim
+    padding[axis + 1] = 0, block * parts - group
+    covered = np.pad(parted, padding)
+    divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]
+    blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]
+    return [blocks[place // sharding.copies] for place in range(ranks)]

@@ -37,15 +37,21 @@ JOINED = node_of("reshape", tensor(F32, 1, 32, 6, 64), shape=shape(1, 32, 384))
 GEMM = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": False}
 TOKENS, IN_HEADS = "split(1) -> split(1)", "split(2, 6) -> split(3)"
 PARTS = "partial(sum) -> partial(sum)"
+ELEVEN = "split(1, block=11) -> split(1, block=11)"
 
 
 @pytest.mark.parametrize(
     ("node", "ranks", "expected"),
     [
         (HEADS, 2, [TOKENS, "split(2) -> split(2)", IN_HEADS, PARTS]),
-        (HEADS, 3, ["split(2) -> split(2)", PARTS]),
-        (HEADS, 4, [TOKENS, IN_HEADS, PARTS]),  # a block of 96 would cut heads
-        (JOINED, 3, ["split(2) -> split(2)", PARTS]),
+        (
+            HEADS,
+            3,
+            [ELEVEN, "split(2) -> split(2)", "split(2, 6, block=22) -> split(3, block=22)", PARTS],
+        ),
+        # A block of 96 would cut heads.
+        (HEADS, 4, [TOKENS, IN_HEADS, "split(2, block=128) -> split(2, block=2)", PARTS]),
+        (JOINED, 3, [ELEVEN, "split(2) -> split(2)", PARTS]),
         (JOINED, 4, [TOKENS, PARTS]),
         (
             node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12), **GEMM),
@@ -53,6 +59,7 @@ PARTS = "partial(sum) -> partial(sum)"
             [
                 "split(1), split(0), partial(sum) -> partial(sum)",
                 "whole, split(1), split(0) -> split(1)",
+                "split(0, block=2), whole, whole -> split(0, block=2)",
             ],
         ),
         (
@@ -69,7 +76,7 @@ PARTS = "partial(sum) -> partial(sum)"
         (
             node_of("reduce_max", tensor(F32, 4, 5), axes=(0,), keepdims=True),
             2,
-            ["split(0) -> partial(max)"],
+            ["split(0) -> partial(max)", "split(1, block=3) -> split(1, block=3)"],
         ),
     ],
     ids=lambda item: item.op.name if isinstance(item, Node) else None,
@@ -108,7 +115,33 @@ def test_rows_at_data_dependent_indices_are_divided() -> None:
         "split(0), whole -> partial(sum)",
         "partial(sum), whole -> partial(sum)",
     ]
-    assert "split(0), whole -> partial(sum)" not in texts(node, 4)  # 6 rows for 4 ranks
+    assert "split(0, block=2), whole -> partial(sum)" in texts(node, 4)  # 6 rows for 4 ranks
+
+
+def test_padded_blocks_hold_whole_heads_everywhere() -> None:
+    """Ten heads of 64 on 3 ranks: blocks of four heads, from the matmul to the next one."""
+    b = GraphBuilder("g")
+    x, w = b.input("x", tensor(F32, 1, 8, 640)), b.input("w", tensor(F32, 640, 640))
+    (y,) = b.add(OPS["matmul"], [x, w])
+    (heads,) = b.add(OPS["reshape"], [y], OPS["reshape"].attrs(shape(1, 8, 10, 64)))
+    (joined,) = b.add(OPS["reshape"], [heads], OPS["reshape"].attrs(shape(1, 8, 640)))
+    (z,) = b.add(OPS["matmul"], [joined, w])
+    graph = b.finish([z])
+    expected = [
+        "whole, split(1, block=256) -> split(2, block=256)",
+        "split(2, block=256) -> split(2, block=4)",
+        "split(2, block=4) -> split(2, block=256)",
+        "split(2, block=256), split(0, block=256) -> partial(sum)",
+    ]
+    offered = offers(graph, 3)
+    for node, text in zip(graph.nodes, expected, strict=True):
+        assert text in map(repr, offered[node])
+
+
+def test_padding_does_not_tell_what_to_read() -> None:
+    """The indices of a gather stay whole where their blocks would have padding."""
+    node = node_of("gather", tensor(F32, 6, 8), tensor(I64, 5), axis=0)
+    assert not any("block=3" in text.split(" -> ")[0].split(", ", 1)[1] for text in texts(node, 2))
 
 
 def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
