@@ -81,6 +81,14 @@ class LoopBlock:
         """The iterations of a group."""
         return plain(extent(self.loop) // self.groups)
 
+    @property
+    def share(self) -> float:
+        """The share of the loop's iterations that a rank runs, with padding."""
+        iterations = as_int(extent(self.loop))
+        if not isinstance(self.size, int) or not iterations:
+            return 1 / self.parts
+        return self.size * self.groups / iterations
+
     def split(self, axis: int) -> Split:
         """Returns the sharding of an axis along which the loop writes."""
         block = self.size if self.is_padded and isinstance(self.size, int) else 0

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates
-from tcc.distributed.shard import sharder
+from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import offers
+from tcc.distributed.shard import sharded, sharder
+from tcc.distributed.sharding import Split
+from tcc.distributed.solve import solve_strategies
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -196,3 +200,51 @@ def test_a_mask_of_bools_is_gathered_as_bytes() -> None:
     assert positive.type.dtype is BOOL
     graph = b.finish([add(b, "cast", positive, to=I64)])
     check(graph, divider(2)(graph), 2)
+
+
+def fused_block(heads: int, tokens: int, width: int) -> Graph:
+    """Attention whose queries, keys and values are columns of one matmul."""
+    rng, b = np.random.default_rng(6), GraphBuilder("block")
+    start = b.input("x", tensor(F32, 1, tokens, width))
+    columns = linear(b, rng, start, 3 * width)
+    parts = b.add(OPS["split"], [columns], OPS["split"].attrs(2, tuple(map(const, (width,) * 3))))
+    perms = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    q, k, v = (split_heads(b, x, heads, perm) for x, perm in zip(parts, perms, strict=True))
+    scores = add(b, "softmax", add(b, "matmul", q, k), axis=3)
+    mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(0, 2, 1, 3))
+    joined = add(b, "reshape", mixed, shape=start.type.shape)
+    return b.finish([linear(b, rng, joined, width)])
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("form", [block, fused_block])
+def test_ten_heads_are_divided_by_whole_heads(
+    form: Callable[[int, int, int], Graph], ranks: int
+) -> None:
+    graph, heads = form(10, 32, 640), -(-10 // ranks)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    by_heads = next(s for s in offers(graph, ranks)[softmax] if s.results == (Split(1, 1, heads),))
+    fixed = {softmax: by_heads}
+    choice = solve_strategies(graph, ranks, RATES, partition_solver(), fixed)
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    assert rank_bytes(divided) < 1.02 * heads / 10 * rank_bytes(graph)
+    check(graph, divided, ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_vocabulary_that_ranks_do_not_divide_is_divided(ranks: int) -> None:
+    rng, b = np.random.default_rng(7), GraphBuilder("g")
+    table = b.constant(normal(rng, 5025, 100), "table")
+    tokens = b.input("tokens", tensor(I64, 1, 7))
+    x = add(b, "gather", table, tokens, axis=0)
+    x = linear(b, rng, add(b, "relu", linear(b, rng, x, 100)), 100)
+    y = add(b, "matmul", x, b.constant(normal(rng, 100, 5025), "head"))
+    graph = b.finish([add(b, "softmax", y, axis=2)])
+    divided = divider(ranks)(graph)
+    assert rank_bytes(divided) < 1.05 / ranks * rank_bytes(graph)
+    feeds = {"tokens": rng.integers(0, 5025, (1, 7))}
+    feeds["tokens"][0, :2] = 0, 5024
+    (expected,) = evaluate_graph(graph, feeds).values()
+    for outputs in on_ranks(divided, feeds, ranks):
+        (probabilities,) = outputs.values()
+        np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5 * expected.max())
