@@ -17,6 +17,7 @@ and B, and n moves to the front; it moves only where an axis before it has more 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -164,6 +165,25 @@ class Changer:
         is_first = apply("eq", index_value(self.place(), I64), literal(0, I64))
         part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
         return self._add("expression", value, expr=e.finish(at, part))
+
+    def combine(self, parts: Sequence[Value], monoid: str) -> Sequence[Value]:
+        """Returns the combination of all ranks' `parts` by a monoid on tuples; `parts` are the
+        components of a tuple for each element.
+
+        Every rank gathers the tuples of all ranks, along a new first axis.
+        """
+        ranks = const(self._axis.ranks)
+        stacked = [
+            self._shaped(self._collective("all_gather", part), (ranks, *part.type.shape))
+            for part in parts
+        ]
+        e = ExprBuilder(*(value.type for value in stacked))
+        at, (rank,) = e.point(parts[0].type), e.iters(ranks)
+        body = [e.read(number, rank, *at) for number in range(len(stacked))]
+        first = e.stage(at, *body, over=(rank,), monoid=monoid)
+        row = OPS["expression"]
+        components = [replace(first, component=number) for number in range(len(body))]
+        return self._b.add(row, stacked, row.attrs(e.done(*components)))
 
     def place(self) -> Index:
         """Returns the rank's place in its group: an index of a size symbol, which the first call

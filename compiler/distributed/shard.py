@@ -18,7 +18,15 @@ from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_p
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Split,
+    Whole,
+    local_type,
+)
 from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
@@ -168,8 +176,7 @@ class _Sharding:
         values, row, results = [*inputs], OPS["expression"], {}
         for number, (part, numbers) in zip(stages, early, strict=True):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
-            for component, (value, monoid) in enumerate(zip(parts, monoids[number], strict=True)):
-                whole = self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for component, whole in enumerate(self._combined(parts, monoids[number])):
                 results[StageRef(number, component)] = whole
                 values.append(whole)
         late = [ref for ref in local.outputs if ref.stage not in stages]
@@ -178,6 +185,16 @@ class _Sharding:
             results |= dict(zip(late, added, strict=True))
         for value, ref, sharding in zip(node.outputs, local.outputs, strategy.results, strict=True):
             self._arrays[value] = {sharding: results[ref]}
+
+    def _combined(self, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
+        """Returns the combination of all ranks' components of a stage; `monoids` has the monoid of
+        each."""
+        if not {*monoids} <= {*REDUCTIONS}:
+            return self._changer.combine(parts, monoids[0])
+        return [
+            self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for value, monoid in zip(parts, monoids, strict=True)
+        ]
 
     def _array(self, value: Value, sharding: Sharding) -> Value:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""

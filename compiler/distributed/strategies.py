@@ -23,6 +23,11 @@ stage, since a rank computes a block and not a corner.  A stage whose reduction 
 partial value.  Linear stages make partial values of it.  Before another stage reads it, it is
 reduced, such as the maxima and sums of a softmax whose keys are divided.
 
+An extremum with its position is a pair, which no collective combines.  The ranks gather the pairs
+of all ranks and combine them, so the stage is whole.
+
+    split(1) -> whole           argmax over axis 1
+
 If the ranks do not divide a loop, their blocks are padded: the last blocks have iterations behind
 the end of the loop.  Padding has any value.  A reduction leaves it out, and so does a change that
 makes a value whole.  A loop of 640 may be divided in blocks of 256, which are 4 heads of 64, but
@@ -71,7 +76,8 @@ class Strategy:
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
     result.  `blocks` are the divided loops by their stage, at most one a stage.  `rows` is the
     operand whose divided axis is read at data-dependent indices.  `reduced` are the stages whose
-    partial values are reduced before later stages read them, in order, with their monoids.
+    partial values are reduced before others read them, in order, with the monoid of each component:
+    `("argmax", "argmax")` for a stage whose components are combined together.
     """
 
     operands: Shardings
@@ -381,6 +387,12 @@ def _partial_values(
     reduced: dict[int, tuple[str, ...]] = {}
     for number, stage in enumerate(expr.stages):
         block = blocks.get(number)
+        if block is not None and block.loop in stage.reduce and not _is_separable(stage):
+            assert stage.monoid is not None
+            if block.copies > 1 or not _is_reducible(stage) or _reads_any(stage, partial):
+                return None
+            reduced[number] = (stage.monoid,) * len(stage.body)
+            continue
         monoids = _partial_stage(stage, partial, block)
         if monoids is None:
             addends = dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
@@ -398,6 +410,15 @@ def _partial_values(
         if monoids:
             partial[~number] = monoids
     return partial, tuple(sorted(reduced.items()))
+
+
+def _is_separable(stage: Stage) -> bool:
+    """True if the components of a reduction are combined independently."""
+    return stage.monoid is not None and bool(MONOIDS[stage.monoid].parts)
+
+
+def _reads_any(stage: Stage, partial: _Partial) -> bool:
+    return any(_array(node) in partial for node in reads(stage))
 
 
 def _is_reducible(stage: Stage) -> bool:

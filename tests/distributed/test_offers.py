@@ -78,6 +78,11 @@ ELEVEN = "split(1, block=11) -> split(1, block=11)"
             2,
             ["split(0) -> partial(max)", "split(1, block=3) -> split(1, block=3)"],
         ),
+        (
+            node_of("arg_max", tensor(F32, 4, 7), axis=1, keepdims=False, select_last=False),
+            2,
+            ["split(0) -> split(0)", "split(1, block=4) -> whole"],
+        ),
     ],
     ids=lambda item: item.op.name if isinstance(item, Node) else None,
 )

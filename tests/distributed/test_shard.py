@@ -11,7 +11,7 @@ from tcc.distributed.costs import RankRates
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import offers
 from tcc.distributed.shard import sharded, sharder
-from tcc.distributed.sharding import Split
+from tcc.distributed.sharding import WHOLE, Split
 from tcc.distributed.solve import solve_strategies
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Value
@@ -248,3 +248,26 @@ def test_a_vocabulary_that_ranks_do_not_divide_is_divided(ranks: int) -> None:
     for outputs in on_ranks(divided, feeds, ranks):
         (probabilities,) = outputs.values()
         np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5 * expected.max())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("op", "sign"), [("arg_max", 1), ("arg_min", -1)])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_equal_extrema_of_several_ranks_have_the_position_of_one_rank(
+    op: str, sign: int, last: bool, ranks: int
+) -> None:
+    x = np.zeros((5, 10), np.float32)
+    x[0, [2, 9]] = sign * np.inf
+    x[1, [4, 7]] = np.nan
+    x[2, :] = -sign * np.inf
+    x[3, [0, 5]] = sign
+    b = GraphBuilder("g")
+    value = b.input("x", tensor(F32, 5, 10))
+    graph = b.finish([add(b, op, value, axis=1, keepdims=False, select_last=last)])
+    (node,) = graph.nodes
+    by_columns = next(s for s in offers(graph, ranks)[node] if s.results == (WHOLE,) and s.reduced)
+    divided = sharded(graph, {node: by_columns}, Mesh((ranks,)).axis(0))
+    assert collectives(divided) == ["all_gather"] * 2
+    positions = [[2, 4, 0, 0, 0], [9, 7, 9, 5, 9]][last]
+    for outputs in on_ranks(divided, {"x": x}, ranks):
+        np.testing.assert_array_equal(*outputs.values(), positions)
