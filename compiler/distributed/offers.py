@@ -8,8 +8,9 @@ and readers the padded blocks in which they have results.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from tcc.distributed.free_axes import free_strategies
 from tcc.distributed.sharding import Split
-from tcc.distributed.strategies import Strategy, strategies, whole
+from tcc.distributed.strategies import Strategy, strategies
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.op import Trait
@@ -59,15 +60,12 @@ class _Offers:
                     self._record(node, strategy)
 
     def _strategies(self, node: Node) -> tuple[Strategy, ...]:
+        needed = tuple(_wishes(node.outputs, self._needed))
+        computed = tuple(_wishes(node.inputs, self._computed))
         expr = expr_of(node)
         if expr is None:
-            return (whole(len(node.inputs), len(node.outputs)),)
-        return strategies(
-            expr,
-            self._ranks,
-            tuple(_wishes(node.outputs, self._needed)),
-            tuple(_wishes(node.inputs, self._computed)),
-        )
+            return free_strategies(node, self._ranks, needed, computed)
+        return strategies(expr, self._ranks, needed, computed)
 
     def _record(self, node: Node, strategy: Strategy) -> None:
         for value, sharding in zip(node.inputs, strategy.operands, strict=True):

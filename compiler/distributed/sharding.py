@@ -71,6 +71,16 @@ class Split:
         return f"split({', '.join(fields)})"
 
 
+def even(size: Index, ranks: int) -> Split:
+    """Returns the split of axis 0, of `size` elements, in one group and without copies.
+
+    The blocks are padded if the ranks do not divide the size and it is larger than their number.
+    """
+    elements = as_int(size) or 0
+    is_padded = elements > ranks and elements % ranks
+    return Split(0, 1, -(-elements // ranks) if is_padded else 0)
+
+
 @frozen
 class Partial:
     """The value is the combination of all ranks' values by the monoid `reduction`."""

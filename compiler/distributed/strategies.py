@@ -52,6 +52,7 @@ from tcc.distributed.sharding import (
     Shardings,
     Split,
     Whole,
+    even,
 )
 from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads
@@ -125,18 +126,8 @@ def strategies(
 def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy]:
     for number, stage in enumerate(expr.stages):
         for loop in stage.loops:
-            block = loop_block(loop, ranks, _even(extent(loop), ranks))
+            block = loop_block(loop, ranks, even(extent(loop), ranks))
             yield from _by_block(expr, ranks, number, block)
-
-
-def _even(size: Index, ranks: int) -> Split:
-    """Returns the split of axis 0, of `size` elements, in one group and without copies.
-
-    The blocks are padded if the ranks do not divide the size and it is larger than their number.
-    """
-    elements = as_int(size) or 0
-    is_padded = elements > ranks and elements % ranks
-    return Split(0, 1, -(-elements // ranks) if is_padded else 0)
 
 
 def _by_wishes(
@@ -174,7 +165,7 @@ def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
         if not isinstance(operand, int) or data is None:
             continue
         axis, _ = data
-        split = replace(_even(_shape(expr, operand)[axis], ranks), axis=axis)
+        split = replace(even(_shape(expr, operand)[axis], ranks), axis=axis)
         alone = sum(other.source == operand for other in every_read) == 1
         strategy = _strategy(expr, {}, (operand,), {}) if alone else None
         if strategy is not None and _has_blocks(_shape(expr, operand)[axis], split, ranks):
@@ -363,7 +354,7 @@ def _strategy(
         sharding: Sharding = axes.get(~output.stage, WHOLE)
         if monoids:
             sharding = Partial(monoids[output.component % len(monoids)])
-        if not _can_be_whole(sharding, type.dtype):
+        if not can_be_whole(sharding, type.dtype):
             return None
         results.append(sharding)
     if all(isinstance(sharding, Whole) for sharding in results) and not reduced:
@@ -454,7 +445,7 @@ def _partial_stage(
     return monoids if monoids and {*monoids} <= {*REDUCTIONS} else None
 
 
-def _can_be_whole(sharding: Sharding, dtype: DType) -> bool:
+def can_be_whole(sharding: Sharding, dtype: DType) -> bool:
     """True where collectives can make a value of `dtype` whole."""
     match sharding:
         case Whole():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tcc.distributed.free_axes import free_strategies
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import Split
 from tcc.distributed.strategies import strategies
@@ -159,3 +160,49 @@ def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
         "layer_normalization", tensor(F32, 3, 8), tensor(F32, 8), axis=1, epsilon=1e-5, outputs=1
     )
     assert texts(norm, 4) == ["split(1), split(0) -> split(1)"]
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            node_of("top_k", tensor(F32, 4, 7, 5), axis=1, k=const(3), largest=True, sorted=True),
+            [
+                "split(0) -> split(0), split(0)",
+                "split(2, block=3) -> split(2, block=3), split(2, block=3)",
+            ],
+        ),
+        (
+            node_of("update_slice", tensor(F32, 4, 9), tensor(F32, 4, 2), axis=1, start=const(3)),
+            ["split(0), split(0) -> split(0)"],
+        ),
+        (
+            node_of(
+                "scatter_elements",
+                *(tensor(F32, 5, 8, 6), tensor(I64, 5, 2, 4), tensor(F32, 5, 2, 4)),
+                axis=1,
+                reduction="none",
+            ),
+            [],  # padding is no place, and axis 2 of the updates is shorter
+        ),
+        (
+            node_of(
+                "scatter_nd",
+                *(tensor(F32, 9, 4, 6), tensor(I64, 5, 3, 1), tensor(F32, 5, 3, 4, 6)),
+                reduction="add",
+            ),
+            ["split(1), whole, split(2) -> split(1)", "split(2), whole, split(3) -> split(2)"],
+        ),
+        (
+            node_of(
+                "scatter_rows",
+                *(tensor(F32, 9, 4), tensor(I64, 5, 1), tensor(F32, 7, 4), tensor(I64, 5)),
+                reduction="add",
+            ),
+            ["split(1), whole, split(1), whole -> split(1)"],
+        ),
+    ],
+    ids=lambda item: item.op.name if isinstance(item, Node) else None,
+)
+def test_host_functions_are_divided_along_free_axes(node: Node, expected: list[str]) -> None:
+    assert [repr(s) for s in free_strategies(node, 2, (), ())[1:]] == expected
