@@ -27,6 +27,7 @@ from tcc.distributed.sharding import WHOLE, Sharding, Split
 from tcc.frozen import frozen
 from tcc.ir.expr import Stage, extent
 from tcc.ir.index import Index, Var, as_int, free_vars, iterator, of_atom
+from tcc.ir.index import substitute as substitute_index
 from tcc.ir.region.affine import (
     Affine,
     Affines,
@@ -226,6 +227,17 @@ def local_index(
         place = digit(first, group, 0, extents)
         first = combine([(inner, place), (1, digit(first, 1, group, extents))], extents)
     return index_of(first, [block.local if v is block.loop else of_atom(v) for v in stage.loops])
+
+
+def can_be_placed(index: Index, block: LoopBlock) -> bool:
+    """True if `placed_index` is inside the axis that `index` reads, on every rank."""
+    return block.groups == 1 and not block.is_padded and block.loop in free_vars(index)
+
+
+def placed_index(index: Index, block: LoopBlock, number: Index) -> Index:
+    """Returns the element of a whole axis that the iterations of block `number` read, instead of
+    `index` of the whole loop."""
+    return substitute_index(index, {block.loop: block.local + number * block.size})
 
 
 def ends_with(index: Index, stage: Stage, block: LoopBlock) -> bool:

@@ -22,7 +22,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tcc.distributed.blocks import LoopBlock, ends_with, local_index, shift_of
+from tcc.distributed.blocks import (
+    LoopBlock,
+    axis_split,
+    ends_with,
+    local_index,
+    placed_index,
+    shift_of,
+)
 from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
@@ -47,6 +54,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import Node, map_sizes
 from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, substitute
 from tcc.ir.op import OpSpec, OutTypes, Types
+from tcc.ir.region.affine import plain
 from tcc.ir.types import I64, TensorType
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
@@ -128,19 +136,19 @@ class _LocalExpr:
     def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
         sizes = _shape(self._expr, node.source)
         return tuple(
-            local_index(index, stage, block, size, self._sharding(node.source, axis))
+            self._index(index, stage, block, size, axis, node.source)
             if block.loop in free_vars(index)
             else index
             for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
         )
 
-    def _sharding(self, source: Source, axis: int) -> Sharding:
-        """Returns the sharding of an array if it splits `axis`, else that of a whole array."""
-        if isinstance(source, StageRef):
-            block, iters = self._blocks.get(source.stage), self._expr.stages[source.stage].iters
-            return WHOLE if block is None or block.loop is not iters[axis] else block.split(axis)
-        sharding = self._strategy.operands[source]
-        return sharding if isinstance(sharding, Split) and sharding.axis == axis else WHOLE
+    def _index(
+        self, index: Index, stage: Stage, block: LoopBlock, size: Index, axis: int, source: Source
+    ) -> Index:
+        sharding = axis_split(index, stage, block, axis, plain(size))
+        if sharding is None:
+            return placed_index(index, block, self._block_number(block))
+        return local_index(index, stage, block, size, sharding)
 
     def _own_rows(self, node: Read) -> Scalar:
         """Returns an element of the rank's rows, or zero where another rank has the row."""

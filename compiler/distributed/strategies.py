@@ -42,7 +42,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from tcc.distributed.blocks import LoopBlock, axis_split, loop_block, shift_of
+from tcc.distributed.blocks import LoopBlock, axis_split, can_be_placed, loop_block, shift_of
 from tcc.distributed.linear import is_linear
 from tcc.distributed.sharding import (
     REDUCTIONS,
@@ -236,14 +236,33 @@ class _Division:
         return all(self._divide_read(stage, block, node) for node in reads(stage))
 
     def _divide_read(self, stage: Stage, block: LoopBlock, node: Read) -> bool:
-        array = _array(node)
-        for axis, (index, size) in enumerate(zip(node.indices, self._sizes(array), strict=True)):
-            sharding = axis_split(index, stage, block, axis, size)
-            if sharding is None:
-                return False
-            if isinstance(sharding, Split) and not self.divide_axis(array, sharding):
-                return False
-        return True
+        shardings = self._shardings(stage, block, node)
+        return shardings is not None and all(
+            self.divide_axis(_array(node), sharding)
+            for sharding in shardings
+            if isinstance(sharding, Split)
+        )
+
+    def _shardings(
+        self, stage: Stage, block: LoopBlock | None, node: Read
+    ) -> tuple[Sharding, ...] | None:
+        """Returns the sharding of each axis that `node` reads; None where there is none.
+
+        If neighbour ranks have copies of an axis, then other axes are whole, whatever elements of
+        them a rank reads.
+        """
+        sizes = self._sizes(_array(node))
+        shardings = [
+            axis_split(index, stage, block, axis, size)
+            for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
+        ]
+        if block is not None and any(isinstance(s, Split) and s.copies > 1 for s in shardings):
+            shardings = [
+                WHOLE if sharding is None and can_be_placed(index, block) else sharding
+                for sharding, index in zip(shardings, node.indices, strict=True)
+            ]
+        present = tuple(sharding for sharding in shardings if sharding is not None)
+        return present if len(present) == len(shardings) else None
 
     def divide_axis(self, array: _Array, split: Split) -> bool:
         """Divides an axis of an array, and the loops of all stages that read it; False where that
@@ -304,12 +323,11 @@ class _Division:
             if block and block.is_padded and _is_computed(node, block.loop):
                 return False
             split = self.axes.get(array)
-            for axis, (index, size) in enumerate(
-                zip(node.indices, self._sizes(array), strict=True)
-            ):
-                due = split if split is not None and split.axis == axis else WHOLE
-                if axis_split(index, stage, block, axis, size) != due:
-                    return False
+            due: list[Sharding] = [WHOLE] * len(node.indices)
+            if split is not None:
+                due[split.axis] = split
+            if self._shardings(stage, block, node) != tuple(due):
+                return False
         return True
 
     def _sizes(self, array: _Array) -> Sizes:

@@ -18,7 +18,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import IndexLike, as_int, const, symbol
+from tcc.ir.index import Index, IndexLike, as_int, const, symbol
 from tcc.ir.types import BOOL, F32, I64, TensorType, tensor
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
@@ -271,3 +271,52 @@ def test_equal_extrema_of_several_ranks_have_the_position_of_one_rank(
     positions = [[2, 4, 0, 0, 0], [9, 7, 9, 5, 9]][last]
     for outputs in on_ranks(divided, {"x": x}, ranks):
         np.testing.assert_array_equal(*outputs.values(), positions)
+
+
+def shared_heads(heads: int, shared: int, tokens: int, size: int) -> Graph:
+    """Attention in which `shared` heads of keys and values serve all `heads` heads of queries."""
+    rng, b = np.random.default_rng(8), GraphBuilder("shared")
+    width = heads * size
+    x = b.input("x", tensor(F32, 1, tokens, width))
+
+    def repeated(perm: tuple[int, ...]) -> Value:
+        own = split_heads(b, linear(b, rng, x, shared * size), shared, (0, 2, 1, 3))
+        one = add(b, "reshape", own, shape=shape_of(1, shared, 1, tokens, size))
+        copies = (1, shared, heads // shared, tokens, size)
+        all_heads = add(b, "expand", one, shape=shape_of(*copies))
+        joined = add(b, "reshape", all_heads, shape=shape_of(1, heads, tokens, size))
+        return add(b, "transpose", joined, perm=perm)
+
+    q = split_heads(b, linear(b, rng, x, width), heads, (0, 2, 1, 3))
+    scores = add(b, "softmax", add(b, "matmul", q, repeated((0, 1, 3, 2))), axis=3)
+    values = repeated((0, 1, 2, 3))
+    mixed = add(b, "transpose", add(b, "matmul", scores, values), perm=(0, 2, 1, 3))
+    joined = add(b, "reshape", mixed, shape=x.type.shape)
+    return b.finish([linear(b, rng, joined, width)])
+
+
+def shape_of(*dims: int) -> tuple[Index, ...]:
+    return tuple(map(const, dims))
+
+
+@pytest.mark.parametrize(("heads", "shared", "ranks"), [(8, 4, 2), (8, 2, 4), (8, 1, 4), (9, 3, 2)])
+def test_ranks_have_the_shared_heads_that_their_queries_read(
+    heads: int, shared: int, ranks: int
+) -> None:
+    """With more ranks than shared heads, neighbour ranks have the same head."""
+    graph = shared_heads(heads, shared, 16, 64)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    expand = next(node for node in graph.nodes if node.op.name == "expand")
+    own = -(-shared // ranks)  # heads of keys of a rank
+    block = own * heads // shared if shared >= ranks else heads // ranks
+    padded = block if block * ranks > heads else 0
+    offered = offers(graph, ranks)
+    choice = {softmax: next(s for s in offered[softmax] if s.results == (Split(1, 1, padded),))}
+    divided_heads = Split(1, 1, own if padded else 0, max(1, ranks // shared))
+    if shared > 1:
+        choice[expand] = next(s for s in offered[expand] if s.operands[0] == divided_heads)
+    choice = solve_strategies(graph, ranks, RATES, partition_solver(), choice)
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    parts = {v.type.shape[1] for n in divided.nodes for v in n.outputs if n.op.name == "expand"}
+    assert const(own) in parts
+    check(graph, divided, ranks)

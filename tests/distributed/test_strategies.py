@@ -8,7 +8,7 @@ from tcc.distributed.free_axes import free_strategies
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import sharded
-from tcc.distributed.sharding import Partial, Split
+from tcc.distributed.sharding import Partial, Split, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
@@ -152,8 +152,27 @@ def test_every_strategy_computes_what_the_reference_does(case: Case) -> None:
 
 
 def strategies_of(node: Node, ranks: int) -> tuple[Strategy, ...]:
+    """The strategies of a node whose readers need results in groups, in copies and in large
+    blocks."""
     expr = expr_of(node)
-    return free_strategies(node, ranks, (), ()) if expr is None else strategies(expr, ranks)
+    wishes = tuple(
+        (number, split)
+        for number, value in enumerate(node.outputs)
+        for axis, size in enumerate(value.type.shape)
+        for split in (Split(axis, 2), Split(axis, copies=2), Split(axis, block=size.const // 2 + 1))
+        if has_blocks(value.type, split, ranks)
+    )
+    if expr is None:
+        return free_strategies(node, ranks, wishes, ())
+    return strategies(expr, ranks, wishes)
+
+
+def has_blocks(type: TensorType, split: Split, ranks: int) -> bool:
+    try:
+        local_type(type, split, ranks)
+    except ValueError:
+        return False
+    return True
 
 
 def node_of(case: Case) -> Node:
