@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ from tcc.distributed.offers import offers
 from tcc.distributed.shard import sharded, sharder
 from tcc.distributed.sharding import WHOLE, Split
 from tcc.distributed.solve import solve_strategies
+from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
@@ -86,12 +87,12 @@ def norm(b: GraphBuilder, x: Value) -> Value:
     return add(b, "layer_normalization", x, scale, axis=2, epsilon=1e-5, outputs=1)
 
 
-def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0) -> None:
+def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0, tokens: int = TOKENS) -> None:
     """The ranks' results are equal, and those of one rank up to rounding."""
     verify_graph(divided)
     rng = np.random.default_rng(seed)
     feeds = {
-        v.name: normal(rng, *(TOKENS if as_int(d) is None else d.const for d in v.type.shape))
+        v.name: normal(rng, *(tokens if as_int(d) is None else d.const for d in v.type.shape))
         for v in graph.inputs
     }
     expected = evaluate_graph(graph, feeds)
@@ -130,6 +131,31 @@ def test_a_block_of_any_number_of_tokens_has_two_all_reduces() -> None:
     divided = divider(2)(graph)
     assert collectives(divided) == ["all_reduce"] * 2
     check(graph, divided, 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_number_of_tokens_that_ranks_always_divide_is_divided(ranks: int) -> None:
+    graph = block(8, symbol("tokens", 4, 64, divisor=4, typical=32), 512)
+    offered = offers(graph, ranks)
+    choice = {node: by_tokens(node, offered[node]) for node in graph.nodes}
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    assert collectives(divided) == ["all_gather"] * 3  # keys, values and the result
+    for tokens in (4, 12):
+        check(graph, divided, ranks, tokens=tokens)
+
+
+def by_tokens(node: Node, offered: Sequence[Strategy]) -> Strategy:
+    """The strategy that splits the result along its first axis of symbolic size."""
+    shape = node.outputs[0].type.shape
+    axis = next(n for n, size in enumerate(shape) if as_int(size) is None)
+    return next(strategy for strategy in offered if strategy.results == (Split(axis),))
+
+
+def test_a_number_of_tokens_that_ranks_may_not_divide_is_whole() -> None:
+    graph = block(8, symbol("tokens", 3, 64, divisor=3), 512)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    assert [*map(repr, offers(graph, 2)[softmax])] == ["whole -> whole", "split(1) -> split(1)"]
+    assert "split(2) -> split(2)" in map(repr, offers(graph, 3)[softmax])
 
 
 def test_ranks_that_do_not_divide_the_heads_give_the_same_results() -> None:
