@@ -115,6 +115,7 @@ def strategies(
     if all(p is None or not p.dtype.is_handle for p in expr.params):
         divided = (
             *_by_loops(expr, ranks),
+            *_by_axes(expr, ranks),
             *_by_wishes(expr, ranks, wishes, operands),
             *_by_rows(expr, ranks),
             *_by_parts(expr),
@@ -128,6 +129,21 @@ def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy]:
         for loop in stage.loops:
             block = loop_block(loop, ranks, even(extent(loop), ranks))
             yield from _by_block(expr, ranks, number, block)
+
+
+def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy]:
+    """Yields strategies that divide axes of operands along which no loop runs.
+
+    Blocks of such an axis tell blocks of a loop: whole groups of weights that share a scale, say.
+    """
+    sizes = {extent(loop) for stage in expr.stages for loop in stage.loops}
+    for operand, param in enumerate(expr.params):
+        for axis, size in enumerate(() if param is None else param.shape):
+            split = replace(even(size, ranks), axis=axis)
+            if size not in sizes and _has_blocks(size, split, ranks):
+                division = _Division(expr, ranks)
+                if division.divide_axis(operand, split):
+                    yield from _divided(expr, division)
 
 
 def _by_wishes(

@@ -53,7 +53,7 @@ ELEVEN = "split(1, block=11) -> split(1, block=11)"
         # A block of 96 would cut heads.
         (HEADS, 4, [TOKENS, IN_HEADS, "split(2, block=128) -> split(2, block=2)", PARTS]),
         (JOINED, 3, [ELEVEN, "split(2) -> split(2)", PARTS]),
-        (JOINED, 4, [TOKENS, PARTS]),
+        (JOINED, 4, [TOKENS, "split(2, block=2) -> split(2, block=128)", PARTS]),
         (
             node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12), **GEMM),
             4,
@@ -92,11 +92,15 @@ def test_strategies_of_a_node(node: Node, ranks: int, expected: list[str]) -> No
 
 
 def test_groups_of_integer_weights_are_never_cut() -> None:
-    """Rows of 96 elements have a scale for each 32: 3 ranks divide them, 2 and 4 do not."""
+    """Rows of 96 elements have a scale for each 32: blocks are one group, or two of three."""
     types = tensor(I8, 4, 96), tensor(F32, 4, 3)
     node = node_of("dequantize_linear", *types, axis=1, block_size=32)
     assert "split(1), split(1) -> split(1)" in texts(node, 3)
-    assert texts(node, 2) == texts(node, 4) == ["split(0), split(0) -> split(0)"]
+    assert texts(node, 2) == [
+        "split(0), split(0) -> split(0)",
+        "split(1, block=64), split(1, block=2) -> split(1, block=64)",
+    ]
+    assert texts(node, 4) == ["split(0), split(0) -> split(0)"]
 
 
 def test_an_axis_of_several_parts_is_divided_in_each_of_them() -> None:

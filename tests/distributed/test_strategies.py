@@ -152,15 +152,15 @@ def test_every_strategy_computes_what_the_reference_does(case: Case) -> None:
 
 
 def strategies_of(node: Node, ranks: int) -> tuple[Strategy, ...]:
-    """The strategies of a node whose readers need results in groups, in copies and in large
-    blocks."""
+    """The strategies of a node; the readers of its results need groups, copies and large blocks on
+    4 ranks."""
     expr = expr_of(node)
     wishes = tuple(
         (number, split)
         for number, value in enumerate(node.outputs)
         for axis, size in enumerate(value.type.shape)
         for split in (Split(axis, 2), Split(axis, copies=2), Split(axis, block=size.const // 2 + 1))
-        if has_blocks(value.type, split, ranks)
+        if ranks == 4 and has_blocks(value.type, split, ranks)
     )
     if expr is None:
         return free_strategies(node, ranks, wishes, ())
