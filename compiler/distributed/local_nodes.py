@@ -12,11 +12,11 @@ the identity of its monoid in their place:
 
     max(k: 0..4)  select(4*rank + k < 10, x[i, k], -inf)
 
-A sum of products whose factors are all zero there needs no identity: the caller sets the padding of
-those operands to zero (`zero_padded`), and the op may stay.
+A sum of products whose factors are all zero there needs no identity, so the op may stay.
+`zero_padded` names the operands whose padding the caller may set to zero for that.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -63,13 +63,20 @@ from tcc.passes.fuse.compose import drop_unused
 Place = Callable[[], Index]
 
 
-def local_expr(expr: Expr, strategy: Strategy, ranks: int, place: Place) -> Expr:
+def local_expr(
+    expr: Expr,
+    strategy: Strategy,
+    ranks: int,
+    place: Place,
+    zeroed: Collection[int] = (),
+) -> Expr:
     """Returns the expression that each of `ranks` ranks computes.
 
-    It depends on the rank's `place` where values depend on divided loops, and where rows are read
-    at data-dependent indices.
+    It depends on the rank's `place` where values depend on divided loops, where rows are read at
+    data-dependent indices, and where a reduction leaves out padding.  `zeroed` are operands whose
+    padding is zero; see `zero_padded`.
     """
-    writer = _LocalExpr(expr, strategy, ranks, place)
+    writer = _LocalExpr(expr, strategy, ranks, place, zeroed)
     stages = tuple(map(writer.stage, range(len(expr.stages))))
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
@@ -77,8 +84,16 @@ def local_expr(expr: Expr, strategy: Strategy, ranks: int, place: Place) -> Expr
 class _LocalExpr:
     """Writes the stages of a rank's expression."""
 
-    def __init__(self, expr: Expr, strategy: Strategy, ranks: int, place: Place) -> None:
+    def __init__(
+        self,
+        expr: Expr,
+        strategy: Strategy,
+        ranks: int,
+        place: Place,
+        zeroed: Collection[int],
+    ) -> None:
         self._expr, self._strategy, self._ranks, self._place = expr, strategy, ranks, place
+        self._zeroed = zeroed
         self._blocks = dict(strategy.blocks)
 
     def stage(self, number: int) -> Stage:
@@ -110,7 +125,8 @@ class _LocalExpr:
     def _without_padding(self, stage: Stage, block: LoopBlock, body: Scalars) -> Scalars:
         """Returns the local `body` of a stage; the identity of the monoid in padded iterations."""
         is_reduced = block.is_padded and block.loop in stage.reduce
-        if not is_reduced or _zero_factors(stage, block, self._strategy.operands):
+        factors = _zero_factors(stage, block, self._strategy.operands) if is_reduced else ()
+        if not is_reduced or (factors and all(n in self._zeroed for n in factors)):
             return body
         assert stage.monoid is not None
         identity = MONOIDS[stage.monoid].identity(tuple(scalar.dtype for scalar in body))
@@ -171,7 +187,10 @@ class _LocalExpr:
 
 
 def zero_padded(expr: Expr, strategy: Strategy) -> frozenset[int]:
-    """Returns the operands whose padding has to be zero when `local_expr` computes a strategy."""
+    """Returns the operands that are factors of a sum over a padded loop.
+
+    If their padding is zero, then padded terms are zero, and the sum need not leave them out.
+    """
     blocks = dict(strategy.blocks)
     return frozenset(
         operand
@@ -229,12 +248,20 @@ def _local_types(
 
 
 def local_op(
-    node: Node, expr: Expr, strategy: Strategy, ranks: int, place: Place
+    node: Node,
+    expr: Expr,
+    strategy: Strategy,
+    ranks: int,
+    place: Place,
+    zeroed: Collection[int] = (),
 ) -> tuple[OpSpec, Any]:
-    """Returns the op and the attributes of a rank's node; `expr` is the expression of `node`."""
+    """Returns the op and the attributes of a rank's node; `expr` is the expression of `node`.
+
+    `zeroed` are operands whose padding is zero.
+    """
     if not strategy.blocks and strategy.rows is None:
         return node.op, node.attrs
-    local = local_expr(expr, strategy, ranks, place)
+    local = local_expr(expr, strategy, ranks, place, zeroed)
     meaning = _meaning(local)
     for attrs in _resized(node, local.types):
         if _means(node.op, attrs, local, meaning):

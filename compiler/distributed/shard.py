@@ -149,10 +149,13 @@ class _Sharding:
             )
         )
         if expr is not None and strategy.reduced:
-            self._reduced(node, expr, strategy, inputs)
+            place = self._changer.place
+            local = local_expr(expr, strategy, self._axis.ranks, place, zeroed)
+            self._reduced(node, local, strategy, inputs)
             return
         if expr is not None:
-            op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
+            ranks, place = self._axis.ranks, self._changer.place
+            op, attrs = local_op(node, expr, strategy, ranks, place, zeroed)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
@@ -166,10 +169,9 @@ class _Sharding:
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
 
     def _reduced(
-        self, node: Node, expr: Expr, strategy: Strategy, inputs: Sequence[Value | None]
+        self, node: Node, local: Expr, strategy: Strategy, inputs: Sequence[Value | None]
     ) -> None:
-        """Adds expressions for a node, with reductions between them."""
-        local = local_expr(expr, strategy, self._axis.ranks, self._changer.place)
+        """Adds expressions for a node that computes `local`, with reductions between them."""
         stages = [number for number, _ in strategy.reduced]
         monoids = {number: names for number, names in strategy.reduced}
         *early, (last, operands) = divided_at(local, stages)

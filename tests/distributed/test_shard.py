@@ -346,3 +346,17 @@ def test_ranks_have_the_shared_heads_that_their_queries_read(
     parts = {v.type.shape[1] for n in divided.nodes for v in n.outputs if n.op.name == "expand"}
     assert const(own) in parts
     check(graph, divided, ranks)
+
+
+def test_sums_leave_out_padding_that_no_caller_set_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tcc.distributed.shard.zero_padded", lambda *_: frozenset())
+    graph = mlp(2, 8, 100)
+    first, second = (node for node in graph.nodes if node.op.name == "matmul")
+    offered = offers(graph, 3)
+    columns, rows = Split(1, block=34), Split(0, block=34)
+    choice = {
+        first: next(s for s in offered[first] if s.results == (columns,)),
+        second: next(s for s in offered[second] if s.operands == (columns, rows)),
+    }
+    choice = solve_strategies(graph, 3, RATES, partition_solver(), choice)
+    check(graph, sharded(graph, choice, Mesh((3,)).axis(0)), 3)
