@@ -1,12 +1,13 @@
-/* ranks.c: for which rank of how many a model is loaded. */
+/* ranks.c: for which rank of how many a model is loaded; plans.c: by which plan. */
 #ifndef TCC_RANKS_H
 #define TCC_RANKS_H
 
 #include "runtime.h"
 
-/* Whether the variant runs on that number of ranks; 0: of an artifact that has one plan for all. */
-static inline bool tcc_ranks_serve(const tcc_variant *variant, int32_t ranks) {
-    return !ranks || variant->ranks == ranks;
+/* Whether the variant is of that plan for that number of ranks; 0 ranks: of an artifact that has one plan
+ * for all. */
+static inline bool tcc_ranks_serve(const tcc_variant *variant, int32_t ranks, int32_t plan) {
+    return !ranks || (variant->ranks == ranks && variant->plan == plan);
 }
 /* Whether the artifact has a plan for several ranks; else any number runs its only one. */
 TCC_RARE bool tcc_ranks_matter(const tcc_artifact *artifact);
@@ -16,5 +17,11 @@ TCC_RARE tcc_status tcc_ranks_set(const tcc_artifact *artifact, int32_t rank, in
                                   tcc_model *model);
 /* TCC_UNSUPPORTED: the model is loaded for another rank or another number of ranks. */
 tcc_status tcc_ranks_check(const tcc_model *model, int32_t rank, int32_t ranks);
+/* Sets `plan` of a model whose rank is set: the first that fits the memory of this process.  With `comm`,
+ * or else the process's comm, and several plans for its number of ranks, this is an operation of the comm,
+ * and the first that fits all ranks.  TCC_OUT_OF_MEMORY: none fits, and the comm, if any, is aborted. */
+TCC_RARE tcc_status tcc_plans_choose(const tcc_artifact *artifact, tcc_comm *comm, tcc_model *model);
+/* An operation of the comm.  TCC_MISMATCH on all ranks: they have loaded other files or other plans. */
+TCC_RARE tcc_status tcc_plans_compare(const tcc_artifact *artifact, const tcc_model *model, tcc_comm *comm);
 
 #endif
