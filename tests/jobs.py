@@ -65,5 +65,7 @@ def long_model(rows: int = 20_000, layers: int = 200, width: int = 512) -> onnx.
         a, b, c = names[2 * n : 2 * n + 3]
         nodes += [helper.make_node("MatMul", [a, "w"], [b]), helper.make_node("Relu", [b], [c])]
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, width]) for n in "xy"]
-    graph = helper.make_graph(nodes, "long", ports[:1], ports[1:], [numpy_helper.from_array(w, "w")])
+    graph = helper.make_graph(
+        nodes, "long", ports[:1], ports[1:], [numpy_helper.from_array(w, "w")]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])

@@ -20,7 +20,7 @@ from tcc.frozen import frozen
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 # After a rank has failed, the others have so many seconds to say what they know of it, and then so
 # many between SIGTERM and SIGKILL.
-_LAST_WORDS, _LAST_GRACE = 0.7, 0.8
+_LAST_WORDS, _LAST_GRACE = 0.6, 0.6
 # A rank ends when the launcher ends, because that closes the pipe which is the rank's stdin.
 _RANK = (
     "import os; from tcc.children import end_with_parent; end_with_parent(); "

@@ -1,4 +1,4 @@
-"""Limits for jobs of which a rank is killed: the time until no rank lives, and what the others say."""
+"""Limits for jobs of which a rank is killed: the time until all have ended, and what they say."""
 
 from __future__ import annotations
 

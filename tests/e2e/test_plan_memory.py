@@ -25,7 +25,7 @@ WHOLE, FAST, LEAN = "600K", "400K", "300K"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model for one rank and for two, who have two plans, and another file of the same ports."""
+    """The model for one rank and for two, who have two plans, and another file of its ports."""
     folder = tmp_path_factory.mktemp("memory")
     onnx.save(mlp(), folder / "mlp.onnx")
     ended = tcc(Path(), folder, "plan", "mlp.onnx", "--ranks", "2", "-o", "lean.json")

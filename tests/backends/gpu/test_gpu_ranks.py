@@ -1,5 +1,5 @@
-"""Models with collectives, and plans, on two ranks, each a process with a GPU: an emulator executes the machine
-code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
+"""Models with collectives, and plans, on two ranks, each a process with a GPU: an emulator executes
+the machine code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
 
 from __future__ import annotations
 
