@@ -398,8 +398,8 @@ typedef struct tcc_gpu tcc_gpu;
 typedef struct tcc_gpu_instance tcc_gpu_instance;
 
 /* Finds the variant that suits a GPU of this machine best, and that GPU.  TCC_UNSUPPORTED, with all
- * reasons, where no GPU can run any.  Variants are for `ranks` and `plan`, as tcc_ranks_serve has it.  `section` is the whole weight section,
- * mapped while the result is in use until tcc_gpu_open has returned. */
+ * reasons, where no GPU can run any.  Variants are for `ranks` and `plan`, as tcc_ranks_serve has it.
+ * `section` is the whole weight section, mapped until tcc_gpu_open has returned. */
 TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
                         const char *section, const tcc_variant **out_variant, tcc_gpu **out_gpu);
 /* Brings kernels and weights of the variant that was found to its GPU. */
@@ -421,8 +421,7 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);
 
 struct tcc_model {
     const tcc_variant *variant;
-    int32_t ranks, rank; /* that it is loaded for; zeros: the artifact has one plan for all */
-    int32_t plan;        /* that is loaded, of those for so many ranks */
+    int32_t ranks, rank, plan; /* that it is loaded for; zeros: the artifact has one plan for all */
     tcc_program program;
     tcc_weights weights; /* of a model on a GPU: until they are there */
     tcc_gpu *gpu; /* NULL: the CPU */
@@ -465,7 +464,7 @@ struct tcc_instance {
     tcc_ending ending;
     int64_t *chunks; /* by step's number: units of a launch that take some milliseconds; 0: not known */
     tcc_comm *comm;  /* kept; NULL: the process's */
-    tcc_comm *compared; /* kept: its ranks have the same plan; NULL: nobody has asked them */
+    tcc_comm *compared; /* kept: its ranks have this plan; or NULL */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
@@ -562,11 +561,6 @@ const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 /* Fills the variant, program, weights and any GPU of `model`, whose rank and plan are chosen.  On failure
  * nothing is held. */
 TCC_RARE tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
-/* Bytes of this process's memory that a rank needs at least for a plan: its weights, and what an instance of
- * one thread holds of sizes that inputs do not change.  0: the plan may run on a GPU, whose memory nobody
- * counts here. */
-TCC_RARE tcc_status tcc_variant_bytes(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
-                                      uint64_t *out_bytes);
 tcc_status tcc_model_get(tcc_model **out_model);
 tcc_status tcc_model_get_on(tcc_comm *comm, tcc_model **out_model);
 void tcc_model_release(tcc_model *model);

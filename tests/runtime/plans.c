@@ -30,7 +30,7 @@ static const tcc_api *api;
         CHECK(strstr(api->last_error(), words));                                                   \
     } while (0)
 
-/* What plans.c exchanges. */
+/* What compare.c exchanges. */
 typedef struct claim {
     uint8_t sha256[32];
     uint64_t plans;
