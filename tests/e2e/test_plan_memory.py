@@ -79,10 +79,14 @@ def test_a_model_too_large_for_one_rank_runs_on_two(
 
 CHOOSE = """
 import os, sys
+from contextlib import ExitStack
+from pathlib import Path
 import numpy as np
 import tcc
+from tcc.cli.joined import joined
 from tcc.runtime import comm as comms
 
+ending = ExitStack()
 _, folder, early, *arguments = sys.argv
 rank = int(os.environ["TCC_RANK"])
 name, memory = arguments[2 * rank : 2 * rank + 2]
@@ -92,6 +96,8 @@ try:
         module = tcc.load(f"{folder}/{name}")
         comm = comms.open()
         comm.share()
+    elif early == "command":
+        module, comm = ending.enter_context(joined(Path(folder, name)))
     else:
         comm = comms.open()
         module = tcc.load(f"{folder}/{name}", comm=comm)
@@ -100,6 +106,7 @@ try:
     print(module.variant, y.tobytes().hex())
 except tcc.TccError as error:
     print(" ".join(str(error).split()))
+ending.close()
 """
 
 
@@ -165,3 +172,9 @@ def test_the_name_of_a_file_is_not_compared(comm_library: Path, folder: Path) ->
     printed = choose(comm_library, folder, ("mlp.so", FAST), ("copy.so", FAST))
     assert printed[0] == printed[1]
     assert printed[0].startswith("1 ")
+
+
+def test_ranks_of_tcc_run_choose_together(comm_library: Path, folder: Path) -> None:
+    printed = choose(comm_library, folder, ("mlp.so", FAST), ("mlp.so", LEAN), "command")
+    assert printed[0] == printed[1]
+    assert printed[0].startswith("2 ")
