@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from environment import ROOT
 from hosts.launchers import Launcher
 from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
-from bars.divided import MODELS, MOST_ERROR, compiled, tcc
+from bars.divided import MODELS, MOST_ERROR, compared, compiled, tcc
 from bars.engines import installed
 from bars.figures import Figure, say
 
@@ -61,7 +60,7 @@ def transports(folder: Path) -> Iterator[Figure]:
             say(f"{name}: {way}")
             results = folder / f"{name}.{place}"
             run(artifact, results)
-            error, equal = _compared(folder / f"{name}.one", sorted(results.iterdir()))
+            error, equal = compared(folder / f"{name}.one", sorted(results.iterdir()))
             yield Figure(
                 f"{name} on 2 ranks, {way}",
                 f"{error:.1e} {'equal' if equal else 'DIFFER'}",
@@ -79,18 +78,3 @@ def _over_mpi(launcher: Launcher, library: Path, artifact: Path, results: Path) 
     command = (*launcher.command(2), sys.executable, "-c", _RANK, str(artifact), str(results))
     variables = {**os.environ, **launcher.variables, "TCC_COMM_LIBRARY": str(library)}
     subprocess.run((*command, "mpi"), env=variables, check=True)
-
-
-def _compared(one: Path, others: list[Path]) -> tuple[float, bool]:
-    """Returns the largest error of the arrays in `others`, and if all of these have equal bits.
-
-    The error is relative to the largest element of the array in `one`.
-    """
-    error, equal = 0.0, len(others) == 2 * _RUNS
-    for path in one.iterdir():
-        want = np.load(path)
-        arrays = [np.load(other / path.name) for other in others]
-        equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
-        largest = float(np.abs(want).max()) or 1.0
-        error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)
-    return error, equal
