@@ -10,6 +10,7 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
@@ -29,6 +30,9 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
+
+# A rank's array of each value of the whole graph, by sharding.
+RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
 
 
 def sharder(
@@ -88,8 +92,19 @@ def sharded(
     `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
     parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
     """
+    return sharded_with_arrays(graph, choice, axis, states)[0]
+
+
+def sharded_with_arrays(
+    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
+) -> tuple[Graph, RankArrays]:
+    """Returns the graph as `sharded` does, and a rank's arrays of the values of `graph`.
+
+    Values that only bodies have are missing.  An array that no node reads is not in the graph.
+    """
     if not any(_divides(strategy) for strategy in choice.values()):
-        return graph
+        values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
+        return graph, {value: {WHOLE: value} for value in values}
     return _Sharding(graph, axis, kept_states(states_of(graph, states), choice)).apply(choice)
 
 
@@ -116,7 +131,7 @@ class _Sharding:
             self._arrays[value] = {WHOLE: constant}
         self._changer = Changer(b, axis)
 
-    def apply(self, choice: Mapping[Node, Strategy]) -> Graph:
+    def apply(self, choice: Mapping[Node, Strategy]) -> tuple[Graph, RankArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
@@ -126,7 +141,11 @@ class _Sharding:
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
-        return substituted(result, new) if new else result
+        arrays = {
+            value: {sharding: new.get(array, array) for sharding, array in items.items()}
+            for value, items in self._arrays.items()
+        }
+        return (substituted(result, new) if new else result), arrays
 
     def _node(self, node: Node, strategy: Strategy) -> None:
         inputs = tuple(

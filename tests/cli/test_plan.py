@@ -101,3 +101,27 @@ def test_a_cluster_gives_ranks_and_speeds(model: Path, tmp_path: Path) -> None:
     assert "2 ranks exchange: nothing" in output(model, "--cluster", cluster)
     with pytest.raises(UserError, match="too few ranks"):
         output(model, "--cluster", cluster, "--ranks", "4")
+
+
+def test_a_right_plan_is_proved_and_a_changed_one_refused(model: Path, tmp_path: Path) -> None:
+    path, cluster = tmp_path / "plan.json", tmp_path / "cluster.json"
+    output(model, "--ranks", "2", "-o", path)
+    text = output(model, "--check", path)
+    assert "1 all_reduce of 2.0 KiB together" in text
+    assert text.endswith("the plan is right\n")
+    proof = json.loads(output(model, "--check", path, "--json"))
+    assert proof["costs"] == {"all_reduce": [1, 2048]}
+    host = {"name": "small", "ranks": 2, "memory_bytes": 1 << 20, "flops": 1e11}
+    cluster.write_text(json.dumps({"version": 1, "hosts": [host], "links": []}))
+    with pytest.raises(UserError, match="memory of host small"):
+        output(model, "--check", path, "--cluster", cluster)
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "exchanges": {}}))
+    with pytest.raises(UserError, match="does not pay every all_reduce"):
+        output(model, "--check", path)
+
+
+@pytest.mark.parametrize("flags", [("-o", "x.json"), ("--explain", "h"), ("--plan", "p.json")])
+def test_a_check_does_nothing_else(model: Path, flags: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="only proves"):
+        output(model, "--check", "plan.json", *flags)
