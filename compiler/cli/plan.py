@@ -18,6 +18,7 @@ from tcc.options import Options
 if TYPE_CHECKING:
     from tcc import driver
     from tcc.backends.artifact import planner
+    from tcc.cli import plan_svg
     from tcc.distributed import cluster as clusters
     from tcc.distributed import costs, facts
     from tcc.distributed import plan as plans
@@ -25,6 +26,7 @@ else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     clusters, costs = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
+    plan_svg = later("tcc.cli.plan_svg")
 
 
 @click.command()
@@ -34,7 +36,7 @@ else:
     "--output",
     type=OUTPUT,
     metavar="FILE",
-    help="Writes the plan as JSON.",
+    help="Writes the plan as JSON, or draws it if FILE ends in .svg.",
 )
 @click.option(
     "--cluster",
@@ -74,6 +76,7 @@ def plan(
       tcc plan model.onnx --ranks 4
       tcc plan model.onnx --ranks 4 -o plan.json
       tcc plan model.onnx --check plan.json
+      tcc plan model.onnx --ranks 4 -o plan.svg
       tcc compile model.onnx --ranks 1,4 --plan plan.json
       tcc plan model.onnx --ranks 4 --explain logits
       tcc plan model.onnx --cluster cluster.json
@@ -157,7 +160,9 @@ def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
     fixed, states = job.fixed(graph), job.options.state
     result = facts.planned(graph, job.ranks, solver, fixed, rates, states)
     if output is not None:
-        _write(output, plans.plan_text(graph, result.plan))
+        is_picture = output.suffix == ".svg"
+        text = plan_svg.plan_svg(result) if is_picture else plans.plan_text(graph, result.plan)
+        _write(output, text)
     if as_json:
         print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})
         return

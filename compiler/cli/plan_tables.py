@@ -46,20 +46,19 @@ def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str]:
     """Yields a line for each part of a proof; `hosts` are those whose memory it compared."""
-    kinds = (
-        f"{count} {kind} of {bytes_text(size)} together"
-        for kind, (count, size) in proof.costs.items()
-    )
     limits = (f"{host.name} has {bytes_text(host.memory_bytes)}" for host in hosts)
     rows = [
         ("divisions", f"{proof.divided} of {proof.nodes} nodes, in equal blocks"),
         ("shapes", f"{proof.arrays} arrays of each of {proof.ranks} ranks"),
-        ("exchanges", ", ".join(kinds) or "none"),
+        *(
+            (kind, f"{count} in a run, to which a rank hands {bytes_text(size)}")
+            for kind, (count, size) in proof.costs.items()
+        ),
         ("costs", "as the plan states" if proof.stated else "the plan states none"),
         ("weights", f"{bytes_text(proof.weight_bytes)} a rank"),
         ("memory", ", ".join((f"at most {bytes_text(proof.peak_bytes)} a rank, at {proof.peak}",
                               *limits))),
-        ("order", f"equal in each group of ranks, of which {len(proof.groups)} exchange data"),
+        ("order", f"equal on all ranks of each of {len(proof.groups)} groups"),
     ]  # fmt: skip
     yield from aligned(rows)
     yield "the plan is right"

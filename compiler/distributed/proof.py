@@ -162,7 +162,7 @@ def _peak(graph: Graph) -> tuple[int, str]:
         inner = max((_peak(body)[0] for body in bodies(node)), default=0)
         live = sum(sizes.values()) + sum(new.values()) - shared + inner
         if live > peak:
-            peak, place = live, node.outputs[0].name if node.outputs else node.op.name
+            peak, place = live, node.loc or node.op.name
         sizes |= {value: size for value, size in new.items() if last.get(value, number) > number}
         for value in ending:
             del sizes[value]

@@ -72,6 +72,13 @@ def test_equal_plans_are_equal_files(model: Path, tmp_path: Path) -> None:
     assert first == second
 
 
+def test_a_plan_is_drawn(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.svg"
+    output(model, "--ranks", "2", "-o", path)
+    assert path.read_text().startswith("<svg")
+    assert "all_reduce" in path.read_text()
+
+
 def test_strategies_of_a_node_are_priced(model: Path) -> None:
     records = json.loads(output(model, "--ranks", "2", "--explain", "h", "--json"))
     assert [r["strategy"] for r in records if r["chosen"]] == ["whole, split(1) -> split(1)"]
@@ -107,7 +114,7 @@ def test_a_right_plan_is_proved_and_a_changed_one_refused(model: Path, tmp_path:
     path, cluster = tmp_path / "plan.json", tmp_path / "cluster.json"
     output(model, "--ranks", "2", "-o", path)
     text = output(model, "--check", path)
-    assert "1 all_reduce of 2.0 KiB together" in text
+    assert "all_reduce  1 in a run, to which a rank hands 2.0 KiB" in text
     assert text.endswith("the plan is right\n")
     proof = json.loads(output(model, "--check", path, "--json"))
     assert proof["costs"] == {"all_reduce": [1, 2048]}

@@ -17,9 +17,9 @@ def add(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: object) -> Val
 
 
 def weight(b: GraphBuilder, *shape: int) -> Value:
-    """A constant of distinct numbers, so that no two blocks of it are equal."""
-    count = int(np.prod(shape))
-    return b.constant(np.arange(1, count + 1, dtype=np.float32).reshape(shape) / count, "w")
+    """A constant of random numbers, other ones for each constant of a graph."""
+    rng = np.random.default_rng(len([*b.store.handles()]))
+    return b.constant(rng.standard_normal(shape).astype(np.float32) / 16, "w")
 
 
 def mlp(width: int = 1024) -> Graph:
