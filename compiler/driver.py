@@ -145,7 +145,7 @@ def _compiled(
     check_options(options, targets)
     ledger = _ledger(options)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options)
+    divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -189,10 +189,11 @@ def _compiled(
     return CompileResult(output, summary, trace.timings, warnings)
 
 
-def _sharders(options: Options) -> Sharders:
+def _sharders(options: Options, ledger: Ledger) -> Sharders:
     """Returns the function from a number of ranks to the step that divides a graph among them.
 
-    Raises UserError for a plan of --plan that cannot be read or that --ranks does not name.
+    `ledger` makes the step's decisions.  Raises UserError for a plan of --plan that cannot be read
+    or that --ranks does not name.
     """
     plans: dict[int, Plan] = {}
     for plan in map(read_plan, options.plan):
@@ -212,7 +213,7 @@ def _sharders(options: Options) -> Sharders:
             )
         plans[plan.ranks] = plan
     return lambda ranks: sharder(
-        ranks, partition_solver(), plan=plans.get(ranks), states=options.state
+        ranks, partition_solver(), plan=plans.get(ranks), states=options.state, ledger=ledger
     )
 
 
@@ -308,12 +309,14 @@ def _imported(model: Any, options: Options) -> Graph:
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
-    trace = Trace()
-    codes = variant_backends(
-        resolve_targets(options), options, constant_bytes(graph), ledger=ledger
-    )
-    lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
-    return [program for _, programs in lowerings for program in programs]
+    trace, targets = Trace(), resolve_targets(options)
+    divided_by = _sharders(options, ledger)
+    programs: list[Lowered] = []
+    for ranks in options.ranks:
+        codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+        optimised = optimise(graph, codes, options, trace, divided_by(ranks) if ranks > 1 else None)
+        programs += (p for _, parts in lower(codes, optimised, trace, ranks) for p in parts)
+    return programs
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

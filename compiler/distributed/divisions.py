@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from tcc.distributed.plan import Plan
-from tcc.distributed.sharding import Sharding, Split, parse_sharding
+from tcc.distributed.sharding import Sharding, Shardings, Split, parse_sharding
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value
@@ -49,31 +49,42 @@ def check_divisions(graph: Graph, plan: Plan) -> int:
     return count
 
 
+def read_shardings(text: str) -> tuple[Shardings, Shardings]:
+    """Returns the shardings of operands and of results in the text of a strategy.
+
+    Raises ValueError for a text that no strategy has.
+    """
+    sides = text.split(" -> ")
+    words = [_SHARDING.findall(side) for side in sides]
+    if len(sides) != 2 or [", ".join(parts) for parts in words] != sides:
+        raise ValueError(f"{text[:80]!r} is no strategy")
+    operands, results = (tuple(map(parse_sharding, parts)) for parts in words)
+    return operands, results
+
+
 def _sites(node: Node, text: str, where: str) -> Iterator[tuple[_Site, Sharding]]:
     """Yields each operand and result of a node with its sharding in the text of a strategy."""
-    before, arrow, after = text.partition("->")
-    for title, values, side in (
-        ("operand", node.inputs, before),
-        ("result", node.outputs, after),
+    try:
+        operands, results = read_shardings(text)
+        if (len(operands), len(results)) != (len(node.inputs), len(node.outputs)):
+            counts = f"{len(node.inputs)} operands and {len(node.outputs)} results"
+            raise ValueError(f"{text[:80]!r} has not a sharding for each of {counts}")
+    except ValueError as error:
+        raise UserError(
+            "the text is no strategy of the node",
+            where=where,
+            why=error,
+            hint="write whole, split(AXIS), split(AXIS, GROUPS) or partial(sum) for each, as in "
+            "'whole, split(1) -> split(1)'; tcc plan MODEL --explain "
+            f"{node.outputs[0].name} lists its strategies",
+        ) from error
+    for title, values, shardings in (
+        ("operand", node.inputs, operands),
+        ("result", node.outputs, results),
     ):
-        texts = [part.strip() for part in _SHARDING.findall(side)]
-        if not arrow or ", ".join(texts) != side.strip() or len(texts) != len(values):
-            raise UserError(
-                "the text is no strategy of the node",
-                where=where,
-                why=f"{text[:80]!r} has not one sharding for each {title}, of which "
-                f"{node.op.name} has {len(values)}",
-                hint=f"tcc plan MODEL --explain {node.outputs[0].name} lists its strategies",
-            )
-        for number, (value, word) in enumerate(zip(values, texts, strict=True)):
+        for number, (value, sharding) in enumerate(zip(values, shardings, strict=True)):
             name = f"{title} {number}" + (f" ({value.name})" if value is not None else "")
-            try:
-                yield _Site(name, value, where), parse_sharding(word)
-            except ValueError as error:
-                hint = "write whole, split(AXIS), split(AXIS, GROUPS) or partial(sum)"
-                raise UserError(
-                    "the text is no strategy of the node", where=where, why=error, hint=hint
-                ) from error
+            yield _Site(name, value, where), sharding
 
 
 def _check_split(site: _Site, split: Split, ranks: int) -> None:

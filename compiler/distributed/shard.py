@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
+from tcc.distributed.decisions import StrategyDecisions
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
@@ -30,6 +31,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
+from tcc.schedule.alternatives import SILENT, Ledger
 
 # A rank's array of each value of the whole graph, by sharding.
 RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
@@ -41,18 +43,23 @@ def sharder(
     rates: RankRates = HOST,
     plan: Plan | None = None,
     states: StateNames = (),
+    ledger: Ledger = SILENT,
 ) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
     `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
-    pairs of the names of an input and of the output that replaces it.  The step raises UserError
-    for a graph with collectives of its own, and for a plan that does not fit.
+    pairs of the names of an input and of the output that replaces it.  `ledger` records the
+    strategies, and may force some.  The step raises UserError for a graph with collectives of its
+    own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
         check_divisible(graph)
         fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
+        decisions = StrategyDecisions(graph, ranks, rates, ledger)
+        fixed = decisions.forced(fixed)
         choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        decisions.record(choice)
         if not any(map(_divides, choice.values())):
             _check_use(graph, ranks)
         return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
