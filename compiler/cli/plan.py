@@ -8,7 +8,7 @@ import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
-from tcc.cli.show import print_json, progress, say_fitted
+from tcc.cli.show import bytes_text, print_json, progress, say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
@@ -18,15 +18,14 @@ from tcc.options import Options
 if TYPE_CHECKING:
     from tcc import driver
     from tcc.backends.artifact import planner
-    from tcc.cli import plan_svg
     from tcc.distributed import cluster as clusters
-    from tcc.distributed import costs, facts
+    from tcc.distributed import costs, facts, picture
     from tcc.distributed import plan as plans
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     clusters, costs = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
-    plan_svg = later("tcc.cli.plan_svg")
+    picture = later("tcc.distributed.picture")
 
 
 @click.command()
@@ -160,8 +159,10 @@ def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
     fixed, states = job.fixed(graph), job.options.state
     result = facts.planned(graph, job.ranks, solver, fixed, rates, states)
     if output is not None:
-        is_picture = output.suffix == ".svg"
-        text = plan_svg.plan_svg(result) if is_picture else plans.plan_text(graph, result.plan)
+        if output.suffix == ".svg":
+            text = picture.plan_svg(result, bytes_text)
+        else:
+            text = plans.plan_text(graph, result.plan)
         _write(output, text)
     if as_json:
         print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})

@@ -1,19 +1,15 @@
 """A picture of a plan: ranks as columns, layers as rows, collectives between them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from tcc.cli.show import bytes_text
+from tcc.distributed.facts import PlanFacts
+from tcc.distributed.layers import Crossing, Layer, Row, plan_rows
 from tcc.errors import printable
-from tcc.later import later
 
-if TYPE_CHECKING:
-    from tcc.distributed import layers
-    from tcc.distributed.facts import PlanFacts
-    from tcc.distributed.layers import Crossing, Layer, Row
-else:
-    layers = later("tcc.distributed.layers")
+# Returns a number of bytes as text.
+SizeText: TypeAlias = Callable[[int], str]
 
 _LEFT, _RIGHT, _EDGE, _HEAD, _ROW, _LANE = 330, 250, 20, 112, 50, 22
 _WIDEST, _NARROWEST, _GAP = 150, 34, 8
@@ -35,12 +31,12 @@ _LEGEND = (
 )
 
 
-def plan_svg(result: "PlanFacts") -> str:
+def plan_svg(result: PlanFacts, size_text: SizeText) -> str:
     """Returns the SVG text of a plan; equal plans give equal text."""
     ranks = result.facts["ranks"]
-    drawing = _Drawing(ranks)
+    drawing = _Drawing(ranks, size_text)
     drawing.head(result)
-    for repeat in layers.plan_rows(result.division):
+    for repeat in plan_rows(result.division):
         drawing.repeat(repeat.rows, repeat.count)
     drawing.legend()
     return drawing.text(f"plan of {result.division.graph.name} for {ranks} ranks")
@@ -49,8 +45,8 @@ def plan_svg(result: "PlanFacts") -> str:
 class _Drawing:
     """A picture that grows downwards; `_y` is the top of what comes next."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: int, size_text: SizeText) -> None:
+        self._ranks, self._size = ranks, size_text
         self._cell = max(_NARROWEST, min(_WIDEST, 720 // ranks))
         self._right = _LEFT + ranks * (self._cell + _GAP) + _EDGE
         self._y = _HEAD
@@ -72,10 +68,10 @@ class _Drawing:
             *self._parts, "</svg>", "",
         ))  # fmt: skip
 
-    def head(self, result: "PlanFacts") -> None:
+    def head(self, result: PlanFacts) -> None:
         """Adds the title, the sums of the plan, and the names of the ranks."""
         sums = result.facts
-        sent = bytes_text(sum(item["bytes"] for item in result.collectives))
+        sent = self._size(sum(item["bytes"] for item in result.collectives))
         self._say(
             _EDGE,
             34,
@@ -85,8 +81,8 @@ class _Drawing:
         )
         self._say(
             _EDGE, 58,
-            f"a rank has {bytes_text(sums['rank_weight_bytes'])} of "
-            f"{bytes_text(sums['weight_bytes'])} weights and hands {sent} to "
+            f"a rank has {self._size(sums['rank_weight_bytes'])} of "
+            f"{self._size(sums['weight_bytes'])} weights and hands {sent} to "
             f"{len(result.collectives)} collectives in a run",
             "mute",
         )  # fmt: skip
@@ -94,12 +90,12 @@ class _Drawing:
             name = f"rank {rank}" if self._cell > 2 * _NARROWEST else str(rank)
             self._say(self._middle(rank), _HEAD - 14, name, "ink", 'text-anchor="middle"')
 
-    def repeat(self, rows: "Sequence[Row]", count: int) -> None:
+    def repeat(self, rows: Sequence[Row], count: int) -> None:
         """Adds rows, with a frame and a count if they repeat."""
         top = self._y
         self._y += 26 if count > 1 else 0
         for row in rows:
-            if isinstance(row, layers.Layer):
+            if isinstance(row, Layer):
                 self._layer(row)
             else:
                 self._crossing(row)
@@ -113,7 +109,7 @@ class _Drawing:
             self._say(_EDGE, top + 18, f"{count} times:", "mute")
             self._y += 8
 
-    def _layer(self, layer: "Layer") -> None:
+    def _layer(self, layer: Layer) -> None:
         ops = ", ".join(layer.ops[:_SHOWN_OPS]) + ", ..." * (len(layer.ops) > _SHOWN_OPS)
         nodes = f"{layer.nodes[0]} (1 node)"
         if len(layer.nodes) > 1:
@@ -128,15 +124,15 @@ class _Drawing:
                 self._bar(rank, self._y + 31, 7, "weight", layer.rank_bytes / layer.bytes)
         self._say(self._right, self._y + 18, ", ".join(map(str, layer.shardings)), "ink")
         if layer.bytes:
-            weights = f"weights: {bytes_text(layer.rank_bytes)} of {bytes_text(layer.bytes)}"
+            weights = f"weights: {self._size(layer.rank_bytes)} of {self._size(layer.bytes)}"
             self._say(self._right, self._y + 35, weights, "mute", 'font-size="11"')
         self._y += _ROW
 
-    def _crossing(self, crossing: "Crossing") -> None:
+    def _crossing(self, crossing: Crossing) -> None:
         """Adds a line for each group of ranks; groups that do not overlap share a height."""
         lanes: list[int] = []  # the last rank of each lane
         self._say(_EDGE, self._y + 15, crossing.kind, "move")
-        self._say(self._right, self._y + 15, f"{bytes_text(crossing.bytes)} from a rank", "move")
+        self._say(self._right, self._y + 15, f"{self._size(crossing.bytes)} from a rank", "move")
         for group in crossing.groups:
             lane = next((n for n, last in enumerate(lanes) if last < group[0]), len(lanes))
             lanes[lane : lane + 1] = [group[-1]]

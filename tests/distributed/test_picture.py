@@ -7,13 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.cli.plan_svg import _Drawing, plan_svg
+from tcc.cli.show import bytes_text
 from tcc.distributed.costs import RankRates
 from tcc.distributed.facts import planned
 from tcc.distributed.layers import Crossing, Layer
+from tcc.distributed.picture import _Drawing, plan_svg
 from tcc.distributed.sharding import Whole
 
-from tests.distributed.networks import NETWORKS
+from .networks import NETWORKS
 
 RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-7)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,8 +31,9 @@ def drawn(text: str) -> tuple[ElementTree.Element, Counter[str], list[str]]:
 @pytest.mark.parametrize("name", ["mlp", "attention", "convnet"])
 def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> None:
     result = planned(NETWORKS[name](), ranks, partition_solver(), {}, RATES)
-    text = plan_svg(result)
-    assert text == plan_svg(planned(NETWORKS[name](), ranks, partition_solver(), {}, RATES))
+    text = plan_svg(result, bytes_text)
+    again = planned(NETWORKS[name](), ranks, partition_solver(), {}, RATES)
+    assert text == plan_svg(again, bytes_text)
     root, shapes, texts = drawn(text)
     names = [str(rank) if ranks == 32 else f"rank {rank}" for rank in range(ranks)]
     assert [item for item in texts if item in names] == names
@@ -47,7 +49,7 @@ def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> N
 
 
 def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
-    drawing = _Drawing(4)
+    drawing = _Drawing(4, bytes_text)
     drawing.repeat([Crossing("all_reduce", 8, ((0, 2), (1, 3)))], 1)
     drawing.repeat([Crossing("all_gather", 8, ((0, 1), (2, 3)))], 1)
     root, shapes, _ = drawn(drawing.text("groups"))
@@ -58,7 +60,7 @@ def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    drawing = _Drawing(2)
+    drawing = _Drawing(2, bytes_text)
     name = '</text><script>\x1b\x00("1")</script>'
     drawing.repeat([Layer((name,), ("matmul",), Whole, (Whole(),), 0, 0)], 1)
     root, _, texts = drawn(drawing.text(name))
