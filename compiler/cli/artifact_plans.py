@@ -14,7 +14,8 @@ def artifact_plans(manifest: Mapping[str, Any], path: Path) -> Iterator[dict[str
     """Yields a record for each variant of an artifact whose model is divided among ranks.
 
     It has the variant's number and target, the number of ranks, the bytes of weights that a rank
-    maps, and the collectives of a run by kind; those of a loop's body count once.
+    maps, and the number of collectives of a run, also of each kind; those of a loop's body count
+    once.
     """
     for number, variant in enumerate(manifest["variants"]):
         if variant.get("ranks", 1) > 1:
@@ -29,5 +30,6 @@ def artifact_plans(manifest: Mapping[str, Any], path: Path) -> Iterator[dict[str
                 "target": variant["target"],
                 "ranks": variant["ranks"],
                 "weight_bytes_of_a_rank": variant["weights"]["bytes"],
-                "collectives": {kind: kinds[kind] for kind in sorted(kinds)},
+                "collectives": kinds.total(),
+                **{kind: kinds[kind] for kind in sorted(kinds)},
             }

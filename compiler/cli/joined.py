@@ -15,13 +15,13 @@ else:
 
 
 @contextmanager
-def joined(module: Module) -> Iterator["comms.Comm | None"]:
+def joined(module: Module, *, always: bool = False) -> Iterator["comms.Comm | None"]:
     """Joins the job as a rank if the model has collectives, and yields the rank's communicator.
 
-    Yields None for a model without collectives. If the code inside fails, all ranks learn why.
-    Raises UserError if the ranks do not meet.
+    Yields None for a model without collectives, unless `always` is true. If the code inside fails,
+    all ranks learn why. Raises UserError if the ranks do not meet.
     """
-    if module.ranks < 0:
+    if module.ranks < 0 and not always:
         yield None
         return
     try:

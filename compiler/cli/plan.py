@@ -182,7 +182,7 @@ def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
 
 
 def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> None:
-    """Prints what was proved of a plan."""
+    """Prints the facts that are proved of a plan."""
     solver, cluster, states = planner.partition_solver(), job.cluster, job.options.state
     proof = facts.proved(graph, checked, job.ranks, solver, cluster.rates, states, cluster.hosts)
     if as_json:

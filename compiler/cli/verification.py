@@ -130,7 +130,7 @@ def _verify_outputs(
     """
     with opened_artifact(artifact or model, inputs) as path, ExitStack() as ending:
         module = load(path, threads)
-        comm = ending.enter_context(joined(module))
+        comm = ending.enter_context(joined(module, always=report))
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
             weights = find_weights(path, dict(module.manifest))

@@ -87,7 +87,7 @@ def proved(
     states: StateNames = (),
     hosts: Sequence[Host] = (),
 ) -> Proof:
-    """Returns what was proved of `plan`; the solver chooses for nodes that it leaves out.
+    """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
 
     Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of `hosts`
     has too little memory for it.

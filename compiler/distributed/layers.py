@@ -17,7 +17,7 @@ from tcc.ir.graph import Node, Value
 
 
 @frozen
-class Layer:
+class PlanLayer:
     """Nodes between two exchanges whose results ranks hold in the same way.
 
     `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is `Whole`,
@@ -55,18 +55,18 @@ class Crossing:
         return self.kind, self.bytes, self.groups
 
 
-Row = Layer | Crossing
+Row = PlanLayer | Crossing
 
 
 @frozen
-class Repeat:
+class RepeatedRows:
     """Rows that follow one another `count` times; `rows` are those of the first time."""
 
     rows: tuple[Row, ...]
     count: int
 
 
-def plan_rows(division: Division) -> tuple[Repeat, ...]:
+def plan_rows(division: Division) -> tuple[RepeatedRows, ...]:
     """Returns the layers of a divided graph and its collectives, in the order of a run."""
     return tuple(_folded([*_rows(division)]))
 
@@ -97,7 +97,7 @@ def _layers(
     division: Division,
     layers: dict[type[Sharding], list[tuple[Node, Sharding]]],
     weights: set[Value],
-) -> Iterator[Layer]:
+) -> Iterator[PlanLayer]:
     """Yields a layer for each kind of sharding; `weights` are those of earlier layers."""
     for kind, pairs in layers.items():
         rank_bytes = bytes = 0
@@ -110,7 +110,7 @@ def _layers(
                     weights.add(value)
                     bytes += type_bytes(value.type)
                     rank_bytes += type_bytes(division.arrays[value][sharding].type)
-        yield Layer(
+        yield PlanLayer(
             tuple(node.outputs[0].name for node, _ in pairs),
             tuple(dict.fromkeys(node.op.name for node, _ in pairs)),
             kind,
@@ -120,7 +120,7 @@ def _layers(
         )
 
 
-def _folded(rows: Sequence[Row]) -> Iterator[Repeat]:
+def _folded(rows: Sequence[Row]) -> Iterator[RepeatedRows]:
     """Yields the rows; at each row, the shortest sequence that covers most rows by repetition."""
     keys = [row.key for row in rows]
     first, plain = 0, 0
@@ -128,12 +128,12 @@ def _folded(rows: Sequence[Row]) -> Iterator[Repeat]:
         length, times = max(_repeats(keys, first), key=lambda pair: pair[0] * (pair[1] - 1))
         if times > 1:
             if plain < first:
-                yield Repeat(tuple(rows[plain:first]), 1)
-            yield Repeat(tuple(rows[first : first + length]), times)
+                yield RepeatedRows(tuple(rows[plain:first]), 1)
+            yield RepeatedRows(tuple(rows[first : first + length]), times)
             plain = first + length * times
         first += length * times if times > 1 else 1
     if plain < len(rows):
-        yield Repeat(tuple(rows[plain:]), 1)
+        yield RepeatedRows(tuple(rows[plain:]), 1)
 
 
 def _repeats(keys: Sequence[object], first: int) -> Iterable[tuple[int, int]]:

@@ -5,7 +5,7 @@ from html import escape
 from typing import TypeAlias
 
 from tcc.distributed.facts import PlanFacts
-from tcc.distributed.layers import Crossing, Layer, Row, plan_rows
+from tcc.distributed.layers import Crossing, PlanLayer, Row, plan_rows
 from tcc.errors import printable
 
 # Returns a number of bytes as text.
@@ -95,7 +95,7 @@ class _Drawing:
         top = self._y
         self._y += 26 if count > 1 else 0
         for row in rows:
-            if isinstance(row, Layer):
+            if isinstance(row, PlanLayer):
                 self._layer(row)
             else:
                 self._crossing(row)
@@ -109,7 +109,7 @@ class _Drawing:
             self._say(_EDGE, top + 18, f"{count} times:", "mute")
             self._y += 8
 
-    def _layer(self, layer: Layer) -> None:
+    def _layer(self, layer: PlanLayer) -> None:
         ops = ", ".join(layer.ops[:_SHOWN_OPS]) + ", ..." * (len(layer.ops) > _SHOWN_OPS)
         nodes = f"{layer.nodes[0]} (1 node)"
         if len(layer.nodes) > 1:

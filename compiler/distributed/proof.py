@@ -34,13 +34,14 @@ Step = tuple[tuple[int, ...], Exchange]
 
 @frozen
 class Proof:
-    """What was proved.
+    """The facts that were proved of a plan for `ranks` ranks.
 
-    `divided` nodes have a part of the work on each rank.  `arrays` is the number of arrays that
-    were compared with their shardings.  `costs` has for each kind of exchange their number in a run
-    and the bytes that a rank hands to them; `stated` says whether the plan states these costs.  A
-    rank has `weight_bytes` of weights, and at most `peak_bytes` of weights and values, at the node
-    `peak`.  `groups` are the groups of ranks that exchange data.
+    The graph has `nodes` nodes with results; `divided` nodes have a part of the work on each rank.
+    `arrays` is the number of arrays that were compared with their shardings.  `costs` has for each
+    kind of exchange their number in a run and the bytes that a rank hands to them; `stated` says
+    whether the plan states these costs.  A rank has `weight_bytes` of weights, and at most
+    `peak_bytes` of weights and values, at the node `peak`.  `groups` are the groups of ranks that
+    exchange data.
     """
 
     ranks: int
@@ -56,7 +57,7 @@ class Proof:
 
 
 def prove(division: Division, plan: Plan, hosts: Sequence[Host] = ()) -> Proof:
-    """Returns what was proved of a plan, whose divisions `check_divisions` has checked.
+    """Returns the facts that are proved of a plan, whose divisions `check_divisions` has checked.
 
     Raises UserError if the plan states other costs than its strategies have, and if a host of
     `hosts`, which have the ranks in order, has too little memory.  Raises InternalError if the

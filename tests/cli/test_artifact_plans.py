@@ -43,11 +43,11 @@ def test_each_number_of_ranks_has_its_weights_and_collectives(artifact: Path) ->
     for plan in plans:
         share = whole // plan["ranks"]
         assert share <= plan["weight_bytes_of_a_rank"] <= 1.05 * share
-        assert plan["collectives"] == {"all_reduce": 1}
+        assert (plan["collectives"], plan["all_reduce"]) == (1, 1)
 
 
 def test_plans_are_lines_of_the_text(artifact: Path) -> None:
-    text = output(artifact)
-    assert "plans: 2\n" in text
-    assert "ranks: 4\n" in text
-    assert "all_reduce 1" in text
+    text = " ".join(output(artifact).split())
+    assert "plans: 2 variant 1" in text
+    assert "ranks 4, weight_bytes_of_a_rank" in text
+    assert text.endswith("collectives 1, all_reduce 1")

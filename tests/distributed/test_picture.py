@@ -10,7 +10,7 @@ from tcc.backends.artifact.planner import partition_solver
 from tcc.cli.show import bytes_text
 from tcc.distributed.costs import RankRates
 from tcc.distributed.facts import planned
-from tcc.distributed.layers import Crossing, Layer
+from tcc.distributed.layers import Crossing, PlanLayer
 from tcc.distributed.picture import _Drawing, plan_svg
 from tcc.distributed.sharding import Whole
 
@@ -62,7 +62,7 @@ def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
 def test_hostile_names_stay_text() -> None:
     drawing = _Drawing(2, bytes_text)
     name = '</text><script>\x1b\x00("1")</script>'
-    drawing.repeat([Layer((name,), ("matmul",), Whole, (Whole(),), 0, 0)], 1)
+    drawing.repeat([PlanLayer((name,), ("matmul",), Whole, (Whole(),), 0, 0)], 1)
     root, _, texts = drawn(drawing.text(name))
     assert not [*root.iter(f"{SVG}script")]
     assert any(text.startswith("</text><script>") for text in texts)

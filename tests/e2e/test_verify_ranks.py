@@ -31,6 +31,12 @@ g (float[8, 64] x) => (float[8, 64] y, float[8, 1024] r) {
 """
 
 
+SMALL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4] x) => (float[4] y) { y = Softmax(x) }
+"""
+
+
 def saved(path: Path, seed: int) -> Path:
     model, rng = onnx.parser.parse_model(TEXT), np.random.default_rng(seed)
     for name, shape in (("first", (64, 1024)), ("second", (1024, 64))):
@@ -77,6 +83,14 @@ def test_an_artifact_of_other_weights_is_wrong_on_every_rank(
     assert not result["ok"]
     assert [rank["ok"] for rank in result["ranks"]] == [False, False]
     assert [rank["different"] for rank in result["ranks"]] == [[], []]
+
+
+def test_ranks_that_exchange_nothing_are_compared_too(folder: Path, comm_library: Path) -> None:
+    model = onnx.parser.parse_model(SMALL)
+    onnx.save(model, folder / "small.onnx")
+    ended = verify(folder, comm_library, "small.onnx", "--nproc", "2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert [rank["different"] for rank in json.loads(ended.stdout)["ranks"]] == [[], []]
 
 
 COMPARE = """
