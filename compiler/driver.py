@@ -154,7 +154,7 @@ def _compiled(
     check_options(options, targets)
     ledger = _ledger(options)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options)
+    divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -199,12 +199,12 @@ def _compiled(
     return CompileResult(output, summary, trace.timings, warnings)
 
 
-def _sharders(options: Options) -> Sharders:
+def _sharders(options: Options, ledger: Ledger) -> Sharders:
     """Returns the function from a number of ranks to the steps that divide a graph among them.
 
     There is a step for each plan of --plan, in their order; without one, the planner chooses all
-    strategies.  Raises UserError for a plan that cannot be read, that is given twice, or whose
-    number of ranks --ranks does not name.
+    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
+    read, that is given twice, or whose number of ranks --ranks does not name.
     """
     plans: dict[int, list[Plan]] = {}
     for plan in map(read_plan, options.plan):
@@ -235,7 +235,7 @@ def _sharders(options: Options) -> Sharders:
 
     def divisions(ranks: int) -> list[Sharder]:
         return [
-            sharder(ranks, partition_solver(), plan=plan, states=options.state)
+            sharder(ranks, partition_solver(), plan=plan, states=options.state, ledger=ledger)
             for plan in plans.get(ranks, (None,))
         ]
 
@@ -334,12 +334,16 @@ def _imported(model: Any, options: Options) -> Graph:
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
-    trace = Trace()
-    codes = variant_backends(
-        resolve_targets(options), options, constant_bytes(graph), ledger=ledger
-    )
-    lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
-    return [program for _, programs in lowerings for program in programs]
+    trace, targets = Trace(), resolve_targets(options)
+    divided_by = _sharders(options, ledger)
+    programs: list[Lowered] = []
+    for ranks in options.ranks:
+        for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+            codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+            optimised = optimise(graph, codes, options, trace, divide)
+            place = PlanPlace(ranks, plan)
+            programs += (p for _, parts in lower(codes, optimised, trace, place) for p in parts)
+    return programs
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

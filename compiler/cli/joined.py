@@ -18,20 +18,20 @@ else:
 
 @contextmanager
 def joined(
-    artifact: Path, threads: int | None = None
+    artifact: Path, threads: int | None = None, *, always: bool = False
 ) -> Iterator[tuple[Module, "comms.Comm | None"]]:
     """Loads an artifact, joins the job as a rank if the model has collectives, and yields the
     module and the rank's communicator.
 
-    The communicator is None for a model without collectives. If the code inside fails, all ranks
-    learn why. Where a number of ranks has several plans, a rank joins before it loads the model, so
-    that all ranks choose one plan. Raises UserError if the file cannot be loaded, and if the ranks
-    do not meet.
+    The communicator is None for a model without collectives, unless `always` is true. If the code
+    inside fails, all ranks learn why. Where a number of ranks has several plans, a rank joins
+    before it loads the model, so that all ranks choose one plan. Raises UserError if the file
+    cannot be loaded, and if the ranks do not meet.
     """
     comm = _early_comm(artifact)
     try:
         module = load(artifact, threads, comm=comm)
-        if comm is None and module.ranks >= 0:
+        if comm is None and (always or module.ranks >= 0):
             comm = _opened_comm()
         try:
             yield module, comm
