@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tcc.artifact import load, read_manifest
+from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
@@ -91,14 +91,12 @@ def bench(
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
             return
-        module = load(compiled, threads)
+        module, comm = stack.enter_context(joined(compiled, threads))
         arrays = inputs_of(compiled, module.inputs, inputs, seed)
-        if module.ranks >= 0:
-            with joined(module) as comm:
-                assert comm is not None
-                own_times = rank_times(module, comm, arrays, rounds, seconds)
-                name = f"{model.name} on {comm.size} ranks"
-                share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
+        if comm is not None:
+            own_times = rank_times(module, comm, arrays, rounds, seconds)
+            name = f"{model.name} on {comm.size} ranks"
+            share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
             _show(name, share, rounds, {"tcc": own_times}, as_json)
             return
         files = {"tcc": compiled}

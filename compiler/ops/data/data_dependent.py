@@ -10,6 +10,7 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Array,
     Arrays,
+    FreeAxes,
     OpSpec,
     OutArrays,
     OutTypes,
@@ -108,6 +109,11 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
     shape = replaced(x.shape, attrs.axis, attrs.k)
     return TensorType(x.dtype, shape), TensorType(I64, shape)
+
+
+def _top_k_free(types: Types, attrs: TopKAttrs) -> list[FreeAxes]:
+    x = required(types, 0)
+    return [FreeAxes((n,), (n, n)) for n in range(x.rank) if n != attrs.axis]
 
 
 def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
@@ -270,7 +276,7 @@ OPS = (
     OpSpec(
         "top_k", TopKAttrs, 1, _top_k_infer, _top_k_reference, NUMERIC,
         "The k largest or smallest elements along an axis, and their places.",
-        call="top_k",
+        call="top_k", free_axes=_top_k_free,
     ),
     OpSpec(
         "non_zero", NonZeroAttrs, 1, _non_zero_infer, _non_zero_reference,
