@@ -82,22 +82,22 @@ def results(folder: Path) -> Iterator[Figure]:
 
 def _compared(artifact: Path, ranks: int, folder: Path, library: Path) -> tuple[float, bool]:
     """Returns the largest error of two runs on several ranks, and if all ranks have equal bits."""
-    for run in range(2):
+    for number in range(2):
         words = ("run", str(artifact), "--seed=3", f"--nproc={ranks}")
-        tcc((*words, f"--output={folder}/of{ranks}/run{run}.rank{{rank}}"), library)
+        tcc((*words, f"--output={folder}/of{ranks}/run{number}.rank{{rank}}"), library)
     results = sorted((folder / f"of{ranks}").iterdir())
     return compared(folder / "one", results)
 
 
-def compared(one: Path, others: Sequence[Path]) -> tuple[float, bool]:
-    """Returns the largest error of the arrays in `others`, and if all of these have equal bits.
+def compared(one: Path, folders: Sequence[Path]) -> tuple[float, bool]:
+    """Returns the largest error of the arrays in `folders`, and if all of these have equal bits.
 
     The error is relative to the largest element of the array in `one`.
     """
     error, equal = 0.0, True
     for path in one.iterdir():
         want = np.load(path)
-        arrays = [np.load(other / path.name) for other in others]
+        arrays = [np.load(other / path.name) for other in folders]
         equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
         largest = float(np.abs(want).max()) or 1.0
         error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)

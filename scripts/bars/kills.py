@@ -39,11 +39,11 @@ def kills(folder: Path) -> Iterator[Figure]:
     onnx.save(long_model(), folder / "long.onnx")
     artifact = folder / "long.so"
     compile_model(folder / "long.onnx", read_options({"ranks": _RANKS}), artifact)
-    run = (sys.executable, "-m", "tcc", "run", str(artifact))
+    rank_command = (sys.executable, "-m", "tcc", "run", str(artifact))
     variables = {"TCC_COMM_LIBRARY": str(library)}
-    commands = {"tcc run": ((*run, f"--nproc={_RANKS}"), variables)}
+    commands = {"tcc run": ((*rank_command, f"--nproc={_RANKS}"), variables)}
     for launcher in installed():
-        command = (*launcher.command(_RANKS), *run)
+        command = (*launcher.command(_RANKS), *rank_command)
         commands[launcher.name] = (command, variables | launcher.variables)
     for name, (command, variables) in commands.items():
         trials = []

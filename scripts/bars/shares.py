@@ -26,14 +26,14 @@ def shares(folder: Path) -> Iterator[Figure]:
     equal ranges counted once.
     """
     model = build(_MODEL, DEFAULT_OUT)
-    whole = _whole_bytes(model)
+    model_bytes = _model_bytes(model)
     plans = []
     for ranks, share in _SHARES.items():
         say(f"{_MODEL}: planning for {ranks} ranks with {share} of the weights each")
         host = {
             "name": "a",
             "ranks": ranks,
-            "memory_bytes": int(share * whole) + _ROOM,
+            "memory_bytes": int(share * model_bytes) + _ROOM,
             "flops": 1e11,
         }
         cluster, plan = folder / f"cluster{ranks}.json", folder / f"plan{ranks}.json"
@@ -58,7 +58,7 @@ def shares(folder: Path) -> Iterator[Figure]:
     yield at_most(f"{_MODEL}: file over what its ranks map", ratio, 1.02)
 
 
-def _whole_bytes(model: Path) -> int:
+def _model_bytes(model: Path) -> int:
     """Returns the bytes of a model file, nearly all of which are weights."""
     sizes = [path.stat().st_size for path in model.parent.glob(f"{model.name}*")]
     return sum(sizes)

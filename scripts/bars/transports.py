@@ -56,10 +56,10 @@ def transports(folder: Path) -> Iterator[Figure]:
         say(f"{name}: compiling for 1 and 2 ranks")
         artifact = compiled(name, "1,2", folder)
         tcc(("run", str(artifact), "--seed=3", f"--output={folder}/{name}.one"), library)
-        for place, (way, run) in enumerate(ways.items()):
+        for place, (way, write_results) in enumerate(ways.items()):
             say(f"{name}: {way}")
             results = folder / f"{name}.{place}"
-            run(artifact, results)
+            write_results(artifact, results)
             error, equal = compared(folder / f"{name}.one", sorted(results.iterdir()))
             yield Figure(
                 f"{name} on 2 ranks, {way}",
