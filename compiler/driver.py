@@ -37,7 +37,7 @@ from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
-from tcc.passes.choose.ledger import Line, ListeningLedger
+from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
@@ -49,7 +49,18 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise, variant_backends
+from tcc.tune.applied import Applied, applied, check_tuned, sections_of
+from tcc.tune.lock import Lock
+from tcc.tune.lock_file import read_lock
+from tcc.variants import (
+    BACKENDS,
+    check_options,
+    kernel_names,
+    lower,
+    make_variants,
+    optimise,
+    variant_backends,
+)
 
 Progress = Callable[[str], None]
 # Returns the function that divides a graph among a number of ranks.
@@ -80,7 +91,8 @@ class Summary:
     """The facts of a compiled artifact.
 
     `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
-    every function that the artifact calls.
+    every function that the artifact calls.  `tuned` counts the entries of the lock; None without a
+    lock.
     """
 
     target: str
@@ -90,6 +102,7 @@ class Summary:
     variants: tuple[VariantSummary, ...]
     priced: int
     needs: str
+    tuned: Applied | None = None
 
 
 @frozen
@@ -143,7 +156,8 @@ def _compiled(
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
-    ledger = _ledger(options)
+    lock = _lock(options)
+    ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     divided_by = sharders or _sharders(options)
     with trace.stage("import"):
@@ -167,6 +181,12 @@ def _compiled(
             variants += make_variants(graph, optimised, own_codes, options, trace, ranks)
             codes += own_codes
     warnings = _unused_lines(ledger, model, options)
+    tuned = None
+    if lock is not None and isinstance(ledger, ListeningLedger):
+        tuned = applied(lock, ledger)
+        warnings += tuned.warnings
+        if options.require_tuned is not None:
+            check_tuned([code.planner for code in codes], ledger.met, options.require_tuned)
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
@@ -174,6 +194,7 @@ def _compiled(
                 **_manifest(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
+                **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
             },
             c_name(options.name or output.stem),
             output,
@@ -185,6 +206,7 @@ def _compiled(
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
+        tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
 
@@ -232,12 +254,26 @@ def divided_graph(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _ledger(options: Options) -> Ledger:
+def _ledger(options: Options, lock: Lock | None) -> Ledger:
     """Returns the ledger that makes a compile's decisions.
 
-    With a file `--choices` the ledger forces the choices in it.
+    It forces the choices of the file `--choices` and of the lock.
     """
-    return SILENT if options.choices is None else ListeningLedger(_lines(options))
+    if options.choices is None and lock is None:
+        return SILENT
+    return ListeningLedger(_lines(options), _sections(lock, options))
+
+
+def _lock(options: Options) -> Lock | None:
+    """Returns the lock of `--tuned`, or None; raises UserError for a damaged one."""
+    if options.tuned is None and options.require_tuned is not None:
+        hint = "give one, as in --tuned tcc.lock.json"
+        raise UserError("there is no lock", where="--require-tuned", hint=hint)
+    return None if options.tuned is None else read_lock(options.tuned)
+
+
+def _sections(lock: Lock | None, options: Options) -> Sections:
+    return {} if lock is None or options.tuned is None else sections_of(lock, options.tuned)
 
 
 def _lines(options: Options) -> tuple[Line, ...]:
@@ -268,14 +304,15 @@ def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ..
     return tuple(f"{line.where}: other lines of the file remove this site" for line in unused)
 
 
-def model_choices(model: Any, options: Options) -> ListeningLedger:
+def model_choices(model: Any, options: Options, *, fit: bool = False) -> ListeningLedger:
     """Returns the ledger with the decisions of a compile of `model`, which ends before code is
     generated.
 
-    Raises UserError for a model or option that cannot be compiled.
+    `fit`: kernels for GPUs are compiled, so that schedules which need too many registers are
+    replaced.  Raises UserError for a model or option that cannot be compiled.
     """
-    ledger = ListeningLedger(_lines(options))
-    _lowered(_imported(model, options), options, ledger)
+    ledger = ListeningLedger(_lines(options), _sections(_lock(options), options))
+    _lowered(_imported(model, options), options, ledger, fit=fit)
     return ledger
 
 
@@ -289,11 +326,11 @@ def same_kernels(
     with the choices of that line and of `options` forced; no code is generated. Raises UserError
     for a line that a compile would refuse.
     """
-    graph = _imported(model, options)
-    plain = _lowered(graph, options, _ledger(options))
+    graph, lock = _imported(model, options), _lock(options)
+    plain, sections = _lowered(graph, options, _ledger(options, lock)), _sections(lock, options)
     for count, line in enumerate(lines, 1):
         progress(f"alternative {count} of {len(lines)}")
-        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line)))
+        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line), sections))
         yield len(plain) == len(forced) and all(map(Lowered.same_as, plain, forced))
 
 
@@ -306,14 +343,17 @@ def _imported(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
+def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace = Trace()
     codes = variant_backends(
         resolve_targets(options), options, constant_bytes(graph), ledger=ledger
     )
     lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
-    return [program for _, programs in lowerings for program in programs]
+    pairs = [(code, program) for code, programs in lowerings for program in programs]
+    if not fit:
+        return [program for _, program in pairs]
+    return [code.fitted(program, kernel_names(program), trace) for code, program in pairs]
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

@@ -136,7 +136,7 @@ def lower(
             ]
             lowered = (general, *special)
         for specialisation in lowered:
-            code.begin(specialisation, _names(specialisation, ranks))
+            code.begin(specialisation, kernel_names(specialisation, ranks))
         for n, (other, first) in enumerate(lowerings):
             common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
@@ -188,7 +188,7 @@ def _integer_weights(parts: Sequence[Lowered]) -> bool:
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
-def _names(lowered: Lowered, ranks: int) -> tuple[str, ...]:
+def kernel_names(lowered: Lowered, ranks: int = 1) -> tuple[str, ...]:
     """Returns the symbols of the program's kernels; programs for other numbers of ranks have
     others."""
     prefix = "tcc_kernel_" if ranks == 1 else f"tcc_kernel_of{ranks}_"
@@ -213,9 +213,11 @@ def _variant(
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
-            general, *specials = (code.fitted(part, _names(part, ranks), trace) for part in parts)
+            general, *specials = (
+                code.fitted(part, kernel_names(part, ranks), trace) for part in parts
+            )
             lowered = join_programs(general, specials)
-            names = _names(lowered, ranks)
+            names = kernel_names(lowered, ranks)
             arrays = executor.submit(_packed, lowered.weights)
             generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):

@@ -1,0 +1,103 @@
+"""What a compile takes of a lock: the forced choices, the entries that apply, kernels without."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tcc.errors import TccError
+from tcc.frozen import frozen
+from tcc.passes.choose.content import site
+from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
+from tcc.passes.tile.plan import KernelChooser, KernelKey
+from tcc.schedule.alternatives import number
+from tcc.tune.lock import Lock
+
+_NAMED = 20  # kernels in a message
+
+
+class NotTuned(TccError):
+    """Kernels with a large part of the predicted time have no entry in the lock."""
+
+    exit_code = 1
+
+
+@frozen
+class Applied:
+    """The entries of a lock in one compile.
+
+    `applied` entries belong to the model's decisions, and those with an alternative forced it.
+    `unfit` entries had no effect, for the reasons in `warnings`. `elsewhere` entries are for other
+    targets or other numbers of cores. The sites of the `others` do not occur in this compile.
+    """
+
+    applied: int
+    unfit: int
+    elsewhere: int
+    others: int
+    warnings: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Returns the counts as a part of the summary line."""
+        return (
+            f"of {self.applied + self.unfit + self.elsewhere + self.others} lock entries "
+            f"{self.applied} apply, {self.unfit} do not fit, {self.elsewhere} are for other "
+            f"targets or cores, {self.others} belong to other models"
+        )
+
+
+def sections_of(lock: Lock, path: Path) -> Sections:
+    """Returns the entries of a lock as lines for a ledger; `path` is the lock's file."""
+    return {
+        home: {
+            site: Line(site, entry.alternative or "", f"--tuned {path}, line {entry.line}", True)
+            for site, entry in section.items()
+        }
+        for home, section in lock.sections.items()
+    }
+
+
+def applied(lock: Lock, ledger: ListeningLedger) -> Applied:
+    """Returns the counts of a compile whose decisions `ledger` made."""
+    here = sum(len(lock.sections.get(home, ())) for home in ledger.entered)
+    unfit = {line: why for line, why in ledger.met.items() if why}
+    return Applied(
+        len(ledger.met) - len(unfit),
+        len(unfit),
+        lock.count - here,
+        here - len(ledger.met),
+        tuple(f"{line.where} has no effect: {why}" for line, why in unfit.items()),
+    )
+
+
+def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], least: float) -> None:
+    """Raises NotTuned if a kernel has no entry and more than the fraction `least` of the time.
+
+    The time is the predicted time of all launches that the planner of a variant planned. `met` has
+    the entries of the lock that the compile met, with the reasons of those that do not fit.
+    """
+    entries = {line.site for line, why in met.items() if not why}
+    names = [text for planner in planners for text in _without(planner, entries, least)]
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    if names:
+        raise NotTuned(
+            f"kernels without an entry in the lock take more than {least:.2%} of the time each",
+            where="--require-tuned",
+            why="\n".join([*names[:_NAMED], *more]),
+            hint="tcc tune MODEL --pin writes their entries, without measuring",
+        )
+
+
+def _without(planner: KernelChooser, entries: set[str], least: float) -> Iterator[str]:
+    """Yields a line for each kernel of a planner without an entry."""
+    times: dict[KernelKey, float] = {}
+    names: dict[KernelKey, str] = {}
+    for bound, locs in planner.launches.items():
+        key = planner.keys[bound]
+        names.setdefault(key, locs[0])
+        seconds = number(planner.price(bound.group, bound.schedule)) * len(locs)
+        times[key] = times.get(key, 0.0) + seconds
+    total = sum(times.values())
+    for key, seconds in times.items():
+        digest = site(planner.kind, *key).digest
+        if seconds > least * total and digest not in entries:
+            yield f"{names[key]}: {seconds / total:.1%} of the time, site {digest}"
