@@ -75,20 +75,23 @@ def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], leas
     The time is the predicted time of all launches that the planner of a variant planned. `met` has
     the entries of the lock that the compile met, with the reasons of those that do not fit.
     """
-    entries = {line.site for line, why in met.items() if not why}
+    entries = {line.site: why for line, why in met.items()}
     names = [text for planner in planners for text in _without(planner, entries, least)]
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     if names:
         raise NotTuned(
-            f"kernels without an entry in the lock take more than {least:.2%} of the time each",
+            f"kernels without an entry that fits take more than {least:.2%} of the time each",
             where="--require-tuned",
             why="\n".join([*names[:_NAMED], *more]),
             hint="tcc tune MODEL --pin writes their entries, without measuring",
         )
 
 
-def _without(planner: KernelChooser, entries: set[str], least: float) -> Iterator[str]:
-    """Yields a line for each kernel of a planner without an entry."""
+def _without(planner: KernelChooser, entries: Mapping[str, str], least: float) -> Iterator[str]:
+    """Yields a line for each kernel of a planner without an entry that fits.
+
+    `entries` has, by digest of their site, the reason why an entry does not fit, or "".
+    """
     times: dict[KernelKey, float] = {}
     names: dict[KernelKey, str] = {}
     for bound, locs in planner.launches.items():
@@ -99,5 +102,7 @@ def _without(planner: KernelChooser, entries: set[str], least: float) -> Iterato
     total = sum(times.values())
     for key, seconds in times.items():
         digest = site(planner.kind, *key).digest
-        if seconds > least * total and digest not in entries:
-            yield f"{names[key]}: {seconds / total:.1%} of the time, site {digest}"
+        if seconds > least * total and entries.get(digest, "none") != "":
+            why = entries.get(digest)
+            reason = "" if why is None else f", whose entry has no effect: {why}"
+            yield f"{names[key]}: {seconds / total:.1%} of the time, site {digest}{reason}"

@@ -64,7 +64,7 @@ class _Reader:
 
     def lock(self) -> Lock:
         head = _opened(self._line())
-        if head.keys() != {"version", "targets"} or head["version"] != VERSION:
+        if head.keys() != {"version", "targets"} or repr(head["version"]) != repr(VERSION):
             raise ValueError(f'it does not begin with {{"version": {VERSION}, "targets": [')
         sections: dict[Home, dict[str, Entry]] = {}
         if self._list(lambda line: self._section(line, sections)) or self._file.read(1):

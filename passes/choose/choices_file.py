@@ -99,7 +99,17 @@ def read_row(text: bytes) -> dict[str, Any]:
         raise ValueError("it is not JSON") from error
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
+    if b"\\u" in text and not _is_unicode(row):
+        raise ValueError("a text has half of a surrogate pair")
     return row
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
+        self._forced_keys: set[KernelKey] = set()  # kernels whose schedule a line forces
         # For each kernel, the core model, with knobs, from which its schedule was chosen.
         self._cores: dict[Bound, CoreModel] = {}
         # For each constant, by digest, its layout in the first kernel that reads it.
@@ -128,23 +129,47 @@ class CoreChooser(CpuKernels, KernelChooser):
 
         None if no width of panels gives these layouts, or if the kernel would be too slow.
         """
+
+        def here() -> Site:
+            return site("shared-layout", *key, layouts)
+
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
-        structure = self._structure(key)
         price = pricer.price(bound.group, bound.schedule).seconds
         unshared = Alternative(False, price, name="layout of its own")
-        for panel in PANELS:
-            packed = structure.packed(Knobs(panel=panel))
-            if tuple(s.layout for s in packed) != layouts:
-                continue
-            group, schedule = structure.with_knobs(Knobs(panel=panel))
-            shared = Alternative(
-                True, pricer.price(group, schedule).seconds, name=f"layout of panel {panel}"
-            )
-            if self.ledger.decide(
-                lambda: site("shared-layout", *key, layouts), shared, (unshared,), _SHARED
-            ).replacement:
-                return packed, self._bound(structure, Knobs(panel=panel))
+        shared = self._shared(key, layouts, here)
+        if shared is None:
+            # The decision is listed all the same, for a version with more widths of panels.
+            self.ledger.decide(here, unshared, ())
+            return None
+        name, structure, knobs = shared
+        group, schedule = structure.with_knobs(knobs)
+        rule = Alternative(True, pricer.price(group, schedule).seconds, name=name)
+        if not self.ledger.decide(here, rule, (unshared,), _SHARED).replacement:
+            return None
+        if key in self._forced_keys and not self.ledger.wanted(here):
+            why = "the constants lie as the kernel of another program needs them"
+            self.ledger.refuse(lambda: site(self.kind, *key), why)
+        self.ledger.name_exactly(here, lambda: structure.text(knobs))
+        return structure.packed(knobs), self._bound(structure, knobs)
+
+    def _shared(
+        self, key: KernelKey, layouts: tuple[Layout, ...], here: SiteOf
+    ) -> tuple[str, Structure, Knobs] | None:
+        """Returns the name, structure and knobs of the kernel of `key` with constants in the given
+        layouts.
+
+        A line may force it with its schedule. None if no width of panels gives these layouts.
+        """
+        forced = self._forced(key, here)
+        if forced is not None:
+            if tuple(s.layout for s in forced.packed(forced.kernel.knobs)) == layouts:
+                return text_of(forced.kernel), forced, forced.kernel.knobs
+            self.ledger.refuse(here, "it packs constants in other layouts")
+        structure = self._structure(key)
+        for knobs in (Knobs(panel=panel) for panel in PANELS):
+            if tuple(s.layout for s in structure.packed(knobs)) == layouts:
+                return f"layout of panel {knobs.panel}", structure, knobs
         return None
 
     def estimate(self, key: KernelKey) -> Seconds:
@@ -210,13 +235,14 @@ class CoreChooser(CpuKernels, KernelChooser):
         def here() -> Site:
             return site(self.kind, *key)
 
-        forced = self._forced(key, here) if self.ledger.wanted(here) else None
+        forced = self._forced(key, here)
         # Decisions about kernels that are only priced are not recorded, so the form is chosen
         # again.
         if self.ledger.listens:
             self._structures[key] = self._cheapest_form(key, forced)
         structure, knobs = self._structure(key), Knobs()
         if forced is not None:
+            self._forced_keys.add(key)
             structure, knobs = forced, forced.kernel.knobs
             rule = Alternative(Knobs(), self.price_of(key))
             choice = Alternative(

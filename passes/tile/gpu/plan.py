@@ -133,7 +133,7 @@ class BlockChooser(KernelChooser):
         def here() -> Site:
             return site(self.kind, *key)
 
-        forced = self._forced(key, here) if self.ledger.wanted(here) else None
+        forced = self._forced(key, here)
         packing = self._packed(*key, form=None if forced is None else forced[0].form)
         if forced is None:
             schedule = choose_blocks(packing.group, self.profile, self.ledger, here)
