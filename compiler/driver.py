@@ -49,7 +49,7 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.tune.applied import Applied, applied, check_tuned, sections_of
+from tcc.tune.applied import Applied, check_tuned, count_applied, sections_of
 from tcc.tune.lock import Lock
 from tcc.tune.lock_file import read_lock
 from tcc.variants import (
@@ -183,7 +183,7 @@ def _compiled(
     warnings = _unused_lines(ledger, model, options)
     tuned = None
     if lock is not None and isinstance(ledger, ListeningLedger):
-        tuned = applied(lock, ledger)
+        tuned = count_applied(lock, ledger)
         warnings += tuned.warnings
         if options.require_tuned is not None:
             check_tuned([code.planner for code in codes], ledger.met, options.require_tuned)

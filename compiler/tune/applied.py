@@ -1,4 +1,4 @@
-"""What a compile takes of a lock: the forced choices, the entries that apply, kernels without."""
+"""Counts the entries of a lock that apply in a compile, and finds kernels without an entry."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,22 +26,23 @@ class Applied:
 
     `applied` entries belong to the model's decisions, and those with an alternative forced it.
     `unfit` entries had no effect, for the reasons in `warnings`. `elsewhere` entries are for other
-    targets or other numbers of cores. The sites of the `others` do not occur in this compile.
+    targets or other numbers of cores. The sites of `unrelated` entries do not occur in this compile.
     """
 
     applied: int
     unfit: int
     elsewhere: int
-    others: int
+    unrelated: int
     warnings: tuple[str, ...]
 
     @property
     def text(self) -> str:
         """Returns the counts as a part of the summary line."""
+        count = self.applied + self.unfit + self.elsewhere + self.unrelated
         return (
-            f"of {self.applied + self.unfit + self.elsewhere + self.others} lock entries "
-            f"{self.applied} apply, {self.unfit} do not fit, {self.elsewhere} are for other "
-            f"targets or cores, {self.others} belong to other models"
+            f"of {count} lock entries {self.applied} apply, {self.unfit} do not fit, "
+            f"{self.elsewhere} are for other targets or cores, "
+            f"{self.unrelated} belong to other models"
         )
 
 
@@ -56,7 +57,7 @@ def sections_of(lock: Lock, path: Path) -> Sections:
     }
 
 
-def applied(lock: Lock, ledger: ListeningLedger) -> Applied:
+def count_applied(lock: Lock, ledger: ListeningLedger) -> Applied:
     """Returns the counts of a compile whose decisions `ledger` made."""
     here = sum(len(lock.sections.get(home, ())) for home in ledger.entered)
     unfit = {line: why for line, why in ledger.met.items() if why}
@@ -69,25 +70,25 @@ def applied(lock: Lock, ledger: ListeningLedger) -> Applied:
     )
 
 
-def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], least: float) -> None:
-    """Raises NotTuned if a kernel has no entry and more than the fraction `least` of the time.
+def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], minimum: float) -> None:
+    """Raises NotTuned if a kernel has no entry and more than the fraction `minimum` of the time.
 
     The time is the predicted time of all launches that the planner of a variant planned. `met` has
     the entries of the lock that the compile met, with the reasons of those that do not fit.
     """
     entries = {line.site: why for line, why in met.items()}
-    names = [text for planner in planners for text in _without(planner, entries, least)]
+    names = [text for planner in planners for text in _without(planner, entries, minimum)]
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     if names:
         raise NotTuned(
-            f"kernels without an entry that fits take more than {least:.2%} of the time each",
+            f"kernels without an entry that fits take more than {minimum:.2%} of the time each",
             where="--require-tuned",
             why="\n".join([*names[:_NAMED], *more]),
             hint="tcc tune MODEL --pin writes their entries, without measuring",
         )
 
 
-def _without(planner: KernelChooser, entries: Mapping[str, str], least: float) -> Iterator[str]:
+def _without(planner: KernelChooser, entries: Mapping[str, str], minimum: float) -> Iterator[str]:
     """Yields a line for each kernel of a planner without an entry that fits.
 
     `entries` has, by digest of their site, the reason why an entry does not fit, or "".
@@ -99,10 +100,10 @@ def _without(planner: KernelChooser, entries: Mapping[str, str], least: float) -
         names.setdefault(key, locs[0])
         seconds = number(planner.price(bound.group, bound.schedule)) * len(locs)
         times[key] = times.get(key, 0.0) + seconds
-    total = sum(times.values())
+    sum_of_times = sum(times.values())
     for key, seconds in times.items():
         digest = site(planner.kind, *key).digest
-        if seconds > least * total and entries.get(digest, "none") != "":
+        if seconds > minimum * sum_of_times and entries.get(digest, "none") != "":
             why = entries.get(digest)
             reason = "" if why is None else f", whose entry has no effect: {why}"
-            yield f"{names[key]}: {seconds / total:.1%} of the time, site {digest}{reason}"
+            yield f"{names[key]}: {seconds / sum_of_times:.1%} of the time, site {digest}{reason}"

@@ -27,7 +27,7 @@ Home: TypeAlias = tuple[str, int]
 
 
 @frozen
-class Entry:
+class LockEntry:
     """The verdict about one site.
 
     `site` is the site's digest, and `op` names its operation and shapes in words. `alternative` is
@@ -62,7 +62,7 @@ class Lock:
     `sha256` is the hash of the file from which the lock was read; "" for a new lock.
     """
 
-    sections: Mapping[Home, Mapping[str, Entry]] = field(default_factory=dict)
+    sections: Mapping[Home, Mapping[str, LockEntry]] = field(default_factory=dict)
     sha256: str = ""
 
     @property
@@ -70,7 +70,7 @@ class Lock:
         """Returns the number of entries."""
         return sum(map(len, self.sections.values()))
 
-    def with_entries(self, entries: Iterable[tuple[Home, Entry]]) -> "Lock":
+    def with_entries(self, entries: Iterable[tuple[Home, LockEntry]]) -> "Lock":
         """Returns the lock with more entries, which replace those of the same sites."""
         sections = {home: dict(section) for home, section in self.sections.items()}
         for home, entry in entries:
@@ -78,7 +78,7 @@ class Lock:
         return Lock(sections)
 
 
-def ordered(lock: Lock) -> Iterator[tuple[Home, list[Entry]]]:
+def ordered(lock: Lock) -> Iterator[tuple[Home, list[LockEntry]]]:
     """Yields the sections that have entries, by target and cores, each with its entries by the
     digest of their site."""
     for home in sorted(lock.sections):

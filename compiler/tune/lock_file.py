@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from tcc.errors import UserError, file_errors
 from tcc.passes.choose.choices_file import DIGEST, read_row
-from tcc.tune.lock import CHANGED, PINNED, VERDICTS, VERSION, Entry, Home, Lock, ordered
+from tcc.tune.lock import CHANGED, PINNED, VERDICTS, VERSION, Home, Lock, LockEntry, ordered
 
 _MOST_BYTES, _LONGEST_LINE = 32 << 20, 256 << 10
 _LONGEST_TEXT, _MOST_CORES, _MOST_GAIN = 200, 1 << 16, 1e9
@@ -66,12 +66,12 @@ class _Reader:
         head = _opened(self._line())
         if head.keys() != {"version", "targets"} or repr(head["version"]) != repr(VERSION):
             raise ValueError(f'it does not begin with {{"version": {VERSION}, "targets": [')
-        sections: dict[Home, dict[str, Entry]] = {}
+        sections: dict[Home, dict[str, LockEntry]] = {}
         if self._list(lambda line: self._section(line, sections)) or self._file.read(1):
             raise ValueError("something follows the end")
         return Lock(sections, self._hash.hexdigest())
 
-    def _section(self, line: bytes, sections: dict[Home, dict[str, Entry]]) -> bool:
+    def _section(self, line: bytes, sections: dict[Home, dict[str, LockEntry]]) -> bool:
         """Adds the section that begins with a line; returns True if a comma follows it."""
         head = _opened(line)
         if head.keys() != {"target", "cores", "entries"} or not _is_text(head["target"]):
@@ -84,7 +84,7 @@ class _Reader:
         sections[home] = {}
         return self._list(lambda entry: self._entry(entry, sections[home]))
 
-    def _entry(self, line: bytes, entries: dict[str, Entry]) -> bool:
+    def _entry(self, line: bytes, entries: dict[str, LockEntry]) -> bool:
         """Adds the entry in a line; returns True if a comma follows it."""
         entry = _entry(read_row(line.removesuffix(b",")), self.number)
         if entry.site in entries:
@@ -129,7 +129,7 @@ def _opened(line: bytes) -> dict[str, Any]:
     return read_row(line + b"]}")
 
 
-def _entry(row: dict[str, Any], line: int) -> Entry:
+def _entry(row: dict[str, Any], line: int) -> LockEntry:
     """Returns the entry of a JSON object; raises ValueError for another object."""
     if row.keys() != {"site", "op", "verdict", "alternative", "gain"}:
         raise ValueError("an entry has site, op, verdict, alternative and gain")
@@ -145,7 +145,7 @@ def _entry(row: dict[str, Any], line: int) -> Entry:
         raise ValueError(f"only {CHANGED} and {PINNED} entries have an alternative")
     if alternative is not None and not isinstance(alternative, str):
         raise ValueError("alternative is no text")
-    return Entry(site, op, verdict, alternative, _gain(gain), line)
+    return LockEntry(site, op, verdict, alternative, _gain(gain), line)
 
 
 def _gain(gain: Any) -> tuple[float, float] | None:

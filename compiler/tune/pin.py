@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tcc.passes.choose.ledger import ListeningLedger
-from tcc.tune.lock import CHANGED, PINNED, Entry, Home, Lock
+from tcc.tune.lock import CHANGED, PINNED, Home, Lock, LockEntry
 from tcc.tune.words import words
 
 
-def pinned(ledger: ListeningLedger, lock: Lock) -> Iterator[tuple[Home, Entry]]:
+def pinned(ledger: ListeningLedger, lock: Lock) -> Iterator[tuple[Home, LockEntry]]:
     """Yields an entry for each decision of a compile that `ledger` recorded and that obeyed `lock`.
 
     The text of a kernel has its schedule, so that a later version makes the same kernel. An entry
@@ -25,4 +25,4 @@ def pinned(ledger: ListeningLedger, lock: Lock) -> Iterator[tuple[Home, Entry]]:
         if old is not None and old.alternative != text:
             verdict = PINNED
         gain = None if old is None else old.gain
-        yield home, Entry(plain.digest, words(site.kind, site.content), verdict, text, gain)
+        yield home, LockEntry(plain.digest, words(site.kind, site.content), verdict, text, gain)

@@ -88,13 +88,7 @@ def read_row(text: bytes) -> dict[str, Any]:
     and for a number that is not finite or has more than 40 characters.
     """
     try:
-        row = json.loads(
-            text,
-            object_pairs_hook=_unrepeated,
-            parse_int=lambda digits: int(_short(digits)),
-            parse_float=lambda digits: float(_short(digits)),
-            parse_constant=_no_number,
-        )
+        row = _DECODER.decode(text.decode())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("it is not JSON") from error
     if not isinstance(row, dict):
@@ -127,3 +121,11 @@ def _short(digits: str) -> str:
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unrepeated,
+    parse_int=lambda digits: int(_short(digits)),
+    parse_float=lambda digits: float(_short(digits)),
+    parse_constant=_no_number,
+)

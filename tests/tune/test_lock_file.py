@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from tcc.errors import UserError
 from tcc.passes.choose.choices_file import read_lines
-from tcc.tune.lock import CHANGED, KEPT, PINNED, SKIPPED, Entry, Lock
+from tcc.tune.lock import CHANGED, KEPT, PINNED, SKIPPED, Lock, LockEntry
 from tcc.tune.lock_file import lock_text, read_lock, update_lock
 
 HOME, OTHER = ("cpu:x86-64 (znver4)", 2), ("cuda:sm_80", 108)
 ENTRIES = (
-    Entry("0" * 32, "schedule: sum: f32[4,4]", PINNED, "join"),
-    Entry("1" * 32, "schedule: sum: f32[4,5]", CHANGED, "Knobs(panel=2)", (1.46, 1.38)),
-    Entry("2" * 32, "schedule: sum: f32[4,6]", KEPT, None, (1.01, 0.99)),
-    Entry("3" * 32, "schedule: sum: f32[4,7]", SKIPPED),
+    LockEntry("0" * 32, "schedule: sum: f32[4,4]", PINNED, "join"),
+    LockEntry("1" * 32, "schedule: sum: f32[4,5]", CHANGED, "Knobs(panel=2)", (1.46, 1.38)),
+    LockEntry("2" * 32, "schedule: sum: f32[4,6]", KEPT, None, (1.01, 0.99)),
+    LockEntry("3" * 32, "schedule: sum: f32[4,7]", SKIPPED),
 )
 LOCK = Lock().with_entries([*((HOME, e) for e in reversed(ENTRIES)), (OTHER, ENTRIES[0])])
 TEXT = lock_text(LOCK)
@@ -199,7 +199,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         child = os.fork()
         if not child:
             for step in range(10):
-                entry = Entry(f"{number * 10 + step:032x}", "op", KEPT)
+                entry = LockEntry(f"{number * 10 + step:032x}", "op", KEPT)
                 update_lock(path, lambda old, entry=entry: old.with_entries([(HOME, entry)]))
             os._exit(0)
         children.append(child)
