@@ -26,7 +26,7 @@ class Applied:
 
     `applied` entries belong to the model's decisions, and those with an alternative forced it.
     `unfit` entries had no effect, for the reasons in `warnings`. `elsewhere` entries are for other
-    targets or other numbers of cores. The sites of `unrelated` entries do not occur in this compile.
+    targets or other numbers of cores. Sites of `unrelated` entries do not occur in this compile.
     """
 
     applied: int
