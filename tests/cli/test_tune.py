@@ -68,18 +68,3 @@ def test_a_pin_is_repeatable_and_keeps_other_sections(model: Path) -> None:
     assert (
         f"of {2 * count} lock entries {count} apply, 0 do not fit, {count} are for other" in output
     )
-
-
-def test_a_pin_of_two_targets_has_a_section_for_each(model: Path) -> None:
-    pytest.importorskip("triton")
-    run(tune, model, "--pin", "--target", "cuda:sm_80+cpu", "--cpu", "x86-64-v3", "--jobs", "1")
-    (cpu, _), (gpu, processors) = read_lock(Path("tcc.lock.json")).sections
-    assert (cpu, gpu) == ("cpu:x86-64 (x86-64-v3)", "cuda:sm_80")
-    assert processors > 50
-    rows = [row for s in read_lock(Path("tcc.lock.json")).sections.values() for row in s.values()]
-    assert any((row.alternative or "").startswith("BlockKernel(") for row in rows)
-    flags = ("--tuned", "tcc.lock.json", "--target", "cuda:sm_80", "--jobs", "1", "--json")
-    tuned = json.loads(run(compile, model, *flags).output)["tuned"]
-    assert (tuned["unfit"], tuned["unrelated"], tuned["warnings"]) == (0, 0, [])
-    assert tuned["applied"] > 0
-    assert tuned["applied"] + tuned["elsewhere"] == len(rows)

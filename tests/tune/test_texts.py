@@ -174,7 +174,7 @@ def test_what_does_not_fit_a_gpu_is_refused_by_name() -> None:
     assert "grid" in refused(parallel=("l0",))
     assert "warps" in refused(warps=5)
     assert "registers or shared memory" in refused(blocks=(("l0", 256), ("l1", 256), ("l2", 16)))
-    assert "positions" in refused(blocks=(("l0", 1 << 20), ("l1", 16)))
+    assert "positions" in refused(blocks=(("l0", 1 << 21), ("l1", 16)))
 
 
 def test_all_fields_of_schedules_that_name_loops_are_renamed() -> None:

@@ -7,19 +7,18 @@ Loops are named by position (`tcc.schedule.loop_positions`). The text may come f
 `check` refuses a choice that does not fit a kernel.
 """
 
-from math import prod
-
 from tcc.frozen import frozen
 from tcc.ir.tile.group import TileGroup
 from tcc.schedule.alternatives import IMPOSSIBLE
 from tcc.schedule.choice_text import read_object
+from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.cost import BlockPricer
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.limits import Form
 from tcc.schedule.loop_positions import blocks_by_name, check_loops
 
-# The positions of all blocks of a tile together, the warps of a tile, and the steps of loads in
-# flight: larger numbers fit no GPU.
+# The positions of a block along an axis, the warps of a tile, and the steps of loads in flight:
+# larger numbers fit no GPU.
 _POSITIONS, _WARPS, _STAGES = 1 << 20, (1, 2, 4, 8, 16, 32), range(1, 9)
 
 
@@ -59,10 +58,13 @@ def schedule_of(kernel: BlockKernel, group: TileGroup, profile: BlockProfile) ->
     sizes = [size for _, size in schedule.blocks]
     if len(dict(schedule.blocks)) < len(sizes) or any(n < 2 or n & (n - 1) for n in sizes):
         raise ValueError(f"blocks are powers of two, each of another axis: {sizes}")
-    if prod(sizes) > _POSITIONS:
-        raise ValueError(f"its blocks have more than {_POSITIONS} positions")
+    if any(n > _POSITIONS for n in sizes):
+        raise ValueError(f"a block has more than {_POSITIONS} positions")
     if schedule.warps not in _WARPS or schedule.stages not in _STAGES:
         raise ValueError(f"no tile has {schedule.warps} warps and {schedule.stages} stages")
-    if BlockPricer(group, profile).price(schedule).seconds == IMPOSSIBLE:
+    if (
+        BlockPricer(group, profile).price(schedule).seconds == IMPOSSIBLE
+        and ranked(group, profile)[0].price.seconds != IMPOSSIBLE
+    ):
         raise ValueError("it takes more registers or shared memory than the device has")
     return schedule
