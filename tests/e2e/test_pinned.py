@@ -21,9 +21,13 @@ from tcc.artifact import read_manifest
 from tcc.cli.tune import tune
 from tcc.driver import CompileResult, compile_model
 from tcc.errors import UserError
+from tcc.ir.tile.group import TileGroup
 from tcc.options import Options
+from tcc.passes.tile.cpu import plan
 from tcc.schedule.cpu import candidates
 from tcc.schedule.cpu.candidates import Knob
+from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.margins import MARGINS
 from tcc.tune.applied import NotTuned
 from tcc.tune.lock import CHANGED, KEPT, Lock
@@ -85,9 +89,18 @@ def data(model: Path, options: Options, name: str = "out") -> bytes:
 
 @contextmanager
 def another_version(factor: float) -> Iterator[None]:
-    """Multiplies all margins and makes lists of candidates longer, as a later version might."""
+    """Multiplies all margins, makes lists of candidates longer, and changes the rule for tiles.
+
+    A later version might do so.
+    """
     before = {name: margin.saves for name, margin in MARGINS.items()}
-    lists = candidates._CONTRACTION, candidates._PLAIN
+    lists, rule = (candidates._CONTRACTION, candidates._PLAIN), plan.choose
+
+    def larger_tiles(group: TileGroup, core: CoreModel) -> Schedule:
+        knobs = replace(core.knobs, grain=2 * core.knobs.grain, panel=core.knobs.panel or 1)
+        return rule(group, replace(core, knobs=knobs))
+
+    plan.choose = larger_tiles
     try:
         for margin in MARGINS.values():
             object.__setattr__(margin, "saves", margin.saves * factor)
@@ -98,6 +111,7 @@ def another_version(factor: float) -> Iterator[None]:
         yield
     finally:
         candidates._CONTRACTION, candidates._PLAIN = lists
+        plan.choose = rule
         for name, margin in MARGINS.items():
             object.__setattr__(margin, "saves", before[name])
 
