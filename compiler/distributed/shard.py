@@ -10,15 +10,25 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op
+from tcc.distributed.decisions import StrategyDecisions
+from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Split,
+    Whole,
+    local_type,
+)
 from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
@@ -27,8 +37,13 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
+from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
+from tcc.schedule.alternatives import SILENT, Ledger
+
+# A rank's array of each value of the whole graph, by sharding.
+RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
 
 
 def sharder(
@@ -37,18 +52,23 @@ def sharder(
     rates: RankRates = HOST,
     plan: Plan | None = None,
     states: StateNames = (),
+    ledger: Ledger = SILENT,
 ) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
     `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
-    pairs of the names of an input and of the output that replaces it.  The step raises UserError
-    for a graph with collectives of its own, and for a plan that does not fit.
+    pairs of the names of an input and of the output that replaces it.  `ledger` records the
+    strategies, and may force some.  The step raises UserError for a graph with collectives of its
+    own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
         check_divisible(graph)
         fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
+        decisions = StrategyDecisions(graph, ranks, rates, ledger)
+        fixed = decisions.forced(fixed)
         choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        decisions.record(choice)
         if not any(map(_divides, choice.values())):
             _check_use(graph, ranks)
         return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
@@ -88,8 +108,19 @@ def sharded(
     `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
     parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
     """
+    return sharded_with_arrays(graph, choice, axis, states)[0]
+
+
+def sharded_with_arrays(
+    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
+) -> tuple[Graph, RankArrays]:
+    """Returns the graph as `sharded` does, and a rank's arrays of the values of `graph`.
+
+    Values that only bodies have are missing.  An array that no node reads is not in the graph.
+    """
     if not any(_divides(strategy) for strategy in choice.values()):
-        return graph
+        values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
+        return graph, {value: {WHOLE: value} for value in values}
     return _Sharding(graph, axis, kept_states(states_of(graph, states), choice)).apply(choice)
 
 
@@ -104,6 +135,8 @@ class _Sharding:
         self._graph, self._axis = graph, axis
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        # Arrays with zeros as their padding, by the arrays with any values there.
+        self._zeroed: dict[Value, Value] = {}
         self._kept = kept
         for value in graph.inputs:
             sharding = kept.get(value, WHOLE)
@@ -116,7 +149,7 @@ class _Sharding:
             self._arrays[value] = {WHOLE: constant}
         self._changer = Changer(b, axis)
 
-    def apply(self, choice: Mapping[Node, Strategy]) -> Graph:
+    def apply(self, choice: Mapping[Node, Strategy]) -> tuple[Graph, RankArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
@@ -126,19 +159,29 @@ class _Sharding:
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
-        return substituted(result, new) if new else result
+        arrays = {
+            value: {sharding: new.get(array, array) for sharding, array in items.items()}
+            for value, items in self._arrays.items()
+        }
+        return (substituted(result, new) if new else result), arrays
 
     def _node(self, node: Node, strategy: Strategy) -> None:
-        inputs = tuple(
-            None if value is None else self._array(value, sharding)
-            for value, sharding in zip(node.inputs, strategy.operands, strict=True)
-        )
         expr, op, attrs = expr_of(node), node.op, node.attrs
+        zeroed = frozenset[int]() if expr is None else zero_padded(expr, strategy)
+        inputs = tuple(
+            None if value is None else self._operand(value, sharding, number in zeroed)
+            for number, (value, sharding) in enumerate(
+                zip(node.inputs, strategy.operands, strict=True)
+            )
+        )
         if expr is not None and strategy.reduced:
-            self._reduced(node, expr, strategy, inputs)
+            place = self._changer.place
+            local = local_expr(expr, strategy, self._axis.ranks, place, zeroed)
+            self._reduced(node, local, strategy, inputs)
             return
         if expr is not None:
-            op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
+            ranks, place = self._axis.ranks, self._changer.place
+            op, attrs = local_op(node, expr, strategy, ranks, place, zeroed)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
@@ -152,18 +195,16 @@ class _Sharding:
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
 
     def _reduced(
-        self, node: Node, expr: Expr, strategy: Strategy, inputs: Sequence[Value | None]
+        self, node: Node, local: Expr, strategy: Strategy, inputs: Sequence[Value | None]
     ) -> None:
-        """Adds expressions for a node, with reductions between them."""
-        local = local_expr(expr, strategy, self._axis.ranks, self._changer.place)
+        """Adds expressions for a node that computes `local`, with reductions between them."""
         stages = [number for number, _ in strategy.reduced]
         monoids = {number: names for number, names in strategy.reduced}
         *early, (last, operands) = divided_at(local, stages)
         values, row, results = [*inputs], OPS["expression"], {}
         for number, (part, numbers) in zip(stages, early, strict=True):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
-            for component, (value, monoid) in enumerate(zip(parts, monoids[number], strict=True)):
-                whole = self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for component, whole in enumerate(self._combined(parts, monoids[number])):
                 results[StageRef(number, component)] = whole
                 values.append(whole)
         late = [ref for ref in local.outputs if ref.stage not in stages]
@@ -173,13 +214,34 @@ class _Sharding:
         for value, ref, sharding in zip(node.outputs, local.outputs, strategy.results, strict=True):
             self._arrays[value] = {sharding: results[ref]}
 
+    def _combined(self, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
+        """Returns the combination of all ranks' components of a stage; `monoids` has the monoid of
+        each."""
+        if not {*monoids} <= {*REDUCTIONS}:
+            return self._changer.combine(parts, monoids[0])
+        return [
+            self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for value, monoid in zip(parts, monoids, strict=True)
+        ]
+
     def _array(self, value: Value, sharding: Sharding) -> Value:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
         arrays = self._arrays[value]
         if sharding not in arrays:
             constant = self._constant(value, sharding)
-            arrays[sharding] = constant or self._changed(value, sharding)
+            arrays[sharding] = array = constant or self._changed(value, sharding)
+            if constant is not None:
+                self._zeroed[array] = array
         return arrays[sharding]
+
+    def _operand(self, value: Value, sharding: Sharding, zeroed: bool) -> Value:
+        """Returns a rank's array of `value`; `zeroed`: with zeros as its padding."""
+        array = self._array(value, sharding)
+        if not zeroed or not isinstance(sharding, Split) or not sharding.block:
+            return array
+        if array not in self._zeroed:
+            self._zeroed[array] = self._changer.without_padding(array, value.type, sharding)
+        return self._zeroed[array]
 
     def _changed(self, value: Value, sharding: Sharding) -> Value:
         ranks, sources = self._axis.ranks, self._arrays[value]
@@ -203,11 +265,20 @@ class _Sharding:
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
-    """Returns each rank's array of a value that is split, or whose parts are summed."""
+    """Returns each rank's array of a value that is split, or whose parts are summed.
+
+    Padding is zero.
+    """
     if not isinstance(sharding, Split):
         return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
-    axis, shape = sharding.axis, array.shape
-    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
-    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    axis, shape, groups = sharding.axis, array.shape, sharding.groups
+    parts, group = sharding.parts(ranks), shape[axis] // groups
+    block = as_int(sharding.length(const(shape[axis]), ranks)) or 0
+    parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
+    padding = [(0, 0)] * parted.ndim
+    padding[axis + 1] = 0, block * parts - group
+    covered = np.pad(parted, padding)
+    divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]
+    blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]
+    return [blocks[place // sharding.copies] for place in range(ranks)]

@@ -1,8 +1,9 @@
 """Records the decisions of one compile, and forces choices.
 
-A line `{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.  An
-entry of a lock becomes a line too.  A line of --choices must fit, and takes precedence.  An entry
-that does not fit is recorded with the reason, and has no effect.
+A site is a place in the model where the compiler chooses among alternatives.  A line
+`{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.  An entry of
+a lock becomes a line too.  A line of --choices must fit, and takes precedence.  An entry that does
+not fit is recorded with the reason, and has no effect.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 class ListeningLedger(Ledger):
     """Records decisions, and forces the choices of `lines` and of a lock's `sections`.
 
-    A site that occurs several times is recorded once.  `counts` has the number of its occurrences,
-    by digest.  `changes` has the lines that forced another choice than prices made, and lines whose
-    choice was forced before prices were compared.  `met` has the entries of the lock whose sites
-    occurred, each with the reason why it has no effect, or "".  `exact` has the texts of
+    A site that occurs several times is recorded once; `counts` maps its digest to the number of
+    occurrences.  `changes` has each line that forced another alternative than prices chose, and
+    each line that was applied before prices were compared.  `met` has the entries of the lock whose
+    sites occurred, each with the reason why it has no effect, or "".  `exact` has the texts of
     `name_exactly` by digest.  `homes` has the target and cores of each decision, and `entered`
     those of all calls of `within`.
     """
@@ -213,7 +214,7 @@ def _read(
     alternatives: Sequence[Alternative[_T]],
     read: Callable[[str], Alternative[_T]] | None,
 ) -> Alternative[_T]:
-    """Returns the alternative that `read` makes from a line's text.
+    """Returns the alternative that `read` makes from the text of a line's alternative.
 
     Raises UserError if `read` is None or the text does not fit the site.
     """
