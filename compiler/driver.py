@@ -37,7 +37,7 @@ from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
-from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
+from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
@@ -49,9 +49,8 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.tune.applied import Applied, check_tuned, count_applied, sections_of
+from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
 from tcc.tune.lock import Lock
-from tcc.tune.lock_file import read_lock
 from tcc.variants import (
     BACKENDS,
     PlanPlace,
@@ -93,8 +92,7 @@ class Summary:
     """The facts of a compiled artifact.
 
     `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
-    every function that the artifact calls.  `tuned` counts the entries of the lock; None without a
-    lock.
+    every function that the artifact calls.  `tuned` counts the entries of a lock, if there is one.
     """
 
     target: str
@@ -158,7 +156,7 @@ def _compiled(
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
-    lock = _lock(options)
+    lock = lock_of(options)
     ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     divided_by = sharders or _sharders(options, ledger)
@@ -184,12 +182,8 @@ def _compiled(
                 variants += make_variants(graph, optimised, own_codes, options, trace, place)
                 codes += own_codes
     warnings = _unused_lines(ledger, model, options)
-    tuned = None
-    if lock is not None and isinstance(ledger, ListeningLedger):
-        tuned = count_applied(lock, ledger)
-        warnings += tuned.warnings
-        if options.require_tuned is not None:
-            check_tuned([code.planner for code in codes], ledger.met, options.require_tuned)
+    tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
+    warnings += tuned.warnings if tuned else ()
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
@@ -274,25 +268,10 @@ def divided_graph(model: Any, options: Options) -> Graph:
 
 
 def _ledger(options: Options, lock: Lock | None) -> Ledger:
-    """Returns the ledger that makes a compile's decisions.
-
-    It forces the choices of the file `--choices` and of the lock.
-    """
+    """Returns the ledger that forces the choices of the file `--choices` and of the lock."""
     if options.choices is None and lock is None:
         return SILENT
-    return ListeningLedger(_lines(options), _sections(lock, options))
-
-
-def _lock(options: Options) -> Lock | None:
-    """Returns the lock of `--tuned`, or None; raises UserError for a damaged one."""
-    if options.tuned is None and options.require_tuned is not None:
-        hint = "give one, as in --tuned tcc.lock.json"
-        raise UserError("there is no lock", where="--require-tuned", hint=hint)
-    return None if options.tuned is None else read_lock(options.tuned)
-
-
-def _sections(lock: Lock | None, options: Options) -> Sections:
-    return {} if lock is None or options.tuned is None else sections_of(lock, options.tuned)
+    return ListeningLedger(_lines(options), sections_of(lock, options.tuned))
 
 
 def _lines(options: Options) -> tuple[Line, ...]:
@@ -324,13 +303,12 @@ def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ..
 
 
 def model_choices(model: Any, options: Options, *, fit: bool = False) -> ListeningLedger:
-    """Returns the ledger with the decisions of a compile of `model`, which ends before code is
-    generated.
+    """Returns the ledger with the decisions of a compile of `model` that ends before its code.
 
-    `fit`: kernels for GPUs are compiled, so that schedules which need too many registers are
-    replaced.  Raises UserError for a model or option that cannot be compiled.
+    `fit`: kernels for GPUs are compiled, which replaces schedules that need too many registers.
+    Raises UserError for a model or option that cannot be compiled.
     """
-    ledger = ListeningLedger(_lines(options), _sections(_lock(options), options))
+    ledger = ListeningLedger(_lines(options), sections_of(lock_of(options), options.tuned))
     _lowered(_imported(model, options), options, ledger, fit=fit)
     return ledger
 
@@ -338,15 +316,15 @@ def model_choices(model: Any, options: Options, *, fit: bool = False) -> Listeni
 def same_kernels(
     model: Any, options: Options, lines: Sequence[Line], progress: Progress
 ) -> Iterator[bool]:
-    """Yields True for each of `lines` that leaves programs, kernels and weights unchanged, else
-    False.
+    """Yields, for each of `lines`, True if it leaves programs, kernels and weights unchanged.
 
     A line is a decision with the alternative to choose there. For each line the model is lowered
     with the choices of that line and of `options` forced; no code is generated. Raises UserError
     for a line that a compile would refuse.
     """
-    graph, lock = _imported(model, options), _lock(options)
-    plain, sections = _lowered(graph, options, _ledger(options, lock)), _sections(lock, options)
+    graph, lock = _imported(model, options), lock_of(options)
+    sections = sections_of(lock, options.tuned)
+    plain = _lowered(graph, options, _ledger(options, lock))
     for count, line in enumerate(lines, 1):
         progress(f"alternative {count} of {len(lines)}")
         forced = _lowered(graph, options, ListeningLedger((*_lines(options), line), sections))

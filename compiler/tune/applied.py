@@ -1,15 +1,17 @@
 """Counts the entries of a lock that apply in a compile, and finds kernels without an entry."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tcc.errors import TccError
+from tcc.errors import TccError, UserError
 from tcc.frozen import frozen
+from tcc.options import Options
 from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
 from tcc.passes.tile.plan import KernelChooser, KernelKey
-from tcc.schedule.alternatives import number
+from tcc.schedule.alternatives import Ledger, number
 from tcc.tune.lock import Lock
+from tcc.tune.lock_file import read_lock
 
 _NAMED = 20  # kernels in a message
 
@@ -46,15 +48,43 @@ class Applied:
         )
 
 
-def sections_of(lock: Lock, path: Path) -> Sections:
+def lock_of(options: Options) -> Lock | None:
+    """Returns the lock of --tuned; None without it.
+
+    Raises UserError for a damaged lock, and for --require-tuned without a lock.
+    """
+    if options.tuned is None and options.require_tuned is not None:
+        hint = "give one, as in --tuned tcc.lock.json"
+        raise UserError("there is no lock", where="--require-tuned", hint=hint)
+    return None if options.tuned is None else read_lock(options.tuned)
+
+
+def sections_of(lock: Lock | None, path: Path | None) -> Sections:
     """Returns the entries of a lock as lines for a ledger; `path` is the lock's file."""
     return {
         home: {
             site: Line(site, entry.alternative or "", f"--tuned {path}, line {entry.line}", True)
             for site, entry in section.items()
         }
-        for home, section in lock.sections.items()
+        for home, section in ({} if lock is None else lock.sections).items()
     }
+
+
+def applied_of(
+    lock: Lock | None,
+    ledger: Ledger,
+    planners: Sequence[KernelChooser],
+    minimum: float | None,
+) -> Applied | None:
+    """Returns the counts of a compile whose decisions `ledger` made; None without a lock.
+
+    Raises NotTuned as `check_tuned` does, if `minimum` is not None.
+    """
+    if lock is None or not isinstance(ledger, ListeningLedger):
+        return None
+    if minimum is not None:
+        check_tuned(planners, ledger.met, minimum)
+    return count_applied(lock, ledger)
 
 
 def count_applied(lock: Lock, ledger: ListeningLedger) -> Applied:

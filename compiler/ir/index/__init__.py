@@ -7,9 +7,8 @@ Semantics: mathematical integers; `//` and `%` round as in Python; divisors are 
 importer refuses others).  Equal expressions in normal form are one object.
 
 A `Var` is a size symbol or a loop iterator.  Its facts are an inclusive range, a divisor, an
-iterator's extent, and the size that kernel prices assume for a symbol.  With these facts the
-simplifier proves that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts
-are equal.
+iterator's extent, and the size that kernel prices assume for a symbol.  The facts prove that
+`(64*h + d) // 64` is `h` for d in 0 .. 63.  Two vars are the same if name *and* facts are equal.
 """
 
 from __future__ import annotations
