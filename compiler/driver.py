@@ -49,10 +49,13 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
+from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
+from tcc.tune.lock import Lock
 from tcc.variants import (
     BACKENDS,
     PlanPlace,
     check_options,
+    kernel_names,
     lower,
     make_variants,
     optimise,
@@ -89,7 +92,7 @@ class Summary:
     """The facts of a compiled artifact.
 
     `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
-    every function that the artifact calls.
+    every function that the artifact calls.  `tuned` counts the entries of a lock, if there is one.
     """
 
     target: str
@@ -99,6 +102,7 @@ class Summary:
     variants: tuple[VariantSummary, ...]
     priced: int
     needs: str
+    tuned: Applied | None = None
 
 
 @frozen
@@ -152,7 +156,8 @@ def _compiled(
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
-    ledger = _ledger(options)
+    lock = lock_of(options)
+    ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
@@ -177,6 +182,8 @@ def _compiled(
                 variants += make_variants(graph, optimised, own_codes, options, trace, place)
                 codes += own_codes
     warnings = _unused_lines(ledger, model, options)
+    tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
+    warnings += tuned.warnings if tuned else ()
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
@@ -184,6 +191,7 @@ def _compiled(
                 **_manifest(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
+                **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
             },
             c_name(options.name or output.stem),
             output,
@@ -195,6 +203,7 @@ def _compiled(
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
+        tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
 
@@ -258,12 +267,11 @@ def divided_graph(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _ledger(options: Options) -> Ledger:
-    """Returns the ledger that makes a compile's decisions.
-
-    With a file `--choices` the ledger forces the choices in it.
-    """
-    return SILENT if options.choices is None else ListeningLedger(_lines(options))
+def _ledger(options: Options, lock: Lock | None) -> Ledger:
+    """Returns the ledger that forces the choices of the file `--choices` and of the lock."""
+    if options.choices is None and lock is None:
+        return SILENT
+    return ListeningLedger(_lines(options), sections_of(lock, options.tuned))
 
 
 def _lines(options: Options) -> tuple[Line, ...]:
@@ -294,32 +302,32 @@ def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ..
     return tuple(f"{line.where}: other lines of the file remove this site" for line in unused)
 
 
-def model_choices(model: Any, options: Options) -> ListeningLedger:
-    """Returns the ledger with the decisions of a compile of `model`, which ends before code is
-    generated.
+def model_choices(model: Any, options: Options, *, fit: bool = False) -> ListeningLedger:
+    """Returns the ledger with the decisions of a compile of `model` that ends before its code.
 
+    `fit`: kernels for GPUs are compiled, which replaces schedules that need too many registers.
     Raises UserError for a model or option that cannot be compiled.
     """
-    ledger = ListeningLedger(_lines(options))
-    _lowered(_imported(model, options), options, ledger)
+    ledger = ListeningLedger(_lines(options), sections_of(lock_of(options), options.tuned))
+    _lowered(_imported(model, options), options, ledger, fit=fit)
     return ledger
 
 
 def same_kernels(
     model: Any, options: Options, lines: Sequence[Line], progress: Progress
 ) -> Iterator[bool]:
-    """Yields True for each of `lines` that leaves programs, kernels and weights unchanged, else
-    False.
+    """Yields, for each of `lines`, True if it leaves programs, kernels and weights unchanged.
 
     A line is a decision with the alternative to choose there. For each line the model is lowered
     with the choices of that line and of `options` forced; no code is generated. Raises UserError
     for a line that a compile would refuse.
     """
-    graph = _imported(model, options)
-    plain = _lowered(graph, options, _ledger(options))
+    graph, lock = _imported(model, options), lock_of(options)
+    sections = sections_of(lock, options.tuned)
+    plain = _lowered(graph, options, _ledger(options, lock))
     for count, line in enumerate(lines, 1):
         progress(f"alternative {count} of {len(lines)}")
-        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line)))
+        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line), sections))
         yield len(plain) == len(forced) and all(map(Lowered.same_as, plain, forced))
 
 
@@ -332,7 +340,7 @@ def _imported(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
+def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace, targets = Trace(), resolve_targets(options)
     divided_by = _sharders(options, ledger)
@@ -342,7 +350,9 @@ def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
             codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
             optimised = optimise(graph, codes, options, trace, divide)
             place = PlanPlace(ranks, plan)
-            programs += (p for _, parts in lower(codes, optimised, trace, place) for p in parts)
+            for code, parts in lower(codes, optimised, trace, place):
+                fitted = (code.fitted(p, kernel_names(p, place), trace) for p in parts)
+                programs += fitted if fit else parts
     return programs
 
 

@@ -157,7 +157,7 @@ def lower(
             ]
             lowered = (general, *special)
         for specialisation in lowered:
-            code.begin(specialisation, _names(specialisation, place))
+            code.begin(specialisation, kernel_names(specialisation, place))
         for n, (other, first) in enumerate(lowerings):
             common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
@@ -208,7 +208,7 @@ def _integer_weights(parts: Sequence[Lowered]) -> bool:
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
-def _names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:
+def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:
     """Returns the symbols of the program's kernels."""
     return tuple(map(place.symbol, range(len(lowered.kernels))))
 
@@ -231,9 +231,11 @@ def _variant(
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
-            general, *specials = (code.fitted(part, _names(part, place), trace) for part in parts)
+            general, *specials = (
+                code.fitted(part, kernel_names(part, place), trace) for part in parts
+            )
             lowered = join_programs(general, specials)
-            names = _names(lowered, place)
+            names = kernel_names(lowered, place)
             arrays = executor.submit(_packed, lowered.weights)
             generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):

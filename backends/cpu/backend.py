@@ -66,6 +66,7 @@ class CpuBackend(Backend):
         """Raises UserError for a machine file that is damaged or of another kind of processor."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
+        ledger = ledger.within(target.text, self.machine.cores)
         masked = target.profile.masks_lanes
         self.planner = schedule_planner(
             self.machine,

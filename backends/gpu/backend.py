@@ -98,10 +98,14 @@ class GpuBackend(Backend):
         ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         """Returns a backend for each group of similar GPUs."""
-        settings, parts = graph_settings(target.gpus, options, ledger), similar_parts(target)
+        ledger, parts = ledger.within(*_home(target)), similar_parts(target)
+        settings = graph_settings(target.gpus, options, ledger)
+        if len(parts) == 1:
+            return (cls(parts[0], options, settings, tools, ledger),)
+        ledgers = (ledger.on(part.text).within(*_home(part)) for part in parts)
         return tuple(
-            cls(part, options, settings, tools, ledger.on(part.text) if len(parts) > 1 else ledger)
-            for part in parts
+            cls(part, options, settings, tools, part_ledger)
+            for part, part_ledger in zip(parts, ledgers, strict=True)
         )
 
     def merged_with(self, other: Backend) -> Self | None:
@@ -264,6 +268,14 @@ def graph_settings(
 def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockChooser:
     profile = block_profile(gpus, options.precision)
     return BlockChooser(profile, stored_floats(options), ledger=ledger)
+
+
+def _home(target: Target) -> tuple[str, int]:
+    """Returns the name of the lock's section for the GPUs of `target`.
+
+    The number of cores is that of the multiprocessors of the smallest GPU.
+    """
+    return target.text, min(gpu.multiprocessors for gpu in target.gpus)
 
 
 # GPUs share schedules if the numbers of multiprocessors of the largest and the smallest GPU have a

@@ -263,6 +263,26 @@ class Ledger:
         """Returns the index among `alternatives` of the forced one; None if the choice is free."""
         return None
 
+    def wanted(self, site: SiteOf) -> str:
+        """Returns the text of the alternative that a line forces at the site; "" for none."""
+        return ""
+
+    def refuse(self, site: SiteOf, why: str) -> None:
+        """Refuses the line at the site, whose alternative does not fit for the reason `why`.
+
+        Raises UserError for a line of --choices. A line of a lock is recorded, and has no effect.
+        """
+
+    def name_exactly(self, site: SiteOf, text: Callable[[], str]) -> None:
+        """Records a function that returns a text of the kernel that was chosen at the site.
+
+        Other than the alternative's text, it gives the same kernel whatever the rules propose.
+        """
+
+    def within(self, target: str, cores: int) -> Ledger:
+        """Returns a ledger that obeys the lock's section for `target` with `cores` cores."""
+        return self
+
     def at(self, place: str) -> AbstractContextManager[Any]:
         """Returns a context. Decisions inside it get `place` if they name no place."""
         return nullcontext()

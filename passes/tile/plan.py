@@ -76,14 +76,17 @@ class KernelChooser(KernelModel):
     """Chooses kernels for one target, and caches them by structure.
 
     `priced` counts the schedules whose prices were compared.  `prices_layouts` is True if prices
-    choose the layouts of values.
+    choose the layouts of values.  `kind` is the kind of the sites of schedules.
     """
 
     priced: int = 0
+    kind: str = "schedule"
 
     def __init__(self, ledger: Ledger = SILENT) -> None:
         self.ledger = ledger
         self.keys: dict[Bound, KernelKey] = {}  # the key of each chosen kernel
+        # The steps that launch each chosen kernel, by their place in the model.
+        self.launches: dict[Bound, list[str]] = {}
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
@@ -134,6 +137,7 @@ class KernelChooser(KernelModel):
                 self._known[key] = self.bind(key)
             packed, bound = self.settled(key, digests)
         self.keys.setdefault(bound, key)
+        self.launches.setdefault(bound, []).append(kernel.loc)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
