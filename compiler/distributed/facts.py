@@ -10,7 +10,7 @@ from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, fixed_strategies, plan_of
+from tcc.distributed.plan import Plan, check_model, fixed_strategies, plan_of
 from tcc.distributed.proof import Proof, prove
 from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.sharding import WHOLE
@@ -92,6 +92,7 @@ def proved(
     Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of `hosts`
     has too little memory for it.
     """
+    check_model(graph, plan, ranks)
     check_divisions(graph, plan)
     fixed = fixed_strategies(graph, plan, ranks)
     # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
