@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import find_weights, load, read_manifest, verify_weights
+from tcc.artifact import find_weights, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import (
     Draw,
@@ -129,8 +129,7 @@ def _verify_outputs(
     `report` the exit code is 0.
     """
     with opened_artifact(artifact or model, inputs) as path, ExitStack() as ending:
-        module = load(path, threads)
-        comm = ending.enter_context(joined(module, always=report))
+        module, comm = ending.enter_context(joined(path, threads, always=report))
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
             weights = find_weights(path, dict(module.manifest))

@@ -103,8 +103,8 @@ def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -
     for number, stage in enumerate(expr.stages):
         points = prod(typical(extent(loop)) for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
-        share = ranks if number in blocks else 1
-        operations += points * (applied + 1) / share  # a store, or a step of a reduction
+        share = blocks[number].share if number in blocks else 1
+        operations += points * (applied + 1) * share  # a store, or a step of a reduction
     seconds = operations / rates.operations
     for number, monoids in strategy.reduced:
         for type, monoid in zip(expr.stages[number].types, monoids, strict=True):

@@ -16,11 +16,19 @@ import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
 from tcc.distributed.decisions import StrategyDecisions
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op
+from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Split,
+    Whole,
+    local_type,
+)
 from tcc.distributed.solve import Solver, solve_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
@@ -29,6 +37,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
+from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -126,6 +135,8 @@ class _Sharding:
         self._graph, self._axis = graph, axis
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        # Arrays with zeros as their padding, by the arrays with any values there.
+        self._zeroed: dict[Value, Value] = {}
         self._kept = kept
         for value in graph.inputs:
             sharding = kept.get(value, WHOLE)
@@ -155,16 +166,22 @@ class _Sharding:
         return (substituted(result, new) if new else result), arrays
 
     def _node(self, node: Node, strategy: Strategy) -> None:
-        inputs = tuple(
-            None if value is None else self._array(value, sharding)
-            for value, sharding in zip(node.inputs, strategy.operands, strict=True)
-        )
         expr, op, attrs = expr_of(node), node.op, node.attrs
+        zeroed = frozenset[int]() if expr is None else zero_padded(expr, strategy)
+        inputs = tuple(
+            None if value is None else self._operand(value, sharding, number in zeroed)
+            for number, (value, sharding) in enumerate(
+                zip(node.inputs, strategy.operands, strict=True)
+            )
+        )
         if expr is not None and strategy.reduced:
-            self._reduced(node, expr, strategy, inputs)
+            place = self._changer.place
+            local = local_expr(expr, strategy, self._axis.ranks, place, zeroed)
+            self._reduced(node, local, strategy, inputs)
             return
         if expr is not None:
-            op, attrs = local_op(node, expr, strategy, self._axis.ranks, self._changer.place)
+            ranks, place = self._axis.ranks, self._changer.place
+            op, attrs = local_op(node, expr, strategy, ranks, place, zeroed)
         inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
@@ -178,18 +195,16 @@ class _Sharding:
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
 
     def _reduced(
-        self, node: Node, expr: Expr, strategy: Strategy, inputs: Sequence[Value | None]
+        self, node: Node, local: Expr, strategy: Strategy, inputs: Sequence[Value | None]
     ) -> None:
-        """Adds expressions for a node, with reductions between them."""
-        local = local_expr(expr, strategy, self._axis.ranks, self._changer.place)
+        """Adds expressions for a node that computes `local`, with reductions between them."""
         stages = [number for number, _ in strategy.reduced]
         monoids = {number: names for number, names in strategy.reduced}
         *early, (last, operands) = divided_at(local, stages)
         values, row, results = [*inputs], OPS["expression"], {}
         for number, (part, numbers) in zip(stages, early, strict=True):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
-            for component, (value, monoid) in enumerate(zip(parts, monoids[number], strict=True)):
-                whole = self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for component, whole in enumerate(self._combined(parts, monoids[number])):
                 results[StageRef(number, component)] = whole
                 values.append(whole)
         late = [ref for ref in local.outputs if ref.stage not in stages]
@@ -199,13 +214,34 @@ class _Sharding:
         for value, ref, sharding in zip(node.outputs, local.outputs, strategy.results, strict=True):
             self._arrays[value] = {sharding: results[ref]}
 
+    def _combined(self, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
+        """Returns the combination of all ranks' components of a stage; `monoids` has the monoid of
+        each."""
+        if not {*monoids} <= {*REDUCTIONS}:
+            return self._changer.combine(parts, monoids[0])
+        return [
+            self._changer.change(value, value.type, Partial(monoid), WHOLE)
+            for value, monoid in zip(parts, monoids, strict=True)
+        ]
+
     def _array(self, value: Value, sharding: Sharding) -> Value:
         """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
         arrays = self._arrays[value]
         if sharding not in arrays:
             constant = self._constant(value, sharding)
-            arrays[sharding] = constant or self._changed(value, sharding)
+            arrays[sharding] = array = constant or self._changed(value, sharding)
+            if constant is not None:
+                self._zeroed[array] = array
         return arrays[sharding]
+
+    def _operand(self, value: Value, sharding: Sharding, zeroed: bool) -> Value:
+        """Returns a rank's array of `value`; `zeroed`: with zeros as its padding."""
+        array = self._array(value, sharding)
+        if not zeroed or not isinstance(sharding, Split) or not sharding.block:
+            return array
+        if array not in self._zeroed:
+            self._zeroed[array] = self._changer.without_padding(array, value.type, sharding)
+        return self._zeroed[array]
 
     def _changed(self, value: Value, sharding: Sharding) -> Value:
         ranks, sources = self._axis.ranks, self._arrays[value]
@@ -229,11 +265,20 @@ class _Sharding:
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
-    """Returns each rank's array of a value that is split, or whose parts are summed."""
+    """Returns each rank's array of a value that is split, or whose parts are summed.
+
+    Padding is zero.
+    """
     if not isinstance(sharding, Split):
         return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
-    axis, shape = sharding.axis, array.shape
-    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
-    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    axis, shape, groups = sharding.axis, array.shape, sharding.groups
+    parts, group = sharding.parts(ranks), shape[axis] // groups
+    block = as_int(sharding.length(const(shape[axis]), ranks)) or 0
+    parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
+    padding = [(0, 0)] * parted.ndim
+    padding[axis + 1] = 0, block * parts - group
+    covered = np.pad(parted, padding)
+    divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]
+    blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]
+    return [blocks[place // sharding.copies] for place in range(ranks)]
