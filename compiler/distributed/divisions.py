@@ -54,9 +54,9 @@ def read_shardings(text: str) -> tuple[Shardings, Shardings]:
 
     Raises ValueError for a text that no strategy has.
     """
-    sides = text.split(" -> ")
-    words = [_SHARDING.findall(side) for side in sides]
-    if len(sides) != 2 or [", ".join(parts) for parts in words] != sides:
+    texts = text.split(" -> ")
+    words = [_SHARDING.findall(side) for side in texts]
+    if len(texts) != 2 or [", ".join(parts) for parts in words] != texts:
         raise ValueError(f"{text[:80]!r} is no strategy")
     operands, results = (tuple(map(parse_sharding, parts)) for parts in words)
     return operands, results

@@ -212,33 +212,33 @@ class _Checker:
     def _check_blocks(self, value: Value, sharding: Sharding, array: Value) -> None:
         """Compares each rank's array of a constant with its part of the whole constant."""
         store, local = self._division.graph.store, self._division.local
-        whole = store.get(self._division.graph.constants[value])
+        constant = store.get(self._division.graph.constants[value])
         parts = local.store.arrays(local.constants[array])
         for rank in range(self._division.ranks):
             part = parts[rank % len(parts)]
-            pairs = _blocks(whole, part, sharding, rank, self._division.ranks)
+            pairs = _blocks(constant, part, sharding, rank)
             if not all(np.array_equal(a, b) for a, b in pairs):
                 what = f"rank {rank} has another part of a constant"
                 raise InternalError(what, where=value.name, why=str(sharding))
 
 
 def _blocks(
-    whole: Array, part: Array, sharding: Sharding, rank: int, ranks: int
+    constant: Array, part: Array, sharding: Sharding, rank: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yields pairs of a block of `whole` and the block of `part` that has to be equal."""
+    """Yields pairs of a block of `constant` and the block of `part` that has to be equal."""
     if isinstance(sharding, Partial):
-        yield (whole if rank == 0 else np.zeros_like(whole)), part
+        yield (constant if rank == 0 else np.zeros_like(constant)), part
         return
     assert isinstance(sharding, Split)
     axis, groups = sharding.axis, sharding.groups
-    size, length = whole.shape[axis] // groups, part.shape[axis] // groups
+    size, length = constant.shape[axis] // groups, part.shape[axis] // groups
     before = (slice(None),) * axis
     for group in range(groups):
         first = min(size, rank // sharding.copies * length)
         elements = min(length, size - first)
         start, place = group * size + first, group * length
         block = part[(*before, slice(place, place + elements))]
-        yield whole[(*before, slice(start, start + elements))], block
+        yield constant[(*before, slice(start, start + elements))], block
         padding = part[(*before, slice(place + elements, place + length))]
         yield padding, np.zeros_like(padding)
 

@@ -55,7 +55,7 @@ def planned(
     local = division.local
     collectives = tuple(_collectives(local))
     weights = constant_bytes(local)
-    alone = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
+    one_rank = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
     return PlanFacts(
         replace(plan_of(graph, choice, ranks), exchanges=_sums(collectives), weight_bytes=weights),
         tuple(_row(node, choice[node], ranks, rates) for node in graph.nodes if node.outputs),
@@ -65,7 +65,7 @@ def planned(
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": weights,
             "seconds": predicted_seconds(graph, choice, ranks, rates, states),
-            "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates, states),
+            "one_rank_seconds": predicted_seconds(graph, one_rank, ranks, rates, states),
         },
         division,
     )
