@@ -87,8 +87,8 @@ def different_outputs(comm: "Comm | None", runs: Sequence[NamedArrays]) -> list[
     different: list[str] = []
     for name in runs[0] if comm is not None else ():
         digest = blake2b(digest_size=32)
-        for run in runs:
-            array = run[name]
+        for outputs in runs:
+            array = outputs[name]
             texts = array.dtype == object
             digest.update(repr(array.tolist()).encode() if texts else array.tobytes())
         words = np.frombuffer(digest.digest(), np.int64)

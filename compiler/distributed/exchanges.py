@@ -8,14 +8,14 @@ A fault of the divided graph is a fault of tcc, so it is an InternalError.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
-from tcc.distributed.divisions import has_equal_blocks
+from tcc.distributed.divisions import block_length
 from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import RankArrays
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole
+from tcc.distributed.sharding import REDUCTIONS, WHOLE, Partial, Sharding, Split, Whole
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
 from tcc.errors import InternalError
@@ -24,6 +24,7 @@ from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
 from tcc.ir.index import const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
+from tcc.ops.shapes import Shape
 from tcc.schedule.nest import typical
 
 
@@ -129,7 +130,10 @@ class _Checker:
             if reader is None or strategy.reduced:  # dead, or several nodes
                 continue
             inner = {self._array(v, WHOLE) for v in captures(node) if v in self._division.arrays}
-            if reader.inputs != operands or not inner <= {*captures(reader)}:
+            reads = zip(reader.inputs, operands, strict=True)
+            if not all(self._is_operand(*pair) for pair in reads) or not inner <= {
+                *captures(reader)
+            }:
                 raise InternalError(
                     "a node of the ranks reads other arrays than its strategy says",
                     where=node.loc or node.outputs[0].name,
@@ -145,6 +149,13 @@ class _Checker:
             return None
         array = self._division.arrays[node.outputs[0]].get(strategy.results[0])
         return None if array is None else self._producers.get(array)
+
+    def _is_operand(self, operand: Value | None, array: Value | None) -> bool:
+        """True if a node reads `array`, or that array with zeros as its padding."""
+        zeroed = None if operand is None else self._producers.get(operand)
+        if operand is array or operand is None or zeroed is None or array is None:
+            return operand is array
+        return zeroed.inputs == (array,) and operand.type == array.type and not is_exchange(zeroed)
 
     def _array(self, value: Value, sharding: Sharding) -> Value:
         array = self._division.arrays[value].get(sharding)
@@ -201,65 +212,87 @@ class _Checker:
     def _check_blocks(self, value: Value, sharding: Sharding, array: Value) -> None:
         """Compares each rank's array of a constant with its part of the whole constant."""
         store, local = self._division.graph.store, self._division.local
-        whole = store.get(self._division.graph.constants[value])
+        constant = store.get(self._division.graph.constants[value])
         parts = local.store.arrays(local.constants[array])
         for rank in range(self._division.ranks):
             part = parts[rank % len(parts)]
-            pairs = _blocks(whole, part, sharding, rank, self._division.ranks)
+            pairs = _blocks(constant, part, sharding, rank)
             if not all(np.array_equal(a, b) for a, b in pairs):
                 what = f"rank {rank} has another part of a constant"
                 raise InternalError(what, where=value.name, why=str(sharding))
 
 
 def _blocks(
-    whole: Array, part: Array, sharding: Sharding, rank: int, ranks: int
+    constant: Array, part: Array, sharding: Sharding, rank: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yields pairs of a block of `whole` and the block of `part` that has to be equal."""
+    """Yields pairs of a block of `constant` and the block of `part` that has to be equal."""
     if isinstance(sharding, Partial):
-        yield (whole if rank == 0 else np.zeros_like(whole)), part
+        yield (constant if rank == 0 else np.zeros_like(constant)), part
         return
     assert isinstance(sharding, Split)
     axis, groups = sharding.axis, sharding.groups
-    size, block = whole.shape[axis] // groups, whole.shape[axis] // groups // ranks
+    size, length = constant.shape[axis] // groups, part.shape[axis] // groups
     before = (slice(None),) * axis
     for group in range(groups):
-        first = group * size + rank * block
-        place = slice(group * block, (group + 1) * block)
-        yield whole[(*before, slice(first, first + block))], part[(*before, place)]
+        first = min(size, rank // sharding.copies * length)
+        elements = min(length, size - first)
+        start, place = group * size + first, group * length
+        block = part[(*before, slice(place, place + elements))]
+        yield constant[(*before, slice(start, start + elements))], block
+        padding = part[(*before, slice(place + elements, place + length))]
+        yield padding, np.zeros_like(padding)
 
 
-def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> tuple[object, ...] | None:
+def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> Shape | None:
     """Returns the shape of a rank's array; None where the ranks have no equal blocks."""
     if not isinstance(sharding, Split):
         return type.shape
-    if sharding.axis >= type.rank or not has_equal_blocks(type, sharding, ranks):
+    axis = sharding.axis
+    length = block_length(type, sharding, ranks) if axis < type.rank else None
+    if length is None:
         return None
-    sizes = enumerate(type.shape)
-    return tuple(const(typical(n) // ranks) if axis == sharding.axis else n for axis, n in sizes)
+    return (*type.shape[:axis], const(length * sharding.groups), *type.shape[axis + 1 :])
+
+
+def _bytes_with(type: TensorType, shardings: Sequence[Sharding], ranks: int) -> int:
+    """Returns the bytes of a block of `type` by all `shardings`, which divide different axes."""
+    for sharding in shardings:
+        shape = _block_shape(type, sharding, ranks)
+        assert shape is not None
+        type = TensorType(type.dtype, shape)
+    return type_bytes(type)
 
 
 def _due(value: Value, source: Sharding, result: Sharding, ranks: int) -> list[Exchange]:
-    """Returns the exchange that a change needs; empty where ranks have all that they need."""
-    size = type_bytes(value.type)
+    """Returns the exchange that a change needs; empty where ranks have all that they need.
+
+    Blocks of an axis are sent with their padding.
+    """
     match source, result:
-        case Partial(), Whole():
-            return [Exchange("all_reduce", size, value.name)]
-        case Partial(), Split():
+        case Partial(), Split(copies=1):
+            size = ranks * _bytes_with(value.type, [result], ranks)
             return [Exchange("reduce_scatter", size, value.name)]
-        case Split(axis), Split(other) if axis != other:
-            return [Exchange("all_to_all", size // ranks, value.name)]
+        case Partial(), Whole() | Split():
+            return [Exchange("all_reduce", type_bytes(value.type), value.name)]
+        case Split(axis, copies=1), Split(other, copies=1) if axis != other:
+            size = ranks * _bytes_with(value.type, [source, result], ranks)
+            return [Exchange("all_to_all", size, value.name)]
         case Split(), Whole() | Split():
-            return [Exchange("all_gather", size // ranks, value.name)]
+            return [Exchange("all_gather", _bytes_with(value.type, [source], ranks), value.name)]
         case Whole(), _:
             return []
     raise InternalError(f"no exchange makes {result} of {source}", where=value.name)
 
 
 def _reductions_in_nodes(choice: Mapping[Node, Strategy]) -> Iterator[Exchange]:
-    """Yields the reductions inside of nodes, such as those of a softmax with divided keys."""
+    """Yields the reductions inside of nodes, such as those of a softmax with divided keys.
+
+    Ranks gather the components of a tuple, and combine them by themselves.
+    """
     for node, strategy in choice.items():
         expr = expr_of(node) if strategy.reduced else None
         if expr is not None:
-            types = (type for number, _ in strategy.reduced for type in expr.stages[number].types)
-            for type in types:
-                yield Exchange("all_reduce", type_bytes(type), node.outputs[0].name)
+            for number, monoids in strategy.reduced:
+                kind = "all_reduce" if {*monoids} <= {*REDUCTIONS} else "all_gather"
+                for type in expr.stages[number].types:
+                    yield Exchange(kind, type_bytes(type), node.outputs[0].name)

@@ -10,7 +10,7 @@ from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, fixed_strategies, plan_of
+from tcc.distributed.plan import Plan, check_model, fixed_strategies, plan_of
 from tcc.distributed.proof import Proof, prove
 from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.sharding import WHOLE
@@ -55,7 +55,7 @@ def planned(
     local = division.local
     collectives = tuple(_collectives(local))
     weights = constant_bytes(local)
-    alone = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
+    one_rank = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
     return PlanFacts(
         replace(plan_of(graph, choice, ranks), exchanges=_sums(collectives), weight_bytes=weights),
         tuple(_row(node, choice[node], ranks, rates) for node in graph.nodes if node.outputs),
@@ -65,7 +65,7 @@ def planned(
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": weights,
             "seconds": predicted_seconds(graph, choice, ranks, rates, states),
-            "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates, states),
+            "one_rank_seconds": predicted_seconds(graph, one_rank, ranks, rates, states),
         },
         division,
     )
@@ -92,6 +92,7 @@ def proved(
     Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of `hosts`
     has too little memory for it.
     """
+    check_model(graph, plan, ranks)
     check_divisions(graph, plan)
     fixed = fixed_strategies(graph, plan, ranks)
     # The hosts' memory is proved below, so that a complete plan is judged and not the solver.

@@ -83,12 +83,8 @@ def plan_text(graph: Graph, plan: Plan) -> str:
     return json.dumps(head)[:-1] + body + tail + "}\n"
 
 
-def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
-    """Returns the strategies that a plan fixes.
-
-    Raises UserError for a plan of another model or number of ranks, for a node that the graph
-    lacks, and for a strategy that the node does not offer.
-    """
+def check_model(graph: Graph, plan: Plan, ranks: int) -> None:
+    """Raises UserError for a plan of another model or number of ranks."""
     if plan.model != model_hash(graph):
         raise UserError(
             "the plan is for another model",
@@ -103,6 +99,15 @@ def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strateg
             why=f"it divides the model among {plan.ranks} ranks, not {ranks}",
             hint=_HINT,
         )
+
+
+def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
+    """Returns the strategies that a plan fixes.
+
+    Raises UserError for a plan of another model or number of ranks, for a node that the graph
+    lacks, and for a strategy that the node does not offer.
+    """
+    check_model(graph, plan, ranks)
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
     offered = offers(graph, ranks)
     fixed: dict[Node, Strategy] = {}

@@ -28,6 +28,7 @@ from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.states import StateNames, states_of
 from tcc.distributed.strategies import Strategy
+from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.types import TensorType
@@ -86,10 +87,19 @@ def solve_strategies(
     """Returns a strategy for each node of `graph`, which `ranks` ranks run.
 
     Nodes in `fixed` get the strategy that stands there.  `states` are pairs of the names of an
-    input and of the output that replaces it, of which ranks may keep parts.
+    input and of the output that replaces it, of which ranks may keep parts.  Raises UserError if no
+    choice fits.
     """
     writer = _ProblemWriter(graph, ranks, rates, fixed or {}, states)
-    solution = solver(writer.problem())
+    problem = writer.problem()
+    solution = solver(problem)
+    if solution_cost(problem, solution) >= FORBIDDEN:
+        raise UserError(
+            "no plan fits",
+            where=graph.name,
+            why="the ranks have too little memory, or fixed strategies exclude each other",
+            hint="allow more memory or more ranks, or fix fewer strategies",
+        )
     return {
         node: writer.strategies[number][solution[number]] for number, node in enumerate(graph.nodes)
     }
@@ -314,6 +324,17 @@ def predicted_seconds(
     """Returns the predicted seconds of a run with a choice of strategies."""
     problem = _ProblemWriter(graph, ranks, rates, choice, states).problem()
     return least_cost(problem) / _NANOSECONDS
+
+
+def solution_cost(problem: Problem, solution: Sequence[int]) -> int:
+    """Returns the cost in nanoseconds of the alternatives with the numbers `solution`."""
+    nodes = zip(problem.nodes, solution, strict=True)
+    cost = sum(node.costs[number] for node, number in nodes)
+    for edge in problem.edges:
+        first, second = edge.nodes
+        columns = len(problem.nodes[second].costs)
+        cost += edge.costs[solution[first] * columns + solution[second]]
+    return cost
 
 
 def least_cost(problem: Problem) -> int:

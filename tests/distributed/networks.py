@@ -78,6 +78,15 @@ def recurrent() -> Graph:
     return b.finish((h, c))
 
 
+def classifier() -> Graph:
+    """Probabilities of many classes, and the best class."""
+    b = GraphBuilder("classifier")
+    scores = add(b, "matmul", b.input("x", tensor(F32, 4, 64)), weight(b, 64, 4096))
+    best = add(b, "arg_max", scores, axis=1, keepdims=False, select_last=False)
+    return b.finish((add(b, "softmax", scores, axis=1), best))
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "mlp": mlp, "attention": attention, "convnet": convnet, "recurrent": recurrent,
+    "classifier": classifier,
 }  # fmt: skip

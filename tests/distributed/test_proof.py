@@ -29,7 +29,7 @@ def check(plan: Plan, hosts: tuple[Host, ...] = ()) -> object:
     return proved(mlp(), plan, plan.ranks, partition_solver(), HOST, (), hosts)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_right_plans_are_proved(name: str, ranks: int) -> None:
     plan = best(name, ranks)

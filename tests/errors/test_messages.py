@@ -205,6 +205,12 @@ CASES = {
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
     "bench-peer-of-artifact": Case(("bench", "m.so", "--peers", "ort")),
+    "plan-check-and-write": Case(("plan", "m.onnx", "--check", "p.json", "-o", "q.json")),
+    "plan-check-of-no-plan": Case(("plan", "m.onnx", "--check", "p.json"), (("p.json", b"{}"),)),
+    "verify-pins-nothing": Case(("verify", "m.onnx", "--pin"), (("m.onnx", GOOD),)),
+    "verify-layers-of-ranks": Case(
+        ("verify", "m.onnx", "--layers", "--nproc", "2"), (("m.onnx", GOOD),)
+    ),
     "ops-unknown": Case(("ops", "NoSuchOp")),
 }
 
