@@ -49,11 +49,20 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise, variant_backends
+from tcc.variants import (
+    BACKENDS,
+    PlanPlace,
+    check_options,
+    lower,
+    make_variants,
+    optimise,
+    variant_backends,
+)
 
 Progress = Callable[[str], None]
-# Returns the function that divides a graph among a number of ranks.
-Sharders = Callable[[int], Sharder]
+# Returns the functions that divide a graph among a number of ranks, one for each plan.
+Sharders = Callable[[int], Sequence[Sharder]]
+_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
 @frozen
@@ -126,9 +135,9 @@ def compile_model(
 
     The artifact appears complete or not at all.  `progress` is called with the name of each stage.
     `whole`: all memory of this process counts as the compile's.  `sharders` returns, for a number
-    of ranks, the function that divides a graph among them; by default it is the partition
-    planner's.  Raises UserError for a model or option that cannot be compiled or exceeds a budget,
-    and ToolError where no linker works.
+    of ranks, the functions that divide a graph among them, one for each plan; the default is the
+    partition planner's.  Raises UserError for a model or option that cannot be compiled or exceeds
+    a budget, and ToolError where no linker works.
     """
     work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
@@ -145,7 +154,7 @@ def _compiled(
     check_options(options, targets)
     ledger = _ledger(options)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options)
+    divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -157,15 +166,16 @@ def _compiled(
         variants: list[Variant] = []
         codes: list[Backend] = []
         for ranks in options.ranks:
-            own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
-            divide = divided_by(ranks) if ranks > 1 else None
-            optimised = optimise(graph, own_codes, options, trace, divide)
-            for code, graphs in zip(own_codes, optimised, strict=True):
-                for optimised_graph in graphs:
-                    check_runnable(optimised_graph)
-                    code.check(optimised_graph)
-            variants += make_variants(graph, optimised, own_codes, options, trace, ranks)
-            codes += own_codes
+            for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+                own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
+                optimised = optimise(graph, own_codes, options, trace, divide)
+                for code, graphs in zip(own_codes, optimised, strict=True):
+                    for optimised_graph in graphs:
+                        check_runnable(optimised_graph)
+                        code.check(optimised_graph)
+                place = PlanPlace(ranks, plan)
+                variants += make_variants(graph, optimised, own_codes, options, trace, place)
+                codes += own_codes
     warnings = _unused_lines(ledger, model, options)
     with trace.stage("link"):
         manifest = codes[0].write(
@@ -189,12 +199,14 @@ def _compiled(
     return CompileResult(output, summary, trace.timings, warnings)
 
 
-def _sharders(options: Options) -> Sharders:
-    """Returns the function from a number of ranks to the step that divides a graph among them.
+def _sharders(options: Options, ledger: Ledger) -> Sharders:
+    """Returns the function from a number of ranks to the steps that divide a graph among them.
 
-    Raises UserError for a plan of --plan that cannot be read or that --ranks does not name.
+    There is a step for each plan of --plan, in their order; without one, the planner chooses all
+    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
+    read, that is given twice, or whose number of ranks --ranks does not name.
     """
-    plans: dict[int, Plan] = {}
+    plans: dict[int, list[Plan]] = {}
     for plan in map(read_plan, options.plan):
         if plan.ranks not in options.ranks:
             raise UserError(
@@ -203,17 +215,31 @@ def _sharders(options: Options) -> Sharders:
                 why=f"it is for {plan.ranks} ranks",
                 hint=f"compile with --ranks {plan.ranks}",
             )
-        if plan.ranks in plans:
+        siblings = plans.setdefault(plan.ranks, [])
+        for sibling in siblings:
+            if replace(sibling, place=plan.place) == plan:
+                raise UserError(
+                    "a plan is given twice",
+                    where=plan.place,
+                    why=f"{sibling.place} divides the model in the same way",
+                    hint="give one of them",
+                )
+        if len(siblings) == _MOST_PLANS:
             raise UserError(
-                "two plans are for the same number of ranks",
+                "too many plans are for one number of ranks",
                 where=plan.place,
-                why=f"{plans[plan.ranks].place} is for {plan.ranks} ranks too",
-                hint="give one of them",
+                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
+                hint="leave some out",
             )
-        plans[plan.ranks] = plan
-    return lambda ranks: sharder(
-        ranks, partition_solver(), plan=plans.get(ranks), states=options.state
-    )
+        siblings.append(plan)
+
+    def divisions(ranks: int) -> list[Sharder]:
+        return [
+            sharder(ranks, partition_solver(), plan=plan, states=options.state, ledger=ledger)
+            for plan in plans.get(ranks, (None,))
+        ]
+
+    return divisions
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -308,12 +334,16 @@ def _imported(model: Any, options: Options) -> Graph:
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
-    trace = Trace()
-    codes = variant_backends(
-        resolve_targets(options), options, constant_bytes(graph), ledger=ledger
-    )
-    lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
-    return [program for _, programs in lowerings for program in programs]
+    trace, targets = Trace(), resolve_targets(options)
+    divided_by = _sharders(options, ledger)
+    programs: list[Lowered] = []
+    for ranks in options.ranks:
+        for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+            codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+            optimised = optimise(graph, codes, options, trace, divide)
+            place = PlanPlace(ranks, plan)
+            programs += (p for _, parts in lower(codes, optimised, trace, place) for p in parts)
+    return programs
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

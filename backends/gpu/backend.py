@@ -107,7 +107,7 @@ class GpuBackend(Backend):
     def merged_with(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, or None if they need separate ones.
 
-        They can share a backend if they are of one vendor, and if all or none of them have matrix
+        GPUs can share a backend if they are of one vendor, and if all or none of them have matrix
         units for the precision.
         """
         gpus = self.target.gpus + other.target.gpus
@@ -274,9 +274,9 @@ _SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 def similar_parts(target: Target) -> tuple[Target, ...]:
     """Splits `target` into parts with similar GPUs.
 
-    The GPUs of a part have similar multiprocessors, in number and kind, and about as much shared
-    memory. One schedule has to fit the smallest GPU of a part and to occupy the largest. Each part
-    costs a lowering, which takes a tenth of the time of compiling its kernels.
+    The GPUs of a part have about equal numbers of multiprocessors of one kind, and about equally
+    much shared memory. One schedule has to fit the smallest GPU of a part and to occupy the
+    largest. Each part costs a lowering, which takes a tenth of the time of compiling its kernels.
     """
     parts: list[list[GpuProfile]] = []
     for gpu in target.gpus:

@@ -26,11 +26,24 @@ _HINT = "tcc plan --help shows such a file"
 
 
 @frozen
+class Host:
+    """A host: its name, its number of ranks, and the memory of each rank in bytes."""
+
+    name: str
+    ranks: int
+    memory_bytes: int
+
+
+@frozen
 class Cluster:
-    """The number of ranks of all hosts, and what each rank can do at least."""
+    """The number of ranks of all hosts, what each rank can do at least, and the hosts.
+
+    The first host has the first ranks.
+    """
 
     ranks: int
     rates: RankRates
+    hosts: tuple[Host, ...] = ()
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -58,7 +71,7 @@ def _parse(table: Any) -> Cluster:
     speeds = [_rate(host, "flops", f"hosts[{n}]") for n, host in enumerate(hosts)]
     links = [_link(row, f"links[{n}]", names) for n, row in enumerate(_list(table, "links"))]
     rates = RankRates(operations=min(speeds), memory=min(sizes), links=tuple(links))
-    return Cluster(sum(counts), rates)
+    return Cluster(sum(counts), rates, tuple(map(Host, names, counts, sizes)))
 
 
 def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:

@@ -1,13 +1,18 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from tcc.distributed.cluster import Host
 from tcc.distributed.costs import HOST, RankRates, rank_bytes, work_seconds
+from tcc.distributed.divisions import check_divisions
+from tcc.distributed.exchanges import Division
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, plan_of
-from tcc.distributed.shard import sharded
+from tcc.distributed.plan import Plan, fixed_strategies, plan_of
+from tcc.distributed.proof import Proof, prove
+from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
 from tcc.distributed.states import StateNames
@@ -24,13 +29,15 @@ class PlanFacts:
     """A plan and what it does.
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
-    `facts` has `ranks`, bytes of weights, and the predicted seconds of a run.
+    `facts` has `ranks`, bytes of weights, and the predicted seconds of a run.  `division` is what
+    the ranks run.
     """
 
     plan: Plan
     rows: tuple[Mapping[str, Any], ...]
     collectives: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
+    division: Division
 
 
 def planned(
@@ -44,20 +51,52 @@ def planned(
     """Returns the best plan for `graph` on `ranks` ranks in which nodes have the strategies
     `fixed`."""
     choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
-    local = sharded(graph, choice, Mesh((ranks,)).axis(0), states)
+    division = _division(graph, choice, ranks, states)
+    local = division.local
+    collectives = tuple(_collectives(local))
+    weights = constant_bytes(local)
     alone = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
     return PlanFacts(
-        plan_of(graph, choice, ranks),
+        replace(plan_of(graph, choice, ranks), exchanges=_sums(collectives), weight_bytes=weights),
         tuple(_row(node, choice[node], ranks, rates) for node in graph.nodes if node.outputs),
-        tuple(_collectives(local)),
+        collectives,
         {
             "ranks": ranks,
             "weight_bytes": constant_bytes(graph),
-            "rank_weight_bytes": _constant_bytes_of_rank(local),
+            "rank_weight_bytes": weights,
             "seconds": predicted_seconds(graph, choice, ranks, rates, states),
             "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates, states),
         },
+        division,
     )
+
+
+def _division(
+    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, states: StateNames
+) -> Division:
+    local, arrays = sharded_with_arrays(graph, choice, Mesh((ranks,)).axis(0), states)
+    return Division(graph, choice, ranks, local, arrays, states)
+
+
+def proved(
+    graph: Graph,
+    plan: Plan,
+    ranks: int,
+    solver: Solver,
+    rates: RankRates = HOST,
+    states: StateNames = (),
+    hosts: Sequence[Host] = (),
+) -> Proof:
+    """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
+
+    Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of `hosts`
+    has too little memory for it.
+    """
+    check_divisions(graph, plan)
+    fixed = fixed_strategies(graph, plan, ranks)
+    # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
+    choice = solve_strategies(graph, ranks, replace(rates, memory=None), solver, fixed, states)
+    return prove(_division(graph, choice, ranks, states), plan, hosts)
 
 
 def explained(
@@ -115,11 +154,10 @@ def _collectives(graph: Graph) -> list[dict[str, Any]]:
     return records
 
 
-def _constant_bytes_of_rank(graph: Graph) -> int:
-    """Returns the bytes of the first rank's constants."""
-    total = 0
-    for value, handle in graph.constants.items():
-        arrays = graph.store.per_rank(handle)
-        array = graph.store.get(handle) if arrays is None else arrays[0]
-        total += array.size * value.type.dtype.bits // 8
-    return total
+def _sums(collectives: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Returns the number of collectives of each kind, and their bytes."""
+    sums: dict[str, tuple[int, int]] = {}
+    for item in collectives:
+        count, size = sums.get(item["kind"], (0, 0))
+        sums[item["kind"]] = count + 1, size + item["bytes"]
+    return dict(sorted(sums.items()))

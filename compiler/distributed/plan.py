@@ -3,10 +3,13 @@
     {"tcc_plan": 1, "model": "5e0c...", "ranks": 2, "nodes": [
      {"node": "h", "op": "matmul", "strategy": "whole, split(1) -> split(1)"},
      {"node": "y", "op": "matmul", "strategy": "split(1), split(0) -> partial(sum)"}
-    ]}
+     ],
+     "exchanges": {"all_reduce": [1, 2048]}, "rank_weight_bytes": 1048576}
 
 A node is named by its first result in the graph that `tcc plan` divides.  `model` is a hash of that
-graph.  A plan may leave nodes out: the solver chooses for them.  Plans are not trusted.
+graph.  A plan may leave nodes out: the solver chooses for them.  `exchanges` has for each kind of
+collective their number in a run, and the bytes that a rank hands to all of them.  A plan may leave
+out both costs; `tcc plan --check` compares them with its strategies.  Plans are not trusted.
 """
 
 import json
@@ -33,13 +36,17 @@ _SHOWN = 8  # strategies in a message
 class Plan:
     """The texts of strategies by the name of the node, for the model with the hash `model`.
 
-    `place` names the file in messages.
+    `place` names the file in messages.  `exchanges` has for each kind of collective their number in
+    a run and the bytes that a rank hands to them, `weight_bytes` the bytes of a rank's weights;
+    they are None where the plan does not state them.
     """
 
     model: str
     ranks: int
     strategies: Mapping[str, str]
     place: str = ""
+    exchanges: Mapping[str, tuple[int, int]] | None = None
+    weight_bytes: int | None = None
 
 
 def model_hash(graph: Graph) -> str:
@@ -66,7 +73,14 @@ def plan_text(graph: Graph, plan: Plan) -> str:
         json.dumps({"node": name, "op": ops[name], "strategy": text})
         for name, text in plan.strategies.items()
     ]
-    return json.dumps(head)[:-1] + ', "nodes": [\n ' + ",\n ".join(lines) + "\n]}\n"
+    costs: dict[str, Any] = {}
+    if plan.exchanges is not None:
+        costs["exchanges"] = plan.exchanges
+    if plan.weight_bytes is not None:
+        costs["rank_weight_bytes"] = plan.weight_bytes
+    tail = ",\n" + json.dumps(costs)[1:-1] if costs else ""
+    body = ', "nodes": [\n ' + ",\n ".join(lines) + "\n]"
+    return json.dumps(head)[:-1] + body + tail + "}\n"
 
 
 def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
@@ -119,9 +133,10 @@ def _strategy(strategies: Sequence[Strategy], text: str, ranks: int, where: str)
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read_plan(path: Path) -> Plan:
-    """Returns the plan in a file; raises UserError for a file that is none."""
-    place = f"--plan {path}"
+def read_plan(path: Path, flag: str = "--plan") -> Plan:
+    """Returns the plan in a file that the user gives with `flag`; raises UserError for a file that
+    is none."""
+    place = f"{flag} {path}"
     parse = partial(_parse, place=place)
     return read_json(path, parse, place, "the plan cannot be read", "the file is no plan", _HINT)
 
@@ -142,7 +157,25 @@ def _parse(table: Any, place: str) -> Plan:
         if name in texts:
             raise ValueError(f"nodes[{number}] has the node {name[:64]!r} for the second time")
         texts[name] = text
-    return Plan(model, ranks, texts, place)
+    weights = table.get("rank_weight_bytes")
+    if weights is not None and not _is_count(weights):
+        raise ValueError("rank_weight_bytes is not a number of bytes")
+    return Plan(model, ranks, texts, place, _exchanges(table.get("exchanges")), weights)
+
+
+def _exchanges(table: Any) -> dict[str, tuple[int, int]] | None:
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise ValueError("exchanges is not an object")
+    for kind, pair in table.items():
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
+            raise ValueError(f"exchanges has no pair of a number and of bytes for {kind[:64]!r}")
+    return {kind: (pair[0], pair[1]) for kind, pair in table.items()}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _row(row: Any, number: int) -> tuple[str, str]:

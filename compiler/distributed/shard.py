@@ -10,10 +10,12 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, transfer
 from tcc.distributed.costs import HOST, RankRates
+from tcc.distributed.decisions import StrategyDecisions
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import expr_of, offers
@@ -38,6 +40,10 @@ from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ops import OPS
+from tcc.schedule.alternatives import SILENT, Ledger
+
+# A rank's array of each value of the whole graph, by sharding.
+RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
 
 
 def sharder(
@@ -46,18 +52,23 @@ def sharder(
     rates: RankRates = HOST,
     plan: Plan | None = None,
     states: StateNames = (),
+    ledger: Ledger = SILENT,
 ) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
     `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
-    pairs of the names of an input and of the output that replaces it.  The step raises UserError
-    for a graph with collectives of its own, and for a plan that does not fit.
+    pairs of the names of an input and of the output that replaces it.  `ledger` records the
+    strategies, and may force some.  The step raises UserError for a graph with collectives of its
+    own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
         check_divisible(graph)
         fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
+        decisions = StrategyDecisions(graph, ranks, rates, ledger)
+        fixed = decisions.forced(fixed)
         choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        decisions.record(choice)
         if not any(map(_divides, choice.values())):
             _check_use(graph, ranks)
         return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
@@ -97,8 +108,19 @@ def sharded(
     `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
     parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
     """
+    return sharded_with_arrays(graph, choice, axis, states)[0]
+
+
+def sharded_with_arrays(
+    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
+) -> tuple[Graph, RankArrays]:
+    """Returns the graph as `sharded` does, and a rank's arrays of the values of `graph`.
+
+    Values that only bodies have are missing.  An array that no node reads is not in the graph.
+    """
     if not any(_divides(strategy) for strategy in choice.values()):
-        return graph
+        values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
+        return graph, {value: {WHOLE: value} for value in values}
     return _Sharding(graph, axis, kept_states(states_of(graph, states), choice)).apply(choice)
 
 
@@ -127,7 +149,7 @@ class _Sharding:
             self._arrays[value] = {WHOLE: constant}
         self._changer = Changer(b, axis)
 
-    def apply(self, choice: Mapping[Node, Strategy]) -> Graph:
+    def apply(self, choice: Mapping[Node, Strategy]) -> tuple[Graph, RankArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
@@ -137,7 +159,11 @@ class _Sharding:
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
-        return substituted(result, new) if new else result
+        arrays = {
+            value: {sharding: new.get(array, array) for sharding, array in items.items()}
+            for value, items in self._arrays.items()
+        }
+        return (substituted(result, new) if new else result), arrays
 
     def _node(self, node: Node, strategy: Strategy) -> None:
         expr, op, attrs = expr_of(node), node.op, node.attrs

@@ -2,8 +2,9 @@
 
     {"site": "0f3c...", "alternative": "apart"}
 
-Each line of a file has a JSON object.  `site` is the digest or the text of a site.  `alternative`
-is the digest or the text of an alternative.  Other keys are ignored.  Files are not trusted.
+Each line of a file has a JSON object.  A site is a place in the model where the compiler chooses
+among alternatives.  `site` is the digest or the text of a site, and `alternative` the digest or the
+text of an alternative.  Other keys are ignored.  Files are not trusted.
 """
 
 import json

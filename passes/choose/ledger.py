@@ -1,6 +1,7 @@
 """Records the decisions of one compile, and forces choices.
 
-A line `{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.
+A site is a place in the model where the compiler chooses among alternatives.  A line
+`{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Line:
 class ListeningLedger(Ledger):
     """Records decisions, and forces the choices of `lines`.
 
-    A site that occurs several times is recorded once.  `counts` has the number of its occurrences,
-    by digest.  `changes` has the lines that forced another choice than prices made, and lines whose
-    choice was forced before prices were compared.
+    A site that occurs several times is recorded once; `counts` maps its digest to the number of
+    occurrences.  `changes` has each line that forced another alternative than prices chose, and
+    each line that was applied before prices were compared.
     """
 
     listens = True
@@ -143,7 +144,7 @@ def _read(
     alternatives: Sequence[Alternative[_T]],
     read: Callable[[str], Alternative[_T]] | None,
 ) -> Alternative[_T]:
-    """Returns the alternative that `read` makes from a line's text.
+    """Returns the alternative that `read` makes from the text of a line's alternative.
 
     Raises UserError if `read` is None or the text does not fit the site.
     """

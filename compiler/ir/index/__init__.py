@@ -7,8 +7,9 @@ Semantics: mathematical integers; `//` and `%` round as in Python; divisors are 
 importer refuses others).  Equal expressions in normal form are one object.
 
 A `Var` is a size symbol or a loop iterator.  Its facts are an inclusive range, a divisor, an
-iterator's extent, and the size that kernel prices assume for a symbol.  The simplifier proves by
-them that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts are equal.
+iterator's extent, and the size that kernel prices assume for a symbol.  With these facts the
+simplifier proves that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts
+are equal.
 """
 
 from __future__ import annotations
@@ -411,9 +412,9 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns a bound of `index` without iterators, for all values of the iterators; None if none
-    is known. It is an upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is
-    bounded by an expression in x, which helps if x cancels with another term."""
+    """Returns a bound of `index` that contains no iterators; None if no bound is known. It is an
+    upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is bounded by an
+    expression in x, which helps if x cancels with another term."""
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]
     return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None

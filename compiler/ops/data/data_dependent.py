@@ -52,9 +52,10 @@ class NonZeroAttrs:
 
 @frozen
 class CompressAttrs:
-    """With `axis` None, x is flattened first.
+    """The attributes of a selection of elements along `axis` by conditions.
 
-    `size` is the number of true conditions inside the axis.
+    If `axis` is None, x is flattened first. `size` is the number of true conditions; conditions
+    beyond the end of the axis do not count.
     """
 
     axis: int | None
@@ -63,8 +64,11 @@ class CompressAttrs:
 
 @frozen
 class UniqueAttrs:
-    """With `axis` None, x is flattened first; `size` is the number of distinct elements or
-    slices."""
+    """The attributes of a selection of the distinct slices along `axis`.
+
+    If `axis` is None, x is flattened first, and its distinct elements are selected. `size` is the
+    number of distinct slices or elements.
+    """
 
     axis: int | None
     sorted: bool

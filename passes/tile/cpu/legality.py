@@ -1,7 +1,7 @@
 """Decides what may be one kernel on a CPU.
 
-Operands of contractions must be loaded at even distances, and a thread's scratch must hold the
-values that stages exchange.
+The elements of a contraction's operands must be stored at equal distances along each loop, and a
+thread's scratch must hold the values that stages exchange.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ class CpuKernels(KernelModel):
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
     """Returns True if `expr` can be one kernel on a CPU, with all values row-major.
 
-    Operands of contractions must be stored at even distances. The values that its stages exchange
-    must fit a thread's scratch. `constants[n]` is True if operand n is a constant.
+    The elements of a contraction's operands must be stored at equal distances along each loop. The
+    values that stages exchange must fit a thread's scratch. `constants[n]` is True if operand n is
+    a constant.
     """
     storage = row_major_storage(expr, constants)
     try:
@@ -113,7 +114,8 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> b
 
 
 def _scratch(group: TileGroup, core: CoreModel) -> float:
-    """Returns the bytes of a tile's scratch; values that lie in results do not count.
+    """Returns the bytes of a tile's scratch; values that are stored in the memory of results do not
+    count.
 
     Raises `InternalError` if the size of the scratch is symbolic.
     """
@@ -135,6 +137,6 @@ def loads_evenly(stage: GroupStage) -> bool:
         s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
     )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
-        # A factor that is no load is computed again for each element that it is multiplied by.
+        # A factor that must be computed would be computed again in each product.
         return False
     return steps_evenly(stage)

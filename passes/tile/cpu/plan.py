@@ -50,8 +50,8 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# A kernel gets its own layout of constants, in place of the layout that other programs use, only if
-# that saves this margin.
+# Another program of the model may store a constant in some layout already. A kernel gets a second
+# layout of the constant only if this saves more than the margin.
 _SHARED = MARGINS["shared layout"]
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
@@ -87,12 +87,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         return (self.core, self.pricer.key) == (other.core, other.pricer.key)
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the kernel of `key`, which is chosen already, possibly with other layouts of
+        """Returns the kernel that is chosen for `key`, or a variant of it with other layouts of
         constants.
 
-        If earlier kernels of the model's programs store these constants (named by `digests`) in
-        other layouts, the kernel uses those layouts, unless it would be slower by more than a
-        margin.
+        `digests` identify the constants.  If an earlier kernel of the model's programs stores one
+        of them in another layout, this kernel uses that layout too, unless that would make it
+        slower by more than a margin.
         """
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
@@ -116,9 +116,9 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._on_layouts[key, shared_layouts]
 
     def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
-        """Returns the kernel of `key` with constants in the given layouts, by operand.
+        """Returns the kernel of `key` whose operand n has the layout `layouts[n]`.
 
-        None if no width of panels gives these layouts, or if the kernel would be too slow.
+        Returns None if no width of panels gives these layouts, or if the kernel would be too slow.
         """
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
@@ -190,8 +190,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self.ledger.decide(lambda: site("form", *key), rule, alternatives).replacement
 
     def bind(self, key: KernelKey) -> Planned:
-        # Decisions about kernels that are only priced are not recorded, so the form is chosen
-        # again.
+        # The form is chosen again, because the ledger does not record decisions about kernels that
+        # are only priced.
         if self.ledger.listens:
             self._structures[key] = self._cheapest_form(key)
         structure, knobs = self._structure(key), Knobs()
@@ -209,8 +209,8 @@ class CoreChooser(CpuKernels, KernelChooser):
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
         """Returns the kernel of a structure under `knobs`.
 
-        Its results bypass the caches if the model of the machine says that this saves time.  They
-        never do if a size is symbolic, because with small sizes bypassing takes longer.
+        The stores of its results bypass the caches if `Machine.bypasses` says that this saves time.
+        If a size is symbolic, they do not, because with small sizes bypassing takes longer.
         """
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)

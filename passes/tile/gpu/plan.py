@@ -62,7 +62,7 @@ class BlockChooser(KernelChooser):
         skips: bool = True,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`floats` is the type in which f32 operands will be stored once kernels are known.
+        """`floats` is the type in which f32 operands will be stored by a later pass.
 
         `skips`: streaming loops skip masked blocks, even if these contain NaN or infinities.
         """
@@ -204,9 +204,9 @@ def block_schedule(bound: Bound) -> BlockSchedule:
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
     """Returns the storage of operands, with the constant factors of contractions packed.
 
-    Neighbours in a packed constant belong to neighbouring results.  For bytes they are neighbouring
-    terms of the sum instead, the only order that matrix units accept.  `group` must not be
-    collapsed, so that each loop runs along one axis of each operand.
+    In a packed constant, elements of neighbouring results are neighbours.  In a constant of bytes,
+    neighbouring terms of the sum are neighbours instead, the only order that matrix units accept.
+    `group` must not be collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
@@ -234,7 +234,8 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 
 def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
-    """Returns the last of `loops` with which a single factor varies; else the last loop."""
+    """Returns the last of `loops` on which exactly one factor depends; if there is none, the last
+    of the loops."""
     pair = factors(stage)
     assert pair is not None
     common = depends(stage, pair.a) & depends(stage, pair.b)
