@@ -142,8 +142,8 @@ class _Checker:
                 raise InternalError("an output of the ranks is another array", where=output.name)
 
     def _are_read(self, reader: Node, operands: Sequence[Value | None]) -> bool:
-        """True if `reader` reads `operands`, or arrays that a rank computes from them alone, such as
-        those with zeros as padding."""
+        """True if `reader` reads `operands`, or arrays that a rank computes from each of them
+        alone, such as those with zeros as padding."""
         return all(
             read is operand
             or (
