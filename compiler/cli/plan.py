@@ -76,7 +76,6 @@ def plan(
     """
     options = chosen_options(choices)
     described = None if cluster is None else clusters.read_cluster(cluster)
-    rates = costs.HOST if described is None else described.rates
     if described is not None and options.ranks == (1,):
         options = replace(options, ranks=(described.ranks,))
     ranks = _ranks(options)
@@ -87,22 +86,23 @@ def plan(
             why=f"its hosts have {described.ranks} together, and --ranks is {ranks}",
             hint="give fewer ranks, or more hosts",
         )
+    if described is None:
+        described = costs.one_host(ranks)
+    part = clusters.part_of(described, ranks)
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, options)
         stage("solve")
         fixed: dict[Any, Any] = {}
         for file in options.plan:
-            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), ranks)
+            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), part.mesh)
         if explain is not None:
             rows = facts.explained(
-                graph, ranks, planner.partition_solver(), fixed, explain, rates, options.state
+                graph, part, planner.partition_solver(), fixed, explain, options.state
             )
             _explain(rows, as_json)
             return
-        result = facts.planned(
-            graph, ranks, planner.partition_solver(), fixed, rates, options.state
-        )
+        result = facts.planned(graph, part, planner.partition_solver(), fixed, options.state)
     text = plans.plan_text(graph, result.plan)
     if output is not None:
         _write(output, text)
@@ -135,8 +135,13 @@ def _write(output: Path, text: str) -> None:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     heads = ("node", "op", "us", "strategy")
-    cells = [(r["node"], r["op"], f"{r['seconds'] * 1e6:.1f}", r["strategy"]) for r in rows]
+    cells = [(r["node"], r["op"], f"{r['seconds'] * 1e6:.1f}", _text(r["strategy"]))
+             for r in rows]  # fmt: skip
     yield from aligned([heads, *cells])
+
+
+def _text(strategy: str | list[str]) -> str:
+    return strategy if isinstance(strategy, str) else plans.joined(tuple(strategy))
 
 
 def _totals(totals: Mapping[str, Any], collectives: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -160,6 +165,11 @@ def _explain(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         return
     heads = ("strategy", "us of a run", "")
     cells = [
-        (r["strategy"], f"{r['seconds'] * 1e6:.1f}", "chosen" if r["chosen"] else "") for r in rows
+        (
+            _text(r["strategy"]),
+            "no memory" if r["seconds"] is None else f"{r['seconds'] * 1e6:.1f}",
+            "chosen" if r["chosen"] else "",
+        )
+        for r in rows
     ]
     say_fitted(aligned([heads, *cells]))

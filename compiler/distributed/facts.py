@@ -1,17 +1,25 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.costs import HOST, RankRates, rank_bytes, work_seconds
+from tcc.distributed.costs import Cluster, rank_bytes, work_seconds
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, plan_of
-from tcc.distributed.shard import sharded
-from tcc.distributed.sharding import WHOLE
-from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
+from tcc.distributed.mesh_offers import NodeStrategies
+from tcc.distributed.offers import expr_of
+from tcc.distributed.plan import Plan, json_of, plan_of, texts_of
+from tcc.distributed.problem import (
+    NANOSECONDS,
+    ProblemWriter,
+    Solver,
+    cost_of,
+    with_alternative,
+)
+from tcc.distributed.shard import mesh_sharded
+from tcc.distributed.solve import predicted_seconds, solved
 from tcc.distributed.states import StateNames
-from tcc.distributed.strategies import Strategy, whole
+from tcc.distributed.strategies import whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
@@ -24,7 +32,7 @@ class PlanFacts:
     """A plan and what it does.
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
-    `facts` has `ranks`, bytes of weights, and the predicted seconds of a run.
+    `facts` has `ranks`, the `mesh`, bytes of weights, and the predicted seconds of a run.
     """
 
     plan: Plan
@@ -35,45 +43,53 @@ class PlanFacts:
 
 def planned(
     graph: Graph,
-    ranks: int,
+    cluster: Cluster,
     solver: Solver,
-    fixed: Mapping[Node, Strategy],
-    rates: RankRates = HOST,
+    fixed: Mapping[Node, NodeStrategies],
     states: StateNames = (),
 ) -> PlanFacts:
-    """Returns the best plan for `graph` on `ranks` ranks in which nodes have the strategies
-    `fixed`."""
-    choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
-    local = sharded(graph, choice, Mesh((ranks,)).axis(0), states)
-    alone = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
+    """Returns the best plan for `graph` on a cluster in which nodes have the strategies `fixed`."""
+    mesh, rates = cluster.mesh, cluster.rates
+    solution = solved(graph, cluster, solver, fixed, states)
+    choice = solution.choice
+    local = mesh_sharded(graph, choice, mesh.axes, states, rates)
+    free = Cluster(mesh, tuple(replace(speeds, memory=None) for speeds in rates))
+    alone = (whole_choice(graph, mesh), free, states)
     return PlanFacts(
-        plan_of(graph, choice, ranks),
-        tuple(_row(node, choice[node], ranks, rates) for node in graph.nodes if node.outputs),
+        plan_of(graph, choice, mesh),
+        tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
         tuple(_collectives(local)),
         {
-            "ranks": ranks,
+            "ranks": cluster.ranks,
+            "mesh": mesh.sizes,
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": _constant_bytes_of_rank(local),
-            "seconds": predicted_seconds(graph, choice, ranks, rates, states),
-            "one_rank_seconds": predicted_seconds(graph, alone, ranks, rates, states),
+            "seconds": solution.seconds,
+            "one_rank_seconds": predicted_seconds(graph, *alone),
         },
     )
 
 
+def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
+    """Returns the choice in which every rank computes everything."""
+    axes = len(mesh.sizes)
+    return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
+
+
 def explained(
     graph: Graph,
-    ranks: int,
+    cluster: Cluster,
     solver: Solver,
-    fixed: Mapping[Node, Strategy],
+    fixed: Mapping[Node, NodeStrategies],
     name: str,
-    rates: RankRates = HOST,
     states: StateNames = (),
 ) -> list[dict[str, Any]]:
-    """Returns a record for each strategy of the node called `name`: its text, the predicted seconds
-    of a run in which the solver chooses all strategies that are not in `fixed`, and whether the
-    solver chose it.
+    """Returns a record for each strategy of the node called `name`: its texts, the predicted
+    seconds of a run in which the solver chooses all strategies that are not in `fixed`, and whether
+    the solver chose it.
 
-    Raises UserError if no node has this name.
+    A strategy with which no plan fits the memory has None for the seconds.  Raises UserError if no
+    node has this name.
     """
     node = next((n for n in graph.nodes if n.outputs and n.outputs[0].name == name), None)
     if node is None:
@@ -82,24 +98,34 @@ def explained(
             where=f"--explain {name}",
             hint="tcc plan without --explain lists the nodes",
         )
-    chosen = solve_strategies(graph, ranks, rates, solver, fixed, states)[node]
+    free = {other: items for other, items in fixed.items() if other is not node}
+    writer = ProblemWriter(graph, cluster, free, states)
+    problem, place = writer.problem(), graph.nodes.index(node)
+    alternatives = writer.strategies[place]
+    if node in fixed:
+        chosen = texts_of(fixed[node])
+    else:
+        chosen = texts_of(alternatives[solver(problem)[place]])
     records = []
-    for strategy in offers(graph, ranks)[node]:
-        choice = solve_strategies(graph, ranks, rates, solver, {**fixed, node: strategy}, states)
-        seconds = predicted_seconds(graph, choice, ranks, rates, states)
-        records.append(
-            {"strategy": repr(strategy), "seconds": seconds, "chosen": strategy == chosen}
-        )
+    for number, items in enumerate(alternatives):
+        forced = with_alternative(problem, place, number)
+        try:
+            seconds = cost_of(forced, solver(forced)) / NANOSECONDS
+        except UserError:
+            seconds = None
+        texts = texts_of(items)
+        strategy = json_of(texts)
+        records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == chosen})
     return records
 
 
-def _row(node: Node, strategy: Strategy, ranks: int, rates: RankRates) -> dict[str, Any]:
-    expr = expr_of(node)
+def _row(node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
+    expr, axes = expr_of(node), cluster.mesh.axes
     return {
         "node": node.outputs[0].name,
         "op": node.op.name,
-        "strategy": repr(strategy),
-        "seconds": 0.0 if expr is None else work_seconds(expr, strategy, ranks, rates),
+        "strategy": json_of(texts_of(items)),
+        "seconds": 0.0 if expr is None else work_seconds(expr, items, axes, cluster.rates),
         "source": node.loc,
     }
 
@@ -110,7 +136,7 @@ def _collectives(graph: Graph) -> list[dict[str, Any]]:
         if Trait.COLLECTIVE in node.op.traits and node.op is not OPS["rank"]:
             (operand,) = node.inputs
             assert operand is not None
-            size = rank_bytes(operand.type, WHOLE, 1)
+            size = rank_bytes(operand.type)
             records.append({"kind": node.op.name, "bytes": size, "source": node.loc})
     return records
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.cluster import read_cluster
-from tcc.distributed.costs import LinkRate, RankRates
+from tcc.distributed.costs import LinkRate, RankRates, one_host
 from tcc.distributed.facts import planned
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder
@@ -31,7 +31,8 @@ def test_a_cluster_has_the_ranks_of_all_hosts_and_the_least_of_each(tmp_path: Pa
     other = {"name": "b", "ranks": 3, "memory_bytes": 1 << 20, "flops": 5e10}
     cluster = read_cluster(written(tmp_path / "c.json", hosts=[HOST, other]))
     assert cluster.ranks == 5
-    assert (cluster.rates.operations, cluster.rates.memory) == (5e10, 1 << 20)
+    (rates,) = cluster.rates
+    assert (rates.operations, rates.memory) == (5e10, 1 << 20)
 
 
 def test_the_slowest_link_and_the_nearest_size_count() -> None:
@@ -61,15 +62,15 @@ def layers(count: int) -> Graph:
 def test_memory_forces_a_division_that_time_would_not() -> None:
     graph, slow = layers(4), RankRates(latency=1.0)
     weights, values = 4 * 64 * 64 * 4, 2 * 4 * 64 * 4
-    free = planned(graph, 2, partition_solver(), {}, slow).facts
+    free = planned(graph, one_host(2, slow), partition_solver(), {}).facts
     assert free["rank_weight_bytes"] == weights
     tight = RankRates(latency=1.0, memory=weights // 2 + values)
-    divided = planned(graph, 2, partition_solver(), {}, tight).facts
+    divided = planned(graph, one_host(2, tight), partition_solver(), {}).facts
     assert divided["rank_weight_bytes"] == weights // 2
     assert divided["seconds"] > free["seconds"]
     none = RankRates(latency=1.0, memory=weights // 2 + values - 1)
     with pytest.raises(UserError, match="does not fit the memory"):
-        planned(graph, 2, partition_solver(), {}, none)
+        planned(graph, one_host(2, none), partition_solver(), {})
 
 
 def test_a_constant_of_several_readers_counts_once() -> None:
@@ -79,7 +80,9 @@ def test_a_constant_of_several_readers_counts_once() -> None:
     for _ in range(3):
         (x,) = b.add(OPS["matmul"], (x, weight))
     rates = RankRates(latency=1.0, memory=64 * 64 * 4 + 2 * 4 * 64 * 4)
-    assert planned(b.finish((x,)), 2, partition_solver(), {}, rates).facts["seconds"] < 1.0
+    assert (
+        planned(b.finish((x,)), one_host(2, rates), partition_solver(), {}).facts["seconds"] < 1.0
+    )
 
 
 BROKEN: dict[str, dict[str, Any]] = {
