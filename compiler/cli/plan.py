@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from tcc import driver
     from tcc.backends.artifact import planner
     from tcc.distributed import cluster as clusters
-    from tcc.distributed import costs, facts
+    from tcc.distributed import costs as models
+    from tcc.distributed import facts
     from tcc.distributed import plan as plans
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
-    clusters, costs = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
+    clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
+
+# The names of costs.COSTS, which a start of the command line does not import.
+COSTS = "all", "zero-links", "zero-compute"
 
 
 @click.command()
@@ -34,6 +38,14 @@ else:
     type=PATH,
     help="Hosts and links as JSON, from which the plan's times and the limit of memory come; the "
     "default is one host. Without --ranks the plan is for all ranks of the hosts.",
+)
+@click.option(
+    "--costs",
+    type=click.Choice(COSTS),
+    default=COSTS[0],
+    show_default=True,
+    help="Plans as if exchanges took no time (zero-links: everything is divided), or work "
+    "(zero-compute: only what memory forces is divided).",
 )
 @click.option(
     "--explain",
@@ -47,6 +59,7 @@ def plan(
     model: Path,
     output: Path | None,
     cluster: Path | None,
+    costs: str,
     explain: str | None,
     as_json: bool,
     **choices: Any,
@@ -87,8 +100,8 @@ def plan(
             hint="give fewer ranks, or more hosts",
         )
     if described is None:
-        described = costs.one_host(ranks)
-    part = clusters.part_of(described, ranks)
+        described = models.one_host(ranks)
+    part = models.with_costs(clusters.part_of(described, ranks), costs)
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, options)

@@ -5,8 +5,10 @@ between ranks at a rate behind a latency.  They only rank alternatives.
 """
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 from operator import attrgetter
+from typing import Any
 
 from tcc.distributed.changes import transfer
 from tcc.distributed.mesh import Mesh, MeshAxis
@@ -91,6 +93,24 @@ class Cluster:
     def ranks(self) -> int:
         """The number of all ranks."""
         return self.mesh.ranks
+
+
+# The names of cost models: each leaves out a part of the predicted seconds.
+COSTS = "all", "zero-links", "zero-compute"
+
+
+def with_costs(cluster: Cluster, name: str) -> Cluster:
+    """Returns a cluster whose predicted seconds follow one of `COSTS`.
+
+    With `zero-links` collectives take no time, with `zero-compute` operations and the reading of
+    constants.
+    """
+    free: dict[str, Any] = {}
+    if name == "zero-links":
+        free = {"latency": 0.0, "link_bytes": inf, "links": ()}
+    elif name == "zero-compute":
+        free = {"operations": inf, "memory_bytes": inf}
+    return Cluster(cluster.mesh, tuple(replace(speeds, **free) for speeds in cluster.rates))
 
 
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
