@@ -48,6 +48,14 @@ COSTS = "all", "zero-links", "zero-compute"
     "(zero-compute: only what memory forces is divided).",
 )
 @click.option(
+    "--objective",
+    type=click.Choice(["latency", "ranks"]),
+    default="latency",
+    show_default=True,
+    help="latency: the least time on all ranks. ranks: the fewest ranks of the cluster whose memory "
+    "has room, and then the least time.",
+)
+@click.option(
     "--explain",
     metavar="NODE",
     help="Prices each strategy of a node: the time of a run with it, where the solver chooses all "
@@ -60,6 +68,7 @@ def plan(
     output: Path | None,
     cluster: Path | None,
     costs: str,
+    objective: str,
     explain: str | None,
     as_json: bool,
     **choices: Any,
@@ -106,6 +115,13 @@ def plan(
         stage("import")
         graph = driver.divided_graph(model, options)
         stage("solve")
+        if objective == "ranks":
+            part = facts.fewest_ranks(graph, part, planner.partition_solver(), options.state)
+            if part.ranks == 1 and as_json:
+                print_json({"ranks": 1})
+            if part.ranks == 1:
+                say("one rank has room for the model: it needs no plan", err=as_json)
+                return
         fixed: dict[Any, Any] = {}
         for file in options.plan:
             fixed |= plans.fixed_strategies(graph, plans.read_plan(file), part.mesh)

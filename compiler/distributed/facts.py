@@ -1,9 +1,11 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from tcc.distributed.cluster import part_of
 from tcc.distributed.costs import Cluster, rank_bytes, work_seconds
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.mesh_offers import NodeStrategies
@@ -14,6 +16,7 @@ from tcc.distributed.problem import (
     ProblemWriter,
     Solver,
     cost_of,
+    largest_values,
     with_alternative,
 )
 from tcc.distributed.shard import mesh_sharded
@@ -68,6 +71,34 @@ def planned(
             "one_rank_seconds": predicted_seconds(graph, *alone),
         },
     )
+
+
+def fewest_ranks(
+    graph: Graph, cluster: Cluster, solver: Solver, states: StateNames = ()
+) -> Cluster:
+    """Returns the part of a cluster with the fewest ranks whose memory has room for `graph`.
+
+    Raises UserError if all ranks together have no room, or if their memory is unknown.
+    """
+    memory = cluster.rates[0].memory
+    if memory is None:
+        raise UserError(
+            "the memory of a rank is unknown",
+            where="--objective ranks",
+            hint="give --cluster FILE, in which hosts have memory_bytes",
+        )
+    weights, room = constant_bytes(graph), memory - largest_values(graph)
+    # Ranks that divide every weight evenly need at least so many.
+    first = max(1, -(-weights // room)) if room > 0 else cluster.ranks
+    for ranks in range(min(first, cluster.ranks), cluster.ranks):
+        part = part_of(cluster, ranks)
+        if ranks == 1:
+            return part
+        with suppress(UserError):  # does not fit
+            solver(ProblemWriter(graph, part, {}, states).problem())
+            return part
+    solver(ProblemWriter(graph, cluster, {}, states).problem())
+    return cluster
 
 
 def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.cluster import read_cluster
+from tcc.distributed.cluster import part_of, read_cluster
 from tcc.distributed.costs import LinkRate, RankRates, one_host
-from tcc.distributed.facts import planned
+from tcc.distributed.facts import fewest_ranks, planned
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
@@ -111,3 +111,31 @@ def test_files_that_describe_no_cluster_are_refused(why: str, tmp_path: Path) ->
     with pytest.raises(UserError, match="no cluster") as error:
         read_cluster(written(tmp_path / "c.json", **BROKEN[why]))
     assert why in str(error.value)
+
+
+def test_the_fewest_ranks_that_have_room() -> None:
+    graph = layers(4)
+    weights, values = 4 * 64 * 64 * 4, 2 * 4 * 64 * 4
+    # 3 ranks divide no axis of 64.
+    for parts, ranks in ((1.0, 1), (0.5, 2), (0.45, 4), (0.25, 4), (0.2, 8)):
+        rates = RankRates(memory=int(parts * weights) + values)
+        assert fewest_ranks(graph, one_host(8, rates), partition_solver()).ranks == ranks
+    with pytest.raises(UserError, match="does not fit the memory"):
+        fewest_ranks(graph, one_host(8, RankRates(memory=weights // 9)), partition_solver())
+    with pytest.raises(UserError, match="memory of a rank is unknown"):
+        fewest_ranks(graph, one_host(8), partition_solver())
+
+
+def test_hosts_of_equal_ranks_are_an_axis_of_the_mesh(tmp_path: Path) -> None:
+    hosts = [{**HOST, "name": name} for name in "abc"]
+    links = [{**LINK, "between": [first, second]} for first, second in ("aa", "ab", "cb", "cc")]
+    cluster = read_cluster(written(tmp_path / "c.json", hosts=hosts, links=links))
+    assert cluster.mesh.sizes == (3, 2)
+    between, inside = ([link.between for link in rates.links] for rates in cluster.rates)
+    assert between == [("a", "b"), ("b", "c")]
+    assert inside == [("a", "a"), ("c", "c")]
+    for ranks, sizes in ((6, (3, 2)), (4, (2, 2)), (2, (2,)), (3, (3,)), (5, (5,))):
+        part = part_of(cluster, ranks)
+        assert part.mesh.sizes == sizes
+        counts = {len(rates.links) for rates in part.rates}
+        assert counts == ({4} if ranks % 2 else {2})

@@ -187,7 +187,6 @@ def training(count: int, batch: int, hidden: int) -> tuple[Graph, dict[str, str]
         (12, 128, 1024, (4,), (1.0,), 8_650_763.11),
         (2, 1024, 128, (4, 8), (1.0, 0.01), 26_872.03),
         (2, 1024, 128, (8, 4), (1.0, 0.01), 58_330.03),
-        (12, 1024, 128, (8, 4), (1.0, 0.01), 354_900.23),
     ],
 )
 def test_training_steps_cost_what_the_closed_forms_say(
