@@ -14,11 +14,12 @@ layers share their tables.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import combinations
 from math import comb
 from typing import TypeAlias
 
+import numpy as np
 from tcc.distributed.costs import (
     Cluster,
     change_seconds,
@@ -39,6 +40,7 @@ from tcc.distributed.states import StateNames, states_of
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.op import Array
 from tcc.ir.types import TensorType
 
 FORBIDDEN = 10**17  # nanoseconds; more than any plan takes
@@ -129,6 +131,7 @@ class ProblemWriter:
         self._whole: Shardings = (WHOLE,) * len(self._sizes)
         self._work, self._change = cache(self._work_seconds), cache(self._change_cost)
         self._table, self._transposed = cache(self._costs_of), cache(_transposed)
+        self._useful = cache(self._useful_sets)
         self._states = states_of(graph, states)
         # A complete choice needs no offers.
         offered = mesh_offers(graph, self._axes) if len(fixed) < len(graph.nodes) else {}
@@ -241,7 +244,7 @@ class ProblemWriter:
             sizes = [self._bytes(value.type, shardings) for shardings in sets]
             self._usages[reader] = [a + b for a, b in zip(before, sizes, strict=True)]
             return
-        number, sets = self._add_sets(value, readers, visible)
+        number, sets = self._add_sets(value, readers, visible, None)
         self._usages[number] = [self._bytes(value.type, shardings) for shardings in sets]
 
     def _bytes(self, type: TensorType, sets: ShardingSet) -> int:
@@ -258,7 +261,7 @@ class ProblemWriter:
             (number,) = readers
             sets = self._needs(number, value)
         else:
-            number, sets = self._add_sets(value, readers, visible)
+            number, sets = self._add_sets(value, readers, visible, self._sources(value))
         costs = self._table(value.type, self._sources(value), sets)
         node = self._producers.get(value)
         if node is None:
@@ -267,21 +270,57 @@ class ProblemWriter:
             self._add_edge(self._numbers[node], number, costs)
 
     def _add_sets(
-        self, value: Value, readers: Sequence[int], visible: bool
+        self,
+        value: Value,
+        readers: Sequence[int],
+        visible: bool,
+        sources: tuple[Shardings, ...] | None,
     ) -> tuple[int, tuple[ShardingSet, ...]]:
         """Adds a node with an alternative for each set of shardings of `value`, which forbids what
-        its readers lack; returns its number and the sets."""
+        its readers lack; returns its number and the sets.
+
+        With the `sources` of which they are made, sets that are never best are left out.
+        """
         always: ShardingSet = frozenset({self._whole} if visible else ())
         needs_of = {reader: self._needs(reader, value) for reader in readers}
         needed = dict.fromkeys(need for needs in needs_of.values() for need in needs)
         # Sets have no order that equal models share.
         texts = {repr(s): s for need in needed for s in need}
         sets = tuple(_sharding_sets([texts[text] for text in sorted(texts)], always))
+        needed_sets = tuple(sorted(needed, key=_set_text))
+        covers = _covers(needed_sets, sets)
+        if sources is not None:
+            sets, covers = self._useful(value.type, sources, sets, needed_sets)
         number = len(self._costs)
         self._costs.append([0] * len(sets))
+        rows = dict(zip(needed_sets, covers, strict=True))
         for reader, needs in needs_of.items():
-            self._add_edge(reader, number, _allowed(needs, sets))
+            self._add_edge(reader, number, [cost for need in needs for cost in rows[need]])
         return number, sets
+
+    def _useful_sets(
+        self,
+        type: TensorType,
+        sources: tuple[Shardings, ...],
+        sets: tuple[ShardingSet, ...],
+        needed: tuple[ShardingSet, ...],
+    ) -> tuple[tuple[ShardingSet, ...], tuple[tuple[int, ...], ...]]:
+        """Returns the sets that may be the best, and for each of `needed` a row with 0 for each set
+        that covers it.
+
+        A set also covers shardings that it gives for nothing, as slices of a whole value.  It is
+        left out if another set covers as much and costs no more, whatever the source.
+        """
+        members = [s for s in dict.fromkeys(s for made in (*sets, *needed) for s in made)]
+        free = {s: frozenset(t for t in members if not self._change(type, s, t)) for s in members}
+        closed = tuple(frozenset(t for s in made for t in free[s]) for made in sets)
+        covers = _covers(needed, closed)
+        table = np.array([[self._making(type, source, made) for made in sets]
+                          for source in dict.fromkeys(sources)])  # fmt: skip
+        points = np.concatenate([table, np.array(covers, np.int64).reshape(-1, len(sets))])
+        kept = _minimal(points)
+        rows = tuple(tuple(row[number] for number in kept) for row in covers)
+        return tuple(sets[number] for number in kept), rows
 
     def _sources(self, value: Value) -> tuple[Shardings, ...]:
         """Returns the shardings of a value for each strategy of its producer; an input is whole."""
@@ -329,9 +368,27 @@ def _sums(first: Costs, second: Costs) -> list[int]:
     return [min(a + b, FORBIDDEN) for a, b in zip(first, second, strict=True)]
 
 
-@lru_cache(maxsize=1024)
-def _allowed(needs: tuple[ShardingSet, ...], sets: tuple[ShardingSet, ...]) -> tuple[int, ...]:
-    return tuple(0 if need <= made else FORBIDDEN for need in needs for made in sets)
+def _covers(
+    needed: tuple[ShardingSet, ...], sets: tuple[ShardingSet, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns a row for each of `needed`: 0 for each set that contains it."""
+    return tuple(tuple(0 if need <= made else FORBIDDEN for made in sets) for need in needed)
+
+
+def _minimal(points: Array) -> list[int]:
+    """Returns the columns that no other column undercuts: one that is nowhere larger, and smaller
+    somewhere or further to the left."""
+    kept: list[int] = []
+    order = np.argsort(points.sum(axis=0, dtype=np.float64), kind="stable")
+    for number in map(int, order):
+        column = points[:, [number]]
+        if not (points[:, kept] <= column).all(axis=0).any():
+            kept.append(number)
+    return sorted(kept)
+
+
+def _set_text(made: ShardingSet) -> list[str]:
+    return sorted(map(repr, made))
 
 
 def _sharding_sets(shardings: Iterable[Shardings], always: ShardingSet) -> Iterator[ShardingSet]:

@@ -15,6 +15,7 @@ from tcc.distributed.costs import (
     Cluster,
     RankRates,
     change_seconds,
+    one_host,
     rank_bytes,
     work_seconds,
 )
@@ -28,7 +29,7 @@ from tcc.distributed.shard import mesh_sharded
 from tcc.distributed.sharding import WHOLE, Partial, Shardings, Split
 from tcc.distributed.solve import mesh_strategies, predicted_seconds, solved
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, Node
+from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import F32, tensor
 
@@ -189,3 +190,42 @@ def test_plans_of_meshes_are_read_back(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="no plan") as error:
             read_plan(path)
         assert why in str(error.value)
+
+
+def renamed(graph: Graph, seed: int) -> Graph:
+    """The graph with other names, its nodes and constants in another order."""
+    rng = np.random.default_rng(seed)
+    values = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)]
+    numbers = rng.permutation(len(values))
+    new = {v: Value(f"v{number}", v.type) for v, number in zip(values, numbers, strict=True)}
+    nodes: list[Node] = []
+    ready = {*graph.inputs, *graph.constants}
+    waiting = list(graph.nodes)
+    while waiting:
+        possible = [node for node in waiting if ready.issuperset(filter(None, node.inputs))]
+        node = possible[int(rng.integers(len(possible)))]
+        waiting.remove(node)
+        ready.update(node.outputs)
+        inputs, outputs = (tuple(new[v] for v in vs) for vs in (node.inputs, node.outputs))
+        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+    constants = [*graph.constants.items()]
+    rng.shuffle(constants)
+    return replace(
+        graph,
+        name="other",
+        nodes=tuple(nodes),
+        inputs=tuple(new[v] for v in graph.inputs),
+        outputs=tuple(new[v] for v in graph.outputs),
+        constants={new[value]: handle for value, handle in constants},
+    )
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, one_host(4, FAST)], ids=["2x2", "4"])
+def test_a_renamed_and_reordered_copy_gets_a_plan_of_equal_cost(cluster: Cluster) -> None:
+    graph = block(4, 8, 16)
+    seconds = solved(graph, cluster, partition_solver(), {}).seconds
+    for seed in range(3):
+        copy = renamed(graph, seed)
+        verify_graph(copy)
+        assert copy.nodes[0].outputs[0].name != graph.nodes[0].outputs[0].name
+        assert solved(copy, cluster, partition_solver(), {}).seconds == seconds

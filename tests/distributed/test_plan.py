@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
+from tcc.distributed import problem
 from tcc.distributed.costs import HOST, one_host
 from tcc.distributed.facts import explained, planned
+from tcc.distributed.mesh_offers import mesh_offers
 from tcc.distributed.plan import fixed_strategies, plan_of, plan_text, read_plan
 from tcc.distributed.solve import mesh_strategies, predicted_seconds
 from tcc.errors import UserError
@@ -83,6 +85,20 @@ def test_facts_count_the_bytes_of_a_rank() -> None:
     assert result.facts["rank_weight_bytes"] == 256 * 256 * 4
     assert [item["kind"] for item in result.collectives] == ["all_reduce"]
     assert [item["bytes"] for item in result.collectives] == [16 * 256 * 4]
+
+
+def test_the_strategies_of_a_node_are_priced_with_one_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return mesh_offers(*arguments)
+
+    monkeypatch.setattr(problem, "mesh_offers", counted)
+    assert len(explained(network(), PAIR, partition_solver(), {}, "h")) > 3
+    assert len(calls) == 1
 
 
 REFUSED = {
