@@ -52,8 +52,8 @@ COSTS = "all", "zero-links", "zero-compute"
     type=click.Choice(["latency", "ranks"]),
     default="latency",
     show_default=True,
-    help="latency: the least time on all ranks. ranks: the fewest ranks of the cluster whose memory "
-    "has room, and then the least time.",
+    help="latency: the least time on all ranks. ranks: the fewest ranks whose memory has room, and "
+    "then the least time.",
 )
 @click.option(
     "--explain",

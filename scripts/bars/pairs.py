@@ -76,7 +76,9 @@ def rule(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
                 divided.update(node.outputs)
             continue
         texts = (text,) * len(mesh.sizes)
-        fixed |= {node: items for items in offered[node] if texts_of(items) == texts}
+        for items in offered[node]:
+            if texts_of(items) == texts:
+                fixed[node] = items
     return fixed
 
 
