@@ -139,9 +139,8 @@ class ProblemWriter:
         self._costs: list[Costs] = []
         for node in graph.nodes:
             items = (fixed[node],) if node in fixed else offered[node]
-            items, costs = self._cheapest(node, items)
             self.strategies.append(items)
-            self._costs.append(costs)
+            self._costs.append([self._node_cost(node, strategies) for strategies in items])
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._producers = graph.producers()
         self._usages: dict[int, list[int]] = {}
@@ -171,19 +170,6 @@ class ProblemWriter:
         )
 
     # ---- nodes ----------------------------------------------------------------------------------
-
-    def _cheapest(
-        self, node: Node, items: Sequence[NodeStrategies]
-    ) -> tuple[tuple[NodeStrategies, ...], Costs]:
-        """Returns the strategies of a node with their costs, without those that cost more than
-        others of equal shardings: edges and memory cannot tell the two apart."""
-        best: dict[tuple[tuple[Shardings, ...], ...], tuple[int, NodeStrategies]] = {}
-        for strategies in items:
-            key = operand_shardings(strategies), result_shardings(strategies)
-            cost = self._node_cost(node, strategies)
-            if key not in best or cost < best[key][0]:
-                best[key] = cost, strategies
-        return tuple(s for _, s in best.values()), [cost for cost, _ in best.values()]
 
     def _node_cost(self, node: Node, items: NodeStrategies) -> int:
         expr = expr_of(node)
