@@ -83,10 +83,10 @@ def roundings(conv: Conv, form: Form) -> int:
 def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
     """Returns the forms of an axis.
 
-    Their pieces have equal numbers of taps.  Their tiles are no longer than the results of a turn
+    Their pieces have equal numbers of taps.  Their tiles are no longer than the results of a phase
     (see `ConvAxis`).
     """
-    taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
+    taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.phases)
     lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}
     tiled = (
         AxisForm(tile, length)
@@ -134,7 +134,7 @@ def form_work(conv: Conv, form: Form) -> FormWork:
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels
-    gathered = tiles * prod(a.turns for a in axes) * conv.filters
+    gathered = tiles * prod(a.phases for a in axes) * conv.filters
     terms = pieces * (conv.channels // conv.groups)
     inward = outward = 0
     for n, axis_facts in enumerate(facts):

@@ -49,7 +49,7 @@ def fails(
 ) -> Value:
     """Adds nodes that check all tiles of the images; returns a bool that is true if any tile fails.
 
-    `masks` has for each axis the taps that each turn has; None if every turn has all taps.
+    `masks` has for each axis the taps that each phase has; None if every phase has all taps.
     """
     types = [None if mask is None else mask.type for mask in masks]
     (strips,) = express(b, _failing_strips(conv, form, image.type, types), image, *masks)
@@ -79,7 +79,7 @@ class _Span:
     """The extent of a strip along spatial axis `number` of the convolution.
 
     Images have `size` pixels along that axis.  An axis is cut if there are several strips along it.
-    A turn is an interleaved part of the results, defined by `ConvAxis`.
+    A phase is an interleaved part of the results, defined by `ConvAxis`.
     """
 
     form: AxisForm
@@ -113,15 +113,15 @@ class _Span:
 
     @property
     def inputs(self) -> Index:
-        """The number of inputs that a strip reads for turns that begin at the same input."""
+        """The number of inputs that a strip reads for phases that begin at the same input."""
         return (self.tiles - 1) * self.step + self.form.reads(self.axis)
 
     @property
     def input_extents(self) -> Indices:
         """The extents of the indices of a strip's inputs.
 
-        On a cut axis they are (different inputs at which turns begin, inputs of a turn).  Otherwise
-        they are (inputs of the image,).
+        On a cut axis they are (different inputs at which phases begin, inputs of a phase).
+        Otherwise they are (inputs of the image,).
         """
         return (const(self.axis.starts), self.inputs) if self.is_cut else (self.size,)
 
@@ -129,12 +129,12 @@ class _Span:
     def result_extents(self) -> Indices:
         """The extents of the indices of a strip's results.
 
-        On a cut axis they are (turns, results of a turn).  Otherwise they are (results of the
+        On a cut axis they are (phases, results of a phase).  Otherwise they are (results of the
         image,).
         """
         axis = self.axis
         rows = self.tiles * self.form.tile
-        return (const(axis.turns), rows) if self.is_cut else (axis.results,)
+        return (const(axis.phases), rows) if self.is_cut else (axis.results,)
 
     def place(self, strip: Index, at: Indices) -> Index:
         """Returns the position in the image of an input of strip number `strip`.
@@ -156,33 +156,33 @@ class _Span:
         axis = self.axis
         if self.is_cut:
             return axis.start(at[0]), at[1] * axis.classes + tap
-        return (axis.place(at[0] % axis.turns, at[0] // axis.turns, tap),)
+        return (axis.place(at[0] % axis.phases, at[0] // axis.phases, tap),)
 
-    def turn(self, at: Indices) -> Index:
-        """Returns the index of the turn of a result; `at` is the result's index within
+    def phase(self, at: Indices) -> Index:
+        """Returns the index of the phase of a result; `at` is the result's index within
         `result_extents`."""
-        return at[0] if self.is_cut else at[0] % self.axis.turns
+        return at[0] if self.is_cut else at[0] % self.axis.phases
 
     def of_start(self, start: Index, place: Index) -> Indices:
         """Returns the index, within `input_extents`, of the input that is `place` inputs after
         `start`."""
         return (start, place) if self.is_cut else (self.axis.place_from(start, const(0), place),)
 
-    def result(self, turn: Index, tile: Index, place: Index) -> Indices:
+    def result(self, phase: Index, tile: Index, place: Index) -> Indices:
         """Returns the index, within `result_extents`, of result `place` of tile `tile` of a
-        turn."""
+        phase."""
         row = tile * self.form.tile + place
-        return (turn, row) if self.is_cut else (row * self.axis.turns + turn,)
+        return (phase, row) if self.is_cut else (row * self.axis.phases + phase,)
 
-    def within(self, strip: Index, turn: Index, tile: Index, place: Index) -> Scalar | None:
-        """Returns a bool: does the image have result `place` of tile `tile` of a turn?
+    def within(self, strip: Index, phase: Index, tile: Index, place: Index) -> Scalar | None:
+        """Returns a bool: does the image have result `place` of tile `tile` of a phase?
 
         Returns None if no check is needed: all tiles are full, or the axis is not cut.
         """
         axis, rows = self.axis, self.tiles * self.form.tile
-        if not self.is_cut or self.count * (rows * axis.turns) is axis.results:
+        if not self.is_cut or self.count * (rows * axis.phases) is axis.results:
             return None
-        result = (strip * rows + (tile * self.form.tile + place)) * axis.turns + turn
+        result = (strip * rows + (tile * self.form.tile + place)) * axis.phases + phase
         return fn("lt", index_value(result, I64), index_value(axis.results, I64))
 
 
@@ -235,7 +235,7 @@ def _of_results(
 ) -> StageRef:
     """Adds sums[n, group, strips..., results...]: the energy of the inputs that a result reads.
 
-    It is summed along one axis after the other.  The mask of an axis is 0 for taps that a turn
+    It is summed along one axis after the other.  The mask of an axis is 0 for taps that a phase
     lacks.
     """
     spans, source = strip.spans, energy
@@ -251,8 +251,8 @@ def _of_results(
         value: Scalar = b.read(source, *spot, fill=None if span.is_cut else 0)
         # A selection, not a product, because zero times infinity is NaN.
         if mask is not None:
-            turn = span.turn(parts[number])
-            value = choose(fn("gt", b.read(number + 1, turn, k), 0.0), value, 0.0)
+            phase = span.phase(parts[number])
+            value = choose(fn("gt", b.read(number + 1, phase, k), 0.0), value, 0.0)
         source = b.sum(_indices(start, parts), value, (k,))
     return source
 
@@ -291,22 +291,22 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
     comparison with NaN does not hold.
     """
     conv, spans = strip.conv, strip.spans
-    sizes = [(const(span.axis.turns), span.tiles) for span in spans]
+    sizes = [(const(span.axis.phases), span.tiles) for span in spans]
     totals = StageRef(peaks.stage, 1)
 
     start, parts = strip.start(b), _iters(b, sizes)
     over = b.iters(*(span.form.tile for span in spans))
     tile = _tile(strip, start, parts)
     results = [
-        span.result(turn, row, place)
-        for span, (turn, row), place in zip(spans, parts, over, strict=True)
+        span.result(phase, row, place)
+        for span, (phase, row), place in zip(spans, parts, over, strict=True)
     ]
     energy = b.read(sums, *_indices(start, results), fill=inf)
     besides_peak = fn("sub", b.read(totals, *tile), b.read(peaks, *tile))
     reference = choose(fn("eq", energy, 0.0), besides_peak, energy)
     numbers = strip.numbers(start)
-    for span, number, (turn, row), place in zip(spans, numbers, parts, over, strict=True):
-        inside = span.within(number, turn, row, place)
+    for span, number, (phase, row), place in zip(spans, numbers, parts, over, strict=True):
+        inside = span.within(number, phase, row, place)
         if inside is not None:
             reference = choose(inside, reference, inf)
     smallest = b.stage(_indices(start, parts), reference, over=over, monoid="min")
@@ -324,10 +324,10 @@ def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
     """Returns the index of a tile's values in the stage that `_of_tiles` adds.
 
     `start` has the iterators of the strip.  `parts` has a pair for each spatial axis: the index of
-    the tile's turn, and the index of the tile in the strip.
+    the tile's phase, and the index of the tile in the strip.
     """
     spans = zip(strip.spans, parts, strict=True)
-    return _indices(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
+    return _indices(start, [(span.axis.start(phase), tile) for span, (phase, tile) in spans])
 
 
 def _any(strips: TensorType) -> Expr:

@@ -17,12 +17,12 @@ F(2, 4) have 8,000 pairs, at 312 places.
 Stride: a stride s divides taps k = s*k' + j, and the inputs that they read, into s classes j.  The
 pieces of each class have stride 1.
 
-Dilation: with dilation d, results whose positions are equal modulo d form a turn.  Each turn is
-computed like an image of its own.  The inputs of turn r begin r inputs after those of turn 0.
+Dilation: with dilation d, results whose positions are equal modulo d form a phase.  Each phase is
+computed like an image of its own.  The inputs of phase r begin r inputs after those of phase 0.
 
-Transposed convolutions: results whose positions are equal modulo the stride form a turn, which has
-weights of its own and is also called a phase.  Turn r has the results of residue (r + `skip`)
-modulo the stride.  Turns for which r + `skip` reaches the stride begin one input later.
+Transposed convolutions: results whose positions are equal modulo the stride form a phase, which has
+weights of its own.  Phase r has the results of residue (r + `skip`)
+modulo the stride.  Phases for which r + `skip` reaches the stride begin one input later.
 
 Groups: the filters of a group sum over the channels of that group only.  An axis in tiles of one
 result and pieces of one tap is computed directly.
@@ -57,10 +57,10 @@ _Grid: TypeAlias = NDArray[Any]
 class ConvAxis:
     """A spatial axis of a convolution.
 
-    A turn is the results whose positions are equal modulo `turns`: result q of turn r is at
-    position `turns` * q + r.  For tap `classes` * k + j, it reads the input `step` * (q + k) + j -
-    `before`, counted from the input at which turn r begins.  If `skip` is None, turn r begins at
-    input r.  Otherwise it begins at input (r + skip) // turns, and each turn has weights of its
+    A phase is the results whose positions are equal modulo `phases`: result q of phase r is at
+    position `phases` * q + r.  For tap `classes` * k + j, it reads the input `step` * (q + k) + j -
+    `before`, counted from the input at which phase r begins.  If `skip` is None, phase r begins at
+    input r.  Otherwise it begins at input (r + skip) // phases, and each phase has weights of its
     own.
     """
 
@@ -69,33 +69,35 @@ class ConvAxis:
     before: Index
     step: int
     classes: int
-    turns: int
+    phases: int
     skip: int | None
 
     @property
     def starts(self) -> int:
-        """The number of different inputs at which turns begin."""
-        return self.turns if self.skip is None else (self.turns - 1 + self.skip) // self.turns + 1
+        """The number of different inputs at which phases begin."""
+        return (
+            self.phases if self.skip is None else (self.phases - 1 + self.skip) // self.phases + 1
+        )
 
     @property
     def filters(self) -> int:
-        """The number of turns with weights of their own."""
-        return 1 if self.skip is None else self.turns
+        """The number of phases with weights of their own."""
+        return 1 if self.skip is None else self.phases
 
-    def start(self, turn: Index) -> Index:
-        """Returns the input at which a turn begins."""
-        if self.skip is None or self.starts == self.turns:
-            return turn
-        return (turn + self.skip) // self.turns
+    def start(self, phase: Index) -> Index:
+        """Returns the input at which a phase begins."""
+        if self.skip is None or self.starts == self.phases:
+            return phase
+        return (phase + self.skip) // self.phases
 
-    def place(self, turn: Index, result: Index, tap: Index) -> Index:
-        """Returns the input that result number `result` of turn `turn` multiplies by tap `tap`."""
-        return self.place_from(self.start(turn), result, tap)
+    def place(self, phase: Index, result: Index, tap: Index) -> Index:
+        """Returns the input that result number `result` of a phase multiplies by tap `tap`."""
+        return self.place_from(self.start(phase), result, tap)
 
     def place_from(self, start: Index, result: Index, tap: Index) -> Index:
-        """Returns the input that result number `result` multiplies by tap `tap`, in a turn.
+        """Returns the input that result number `result` multiplies by tap `tap`, in a phase.
 
-        `start` is the input at which the turn begins.
+        `start` is the input at which the phase begins.
         """
         inside = self.step * (result + tap // self.classes) + tap % self.classes
         return inside + start - self.before
@@ -122,8 +124,8 @@ class AxisForm:
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
     def tiles(self, axis: ConvAxis) -> Index:
-        """Returns the number of tiles of one turn."""
-        return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
+        """Returns the number of tiles of one phase."""
+        return ceildiv(ceildiv(axis.results, axis.phases), self.tile)
 
     def pieces(self, axis: ConvAxis) -> int:
         """Returns the number of pieces that have a tap.
@@ -144,7 +146,7 @@ class AxisForm:
         """Returns how V, the transformed inputs, is stored: (distance, places, pieces).
 
         A place is a position at which the inputs of a tile and a piece begin.  `distance` is the
-        number of results from a place to the next, `places` is the number of places of a turn, and
+        number of results from a place to the next, `places` is the number of places of a phase, and
         `pieces` is the number of pieces whose inputs V stores for each place.
 
         Pairs of a tile and a piece that read the same inputs share a place under two conditions: V
@@ -174,7 +176,7 @@ class AxisFacts:
     """The work and the rounding errors of a form along an axis.
 
     `pieces`: the number of pieces.
-    `tiles`: the number of tiles of a turn.
+    `tiles`: the number of tiles of a phase.
     `lines`: the number of transformed tiles that V stores along the axis.
     `inward`: the number of additions and multiplications that transform the inputs of a tile.
     `outward`: the number of additions and multiplications that transform the products of a tile.
@@ -219,11 +221,11 @@ class Conv:
     axes: tuple[ConvAxis, ...]
 
     def weights_type(self, form: Form) -> TensorType:
-        """Returns the type of U[point, turns..., pieces..., channel of a group, filter]."""
-        turns = (axis.filters for axis in self.axes)
+        """Returns the type of U[point, phases..., pieces..., channel of a group, filter]."""
+        phases = (axis.filters for axis in self.axes)
         pieces = map(AxisForm.pieces, form, self.axes)
         return tensor(
-            F32, points(form), *turns, *pieces, self.channels // self.groups, self.filters
+            F32, points(form), *phases, *pieces, self.channels // self.groups, self.filters
         )
 
 
@@ -264,12 +266,14 @@ def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) 
 def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> ConvAxis:
     """Returns the axis of a transposed convolution.
 
-    A tap k belongs to the results at positions p with (p + before - k) % stride = 0.  A turn with
-    fewer taps than other turns is padded with zeros.
+    A tap k belongs to the results at positions p with (p + before - k) % stride = 0.  A phase with
+    fewer taps than other phases is padded with zeros.
     """
-    taps_per_turn = -(-taps // stride)
+    taps_per_phase = -(-taps // stride)
     first, skip = divmod(as_int(before) or 0, stride)
-    return ConvAxis(taps_per_turn, results, as_index(taps_per_turn - 1 - first), 1, 1, stride, skip)
+    return ConvAxis(
+        taps_per_phase, results, as_index(taps_per_phase - 1 - first), 1, 1, stride, skip
+    )
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
@@ -292,8 +296,8 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     `Conv.weights_type` describes their axes.
     """
     rank = len(form)
-    phases = any(axis.skip is not None for axis in conv.axes)
-    array = _phases(conv, weights) if phases else weights
+    filters_differ = any(axis.skip is not None for axis in conv.axes)
+    array = _filters_by_phase(conv, weights) if filters_differ else weights
     array = array.astype(np.float64).reshape(
         *(a.filters for a in conv.axes), *array.shape[-rank - 2 :]
     )
@@ -314,10 +318,10 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
 
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-    """Returns for each axis an array [turns, taps] of bools, true if the turn has the tap.
+    """Returns for each axis an array [phases, taps] of bools, true if the phase has the tap.
 
-    The item is None for an axis on which each turn has all taps.  `kernel` has the spatial sizes of
-    the filters.
+    The item is None for an axis on which each phase has all taps.  `kernel` has the spatial sizes
+    of the filters.
     """
     axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
     return [None if mask.all() else mask for mask in axis_masks]
@@ -326,20 +330,20 @@ def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
 def _mask(axis: ConvAxis, size: int) -> NDArray[np.bool_]:
     if axis.skip is None:
         return np.ones((1, axis.taps), np.bool_)
-    turn, tap = np.indices((axis.turns, axis.taps))
-    residue = (turn + axis.skip) % axis.turns
-    mask: NDArray[np.bool_] = (axis.taps - 1 - tap) * axis.turns + residue < size
+    phase, tap = np.indices((axis.phases, axis.taps))
+    residue = (phase + axis.skip) % axis.phases
+    mask: NDArray[np.bool_] = (axis.taps - 1 - tap) * axis.phases + residue < size
     return mask
 
 
-def _phases(conv: Conv, weights: Array) -> Array:
-    """Returns the filters of a transposed convolution, divided into the taps of each turn.
+def _filters_by_phase(conv: Conv, weights: Array) -> Array:
+    """Returns the filters of a transposed convolution, divided into the taps of each phase.
 
-    Their shape is [turns..., filters, channels of a group, taps...].
+    Their shape is [phases..., filters, channels of a group, taps...].
     """
     rank, axes = len(conv.axes), conv.axes
-    split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
-    # Turn r has the results of residue r + skip, modulo the number of turns.
+    split = split_kernels(weights, [a.taps for a in axes], [a.phases for a in axes], conv.groups)
+    # Phase r has the results of residue r + skip, modulo the number of phases.
     for at, axis in enumerate(axes, 1):
         split = np.roll(split, -(axis.skip or 0), at)
     filters_last = np.moveaxis(split, 0, rank)
@@ -378,7 +382,7 @@ def _inputs(
 ) -> list[Index]:
     """Returns the positions of a tile's inputs along an axis, for a start, a place and a piece.
 
-    `start` is the input at which the turn begins.  `distance` is the distance between places.
+    `start` is the input at which the phase begins.  `distance` is the distance between places.
     """
     first = distance * place
     taps_before = piece // axis.classes * form.taps
@@ -389,19 +393,19 @@ def _inputs(
 
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
-    """Returns the expression of the products M[point, image, turns..., tiles..., filter].
+    """Returns the expression of the products M[point, image, phases..., tiles..., filter].
 
     M is V * U, summed over the pieces and over the channels of the filter's group.
     """
     b = ExprBuilder(v, u)
     rank = len(form)
-    turns = [axis.turns for axis in conv.axes]
+    phases = [axis.phases for axis in conv.axes]
     tiles = map(AxisForm.tiles, form, conv.axes)
-    point, n, *at, o = b.iters(*v.shape[:2], *turns, *tiles, conv.filters)
+    point, n, *at, o = b.iters(*v.shape[:2], *phases, *tiles, conv.filters)
     *piece, c = b.iters(*u.shape[1 + rank : -1])
     channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
-    filter_turns = [
-        turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)
+    filter_phases = [
+        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, at, strict=False)
     ]
     starts = map(ConvAxis.start, conv.axes, at)
     spots, lots = [], []
@@ -410,7 +414,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
         spots.append(tile * (f.tile // distance) + i // many * (f.taps // distance))
         lots.append(i % many)
     lhs = b.read(0, point, n, *starts, *spots, *lots, channel)
-    rhs = b.read(1, point, *filter_turns, *piece, c, o)
+    rhs = b.read(1, point, *filter_phases, *piece, c, o)
     return b.finish((point, n, *at, o), fn("mul", lhs, rhs), over=(*piece, c), monoid="sum")
 
 
@@ -421,12 +425,12 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     """
     b = ExprBuilder(m, bias)
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
-    turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
-    at = [i // axis.turns for i, axis in zip(y, conv.axes, strict=True)]
+    phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
+    at = [i // axis.phases for i, axis in zip(y, conv.axes, strict=True)]
     tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
     grid = _grid(form)
     for point, position in enumerate(np.ndindex(*grid.shape)):
-        grid[position] = b.read(0, point, n, *turns, *tiles, o)
+        grid[position] = b.read(0, point, n, *phases, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
     value = _element_at([i % f.tile for i, f in zip(at, form, strict=True)], values)
     return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
@@ -442,24 +446,24 @@ def direct_sums(
     """Returns the expression of the results y[image, filter, results...] as direct sums.
 
     Adds the bias if its type is given.  `u` is the type of U in the direct form.  The mask of an
-    axis is 0 for taps that a turn lacks.  Inputs of these taps do not count, even if they are NaN.
+    axis is 0 for taps that a phase lacks.  Inputs of these taps do not count, even if they are NaN.
     """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
-    turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
-    filter_turns = [
-        turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, turns, strict=True)
+    phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
+    filter_phases = [
+        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, phases, strict=True)
     ]
-    at = zip(conv.axes, turns, y, taps, strict=True)
-    places = (axis.place(turn, i // axis.turns, k) for axis, turn, i, k in at)
+    at = zip(conv.axes, phases, y, taps, strict=True)
+    places = (axis.place(phase, i // axis.phases, k) for axis, phase, i, k in at)
     channel = floordiv(o, conv.filters // conv.groups) * size + c
     value: Scalar = b.read(0, n, channel, *places, fill=0)
     for number, mask in enumerate(masks):
         if mask is not None:
-            present = fn("gt", b.read(number + 3, filter_turns[number], taps[number]), 0.0)
+            present = fn("gt", b.read(number + 3, filter_phases[number], taps[number]), 0.0)
             value = choose(present, value, 0.0)
-    term = fn("mul", value, b.read(1, 0, *filter_turns, *taps, c, o))
+    term = fn("mul", value, b.read(1, 0, *filter_phases, *taps, c, o))
     sums = b.stage((n, o, *y), term, over=(*taps, c), monoid="sum")
     if bias is None:
         return b.done()

@@ -6,8 +6,6 @@
 #include "packet.h"
 #include "shared.h"
 
-enum { SPIN = 20000 }; /* nanoseconds; more than a stage of an awake peer takes */
-
 static size_t slots_at(int32_t size) {
     return tcc_memory_round(sizeof(tcc_shared_segment) + (size_t)size * sizeof(tcc_shared_rank));
 }
@@ -73,7 +71,7 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
     tcc_packet_close(&shared->met.memory, 1);
     shared->met.memory = -1;
     bool may_spin = !of.parent || of.left || of.parent->spin;
-    shared->spin = comm->size <= shared->met.cpus && may_spin ? SPIN : 0;
+    shared->spin = comm->size <= shared->met.cpus && may_spin ? TCC_SHARED_MOST_SPIN : 0;
     int64_t rest = of.deadline - tcc_comm_now();
     shared->patience = rest > 0 ? rest : 1;
     shared->parent = of.parent;

@@ -11,6 +11,7 @@
 #include "comm.h"
 
 enum {
+    TCC_SHARED_MOST_SPIN = 1000000, /* nanoseconds */
     TCC_SHARED_LINE = 128,       /* two cache lines, which processors fetch together */
     TCC_SHARED_SLOT = 256 << 10, /* bytes of one slot */
     TCC_SHARED_CHUNK = 32 << 10, /* bytes of one place of a channel */
@@ -78,7 +79,7 @@ struct tcc_shared {
     uint32_t stage;            /* of this rank */
     uint32_t operations;       /* parity chooses the descriptor */
     uint32_t slices;           /* parity chooses the slot */
-    int64_t spin;              /* nanoseconds before it sleeps */
+    int64_t spin;              /* nanoseconds before it sleeps; 0 where ranks share CPUs */
     int64_t deadline;          /* of the operation at hand: counted from its last progress */
     int64_t patience;          /* nanoseconds */
     struct tcc_shared *parent; /* that it is made from, while it opens */

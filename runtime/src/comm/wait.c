@@ -199,14 +199,23 @@ static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     return is_ready;
 }
 
+/* Decides how long the next wait spins.  Ranks that compute equal shares arrive some hundred microseconds
+ * apart, and a sleeper wakes up to a hundred microseconds late, so that the others wait for it in turn.
+ * A rank whose peer is away for longer should leave its CPU to others. */
+static void adapt_spin(tcc_shared *shared, int64_t waited) {
+    enum { LEAST_SPIN = 20000 }; /* nanoseconds; more than a stage of an awake peer takes */
+    if (shared->spin) shared->spin = waited < TCC_SHARED_MOST_SPIN ? TCC_SHARED_MOST_SPIN : LEAST_SPIN;
+}
+
 tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what) {
     int32_t awaited = TCC_SHARED_ANY;
     if (ready(shared, what, &awaited)) return TCC_OK;
+    int64_t begun = tcc_comm_now();
     if (shared->spin && spin(shared, ready, what, &awaited)) return TCC_OK;
     shared->deadline = tcc_comm_now() + shared->patience;
     bool is_ready = false;
     for (int64_t looked = 0; !is_ready;) {
-        if (ready(shared, what, &awaited)) return TCC_OK; /* also where another rank failed since */
+        if (ready(shared, what, &awaited)) break; /* also where another rank failed since */
         int64_t now = tcc_comm_now();
         TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
         if (now - looked >= SLICE * 1000000) { /* at first, and then not at every wake-up */
@@ -215,6 +224,7 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
         }
         if (!is_ready) is_ready = doze(shared, ready, what, &awaited);
     }
+    adapt_spin(shared, tcc_comm_now() - begun);
     return TCC_OK;
 }
 

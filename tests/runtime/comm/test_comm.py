@@ -123,3 +123,9 @@ def test_arguments_that_cannot_be_right_are_refused(
 def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:
     program = build_whole(tmp_path, "threads", comm_sources(), *THREADS)
     assert run(program, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
+
+
+def test_a_wait_spins_at_first_and_sleeps_if_its_peer_is_away(
+    objects_of: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    assert run(build_whole(tmp_path, "spins", objects_of(*WATCHED), *WATCHED)) == "ok\n"

@@ -63,7 +63,7 @@ def products(node: Node, form: Form | None) -> float:
 
 def counted(conv: Conv, form: Form) -> float:
     return prod(
-        each.points * each.pieces(axis) * axis.turns * (as_int(each.tiles(axis)) or 0)
+        each.points * each.pieces(axis) * axis.phases * (as_int(each.tiles(axis)) or 0)
         for each, axis in zip(form, conv.axes, strict=True)
     )
 
