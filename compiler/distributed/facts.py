@@ -57,7 +57,7 @@ def planned(
     choice = solution.choice
     local = mesh_sharded(graph, choice, mesh.axes, states, rates)
     free = Cluster(mesh, tuple(replace(speeds, memory=None) for speeds in rates))
-    alone = (whole_choice(graph, mesh), free, states)
+    one_rank = (whole_choice(graph, mesh), free, states)
     return PlanFacts(
         plan_of(graph, choice, mesh),
         tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
@@ -68,7 +68,7 @@ def planned(
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": _constant_bytes_of_rank(local),
             "seconds": solution.seconds,
-            "one_rank_seconds": predicted_seconds(graph, *alone),
+            "one_rank_seconds": predicted_seconds(graph, *one_rank),
         },
     )
 

@@ -50,8 +50,8 @@ def _extended(
     for node in reversed(graph.nodes):
         expr = expr_of(node)
         if expr is None:
-            rest = whole(len(node.inputs), len(node.outputs))
-            extended[node] = tuple((*items, rest) for items in offered[node])
+            undivided = whole(len(node.inputs), len(node.outputs))
+            extended[node] = tuple((*items, undivided) for items in offered[node])
             continue
         splits = tuple((n, s) for n, v in enumerate(node.outputs) for s in wishes.get(v, ()))
         extended[node] = tuple(

@@ -297,16 +297,16 @@ class ProblemWriter:
         A set also covers shardings that it gives for nothing, as slices of a whole value.  It is
         left out if another set covers as much and costs no more, whatever the source.
         """
-        members = [s for s in dict.fromkeys(s for made in (*sets, *needed) for s in made)]
+        members = [s for s in dict.fromkeys(s for group in (*sets, *needed) for s in group)]
         free = {s: frozenset(t for t in members if not self._change(type, s, t)) for s in members}
-        closed = tuple(frozenset(t for s in made for t in free[s]) for made in sets)
+        closed = tuple(frozenset(t for s in group for t in free[s]) for group in sets)
         covers = _covers(needed, closed)
-        table = np.array([[self._making(type, source, made) for made in sets]
+        table = np.array([[self._making(type, source, group) for group in sets]
                           for source in dict.fromkeys(sources)])  # fmt: skip
         points = np.concatenate([table, np.array(covers, np.int64).reshape(-1, len(sets))])
-        kept = _minimal(points)
-        rows = tuple(tuple(row[number] for number in kept) for row in covers)
-        return tuple(sets[number] for number in kept), rows
+        minimal = _minimal(points)
+        rows = tuple(tuple(row[number] for number in minimal) for row in covers)
+        return tuple(sets[number] for number in minimal), rows
 
     def _sources(self, value: Value) -> tuple[Shardings, ...]:
         """Returns the shardings of a value for each strategy of its producer; an input is whole."""
@@ -325,8 +325,8 @@ class ProblemWriter:
         """Returns the costs of all shardings of each set from each source, row by row."""
         rows: dict[Shardings, list[int]] = {}
         for source in dict.fromkeys(sources):
-            making = {made: self._making(type, source, made) for made in dict.fromkeys(sets)}
-            rows[source] = [making[made] for made in sets]
+            making = {group: self._making(type, source, group) for group in dict.fromkeys(sets)}
+            rows[source] = [making[group] for group in sets]
         return tuple(cost for source in sources for cost in rows[source])
 
     def _making(self, type: TensorType, source: Shardings, sets: ShardingSet) -> int:
@@ -358,23 +358,23 @@ def _covers(
     needed: tuple[ShardingSet, ...], sets: tuple[ShardingSet, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """Returns a row for each of `needed`: 0 for each set that contains it."""
-    return tuple(tuple(0 if need <= made else FORBIDDEN for made in sets) for need in needed)
+    return tuple(tuple(0 if need <= group else FORBIDDEN for group in sets) for need in needed)
 
 
 def _minimal(points: Array) -> list[int]:
     """Returns the columns that no other column undercuts: one that is nowhere larger, and smaller
     somewhere or further to the left."""
-    kept: list[int] = []
+    minimal: list[int] = []
     order = np.argsort(points.sum(axis=0, dtype=np.float64), kind="stable")
     for number in map(int, order):
         column = points[:, [number]]
-        if not (points[:, kept] <= column).all(axis=0).any():
-            kept.append(number)
-    return sorted(kept)
+        if not (points[:, minimal] <= column).all(axis=0).any():
+            minimal.append(number)
+    return sorted(minimal)
 
 
-def _set_text(made: ShardingSet) -> list[str]:
-    return sorted(map(repr, made))
+def _set_text(group: ShardingSet) -> list[str]:
+    return sorted(map(repr, group))
 
 
 def _sharding_sets(shardings: Iterable[Shardings], always: ShardingSet) -> Iterator[ShardingSet]:

@@ -27,7 +27,7 @@ Price: TypeAlias = Callable[[int, TensorType, Sharding, Sharding], float | None]
 
 
 @frozen
-class Step:
+class AxisChange:
     """A change of an array of `type` along axis `axis` of the mesh, from `source` to `result`."""
 
     axis: int
@@ -41,7 +41,7 @@ class Route:
     """The steps of a change of sharding, and their price."""
 
     price: float
-    steps: tuple[Step, ...] = ()
+    steps: tuple[AxisChange, ...] = ()
 
 
 def mesh_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> TensorType:
@@ -62,7 +62,7 @@ def route(
     On its way an axis has one of the two shardings, or is whole.
     """
     count = 0
-    queue: list[tuple[float, int, Shardings, tuple[Step, ...]]] = [(0.0, count, sources, ())]
+    queue: list[tuple[float, int, Shardings, tuple[AxisChange, ...]]] = [(0.0, count, sources, ())]
     visited: set[Shardings] = set()
     while queue:
         total, _, state, steps = heapq.heappop(queue)
@@ -82,7 +82,7 @@ def route(
 
 def _steps(
     type: TensorType, state: Shardings, results: Shardings, sizes: Sequence[int]
-) -> Iterator[Step]:
+) -> Iterator[AxisChange]:
     """Yields the steps from the shardings `state`."""
     for axis, source in enumerate(state):
         earlier, later = state[:axis], state[axis + 1 :]
@@ -93,7 +93,7 @@ def _steps(
             with suppress(ValueError):  # no equal blocks, so the shardings do not exist
                 mesh_type(type, (*earlier, result, *later), sizes)
                 undivided = mesh_type(type, (*earlier, WHOLE, *later), sizes)
-                yield Step(axis, undivided, source, result)
+                yield AxisChange(axis, undivided, source, result)
 
 
 def _commute(inner: Sharding, outer: Sharding) -> bool:

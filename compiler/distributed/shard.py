@@ -112,8 +112,8 @@ def mesh_sharded(
     """
     if not any(map(_divides, choice.values())):
         return graph
-    kept = kept_states(states_of(graph, states), choice)
-    return _Sharding(graph, axes, rates or [HOST] * len(axes), kept).apply(choice)
+    shared = kept_states(states_of(graph, states), choice)
+    return _Sharding(graph, axes, rates or [HOST] * len(axes), shared).apply(choice)
 
 
 def _divides(items: NodeStrategies) -> bool:
@@ -132,16 +132,16 @@ class _Sharding:
         graph: Graph,
         axes: Sequence[MeshAxis],
         rates: Sequence[RankRates],
-        kept: Mapping[Value, Shardings],
+        states: Mapping[Value, Shardings],
     ) -> None:
         self._graph, self._axes, self._rates = graph, axes, rates
         self._sizes = [axis.ranks for axis in axes]
         self._whole: Shardings = (WHOLE,) * len(axes)
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Shardings, Value]] = {}
-        self._kept = kept
+        self._states = states
         for value in graph.inputs:
-            shardings = kept.get(value, self._whole)
+            shardings = states.get(value, self._whole)
             local = mesh_type(value.type, shardings, self._sizes)
             self._arrays[value] = {shardings: b.input(value.name, local)}
         # The names of whole results are reserved first, so that no new value gets one of them.
@@ -157,7 +157,7 @@ class _Sharding:
         for node in graph.nodes:
             b.loc = node.loc
             self._node(node, choice[node])
-        outputs = [self._array(value, self._kept.get(value, self._whole))
+        outputs = [self._array(value, self._states.get(value, self._whole))
                    for value in graph.outputs]  # fmt: skip
         aliases = tuple(
             (self._array(a, self._whole), self._array(i, self._whole)) for a, i in graph.aliases
@@ -238,10 +238,10 @@ class _Sharding:
         """Adds the cheapest steps to an array of `value` in these shardings."""
         arrays = self._arrays[value]
         routes = [
-            (source, found)
+            (source, steps)
             for source in arrays
-            for found in [route(value.type, source, shardings, self._sizes, self._price)]
-            if found is not None
+            for steps in [route(value.type, source, shardings, self._sizes, self._price)]
+            if steps is not None
         ]
         if not routes:
             raise InternalError(f"no collectives make {shardings}", where=value.name)
@@ -267,8 +267,8 @@ class _Sharding:
         for sharding, size in zip(shardings, self._sizes, strict=True):
             blocks = {
                 (*places, place): block
-                for places, whole in blocks.items()
-                for place, block in enumerate(_local_arrays(whole, sharding, size))
+                for places, part in blocks.items()
+                for place, block in enumerate(_local_arrays(part, sharding, size))
             }
         store = self._graph.store
         return self._b.constant_per_rank(
