@@ -103,7 +103,8 @@ class Backend(Protocol):
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
         """Returns `lowered` with new schedules for the kernels that do not fit the machine.
 
-        Compiling the kernels shows this, for example by spilled registers.
+        The kernels are compiled first. A kernel does not fit if its code spills registers, for
+        example.
         """
         return lowered
 

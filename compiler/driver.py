@@ -49,11 +49,23 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
-from tcc.variants import BACKENDS, check_options, lower, make_variants, optimise, variant_backends
+from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
+from tcc.tune.lock import Lock
+from tcc.variants import (
+    BACKENDS,
+    PlanPlace,
+    check_options,
+    kernel_names,
+    lower,
+    make_variants,
+    optimise,
+    variant_backends,
+)
 
 Progress = Callable[[str], None]
-# Returns the function that divides a graph among a number of ranks.
-Sharders = Callable[[int], Sharder]
+# Returns the functions that divide a graph among a number of ranks, one for each plan.
+Sharders = Callable[[int], Sequence[Sharder]]
+_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
 @frozen
@@ -80,7 +92,7 @@ class Summary:
     """The facts of a compiled artifact.
 
     `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
-    every function that the artifact calls.
+    every function that the artifact calls.  `tuned` counts the entries of a lock, if there is one.
     """
 
     target: str
@@ -90,6 +102,7 @@ class Summary:
     variants: tuple[VariantSummary, ...]
     priced: int
     needs: str
+    tuned: Applied | None = None
 
 
 @frozen
@@ -126,9 +139,9 @@ def compile_model(
 
     The artifact appears complete or not at all.  `progress` is called with the name of each stage.
     `whole`: all memory of this process counts as the compile's.  `sharders` returns, for a number
-    of ranks, the function that divides a graph among them; by default it is the partition
-    planner's.  Raises UserError for a model or option that cannot be compiled or exceeds a budget,
-    and ToolError where no linker works.
+    of ranks, the functions that divide a graph among them, one for each plan; the default is the
+    partition planner's.  Raises UserError for a model or option that cannot be compiled or exceeds
+    a budget, and ToolError where no linker works.
     """
     work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
@@ -143,9 +156,10 @@ def _compiled(
 ) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
-    ledger = _ledger(options)
+    lock = lock_of(options)
+    ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options)
+    divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -157,16 +171,19 @@ def _compiled(
         variants: list[Variant] = []
         codes: list[Backend] = []
         for ranks in options.ranks:
-            own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
-            divide = divided_by(ranks) if ranks > 1 else None
-            optimised = optimise(graph, own_codes, options, trace, divide)
-            for code, graphs in zip(own_codes, optimised, strict=True):
-                for optimised_graph in graphs:
-                    check_runnable(optimised_graph)
-                    code.check(optimised_graph)
-            variants += make_variants(graph, optimised, own_codes, options, trace, ranks)
-            codes += own_codes
+            for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+                own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
+                optimised = optimise(graph, own_codes, options, trace, divide)
+                for code, graphs in zip(own_codes, optimised, strict=True):
+                    for optimised_graph in graphs:
+                        check_runnable(optimised_graph)
+                        code.check(optimised_graph)
+                place = PlanPlace(ranks, plan)
+                variants += make_variants(graph, optimised, own_codes, options, trace, place)
+                codes += own_codes
     warnings = _unused_lines(ledger, model, options)
+    tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
+    warnings += tuned.warnings if tuned else ()
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
@@ -174,6 +191,7 @@ def _compiled(
                 **_manifest(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
+                **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
             },
             c_name(options.name or output.stem),
             output,
@@ -185,16 +203,19 @@ def _compiled(
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
+        tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
 
 
-def _sharders(options: Options) -> Sharders:
-    """Returns the function from a number of ranks to the step that divides a graph among them.
+def _sharders(options: Options, ledger: Ledger) -> Sharders:
+    """Returns the function from a number of ranks to the steps that divide a graph among them.
 
-    Raises UserError for a plan of --plan that cannot be read or that --ranks does not name.
+    There is a step for each plan of --plan, in their order; without one, the planner chooses all
+    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
+    read, that is given twice, or whose number of ranks --ranks does not name.
     """
-    plans: dict[int, Plan] = {}
+    plans: dict[int, list[Plan]] = {}
     for plan in map(read_plan, options.plan):
         if plan.ranks not in options.ranks:
             raise UserError(
@@ -203,17 +224,31 @@ def _sharders(options: Options) -> Sharders:
                 why=f"it is for {plan.ranks} ranks",
                 hint=f"compile with --ranks {plan.ranks}",
             )
-        if plan.ranks in plans:
+        siblings = plans.setdefault(plan.ranks, [])
+        for sibling in siblings:
+            if replace(sibling, place=plan.place) == plan:
+                raise UserError(
+                    "a plan is given twice",
+                    where=plan.place,
+                    why=f"{sibling.place} divides the model in the same way",
+                    hint="give one of them",
+                )
+        if len(siblings) == _MOST_PLANS:
             raise UserError(
-                "two plans are for the same number of ranks",
+                "too many plans are for one number of ranks",
                 where=plan.place,
-                why=f"{plans[plan.ranks].place} is for {plan.ranks} ranks too",
-                hint="give one of them",
+                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
+                hint="leave some out",
             )
-        plans[plan.ranks] = plan
-    return lambda ranks: sharder(
-        ranks, partition_solver(), plan=plans.get(ranks), states=options.state
-    )
+        siblings.append(plan)
+
+    def divisions(ranks: int) -> list[Sharder]:
+        return [
+            sharder(ranks, partition_solver(), plan=plan, states=options.state, ledger=ledger)
+            for plan in plans.get(ranks, (None,))
+        ]
+
+    return divisions
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -232,12 +267,11 @@ def divided_graph(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _ledger(options: Options) -> Ledger:
-    """Returns the ledger that makes a compile's decisions.
-
-    With a file `--choices` the ledger forces the choices in it.
-    """
-    return SILENT if options.choices is None else ListeningLedger(_lines(options))
+def _ledger(options: Options, lock: Lock | None) -> Ledger:
+    """Returns the ledger that forces the choices of the file `--choices` and of the lock."""
+    if options.choices is None and lock is None:
+        return SILENT
+    return ListeningLedger(_lines(options), sections_of(lock, options.tuned))
 
 
 def _lines(options: Options) -> tuple[Line, ...]:
@@ -268,32 +302,32 @@ def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ..
     return tuple(f"{line.where}: other lines of the file remove this site" for line in unused)
 
 
-def model_choices(model: Any, options: Options) -> ListeningLedger:
-    """Returns the ledger with the decisions of a compile of `model`, which ends before code is
-    generated.
+def model_choices(model: Any, options: Options, *, fit: bool = False) -> ListeningLedger:
+    """Returns the ledger with the decisions of a compile of `model` that ends before its code.
 
+    `fit`: kernels for GPUs are compiled, which replaces schedules that need too many registers.
     Raises UserError for a model or option that cannot be compiled.
     """
-    ledger = ListeningLedger(_lines(options))
-    _lowered(_imported(model, options), options, ledger)
+    ledger = ListeningLedger(_lines(options), sections_of(lock_of(options), options.tuned))
+    _lowered(_imported(model, options), options, ledger, fit=fit)
     return ledger
 
 
 def same_kernels(
     model: Any, options: Options, lines: Sequence[Line], progress: Progress
 ) -> Iterator[bool]:
-    """Yields True for each of `lines` that leaves programs, kernels and weights unchanged, else
-    False.
+    """Yields, for each of `lines`, True if it leaves programs, kernels and weights unchanged.
 
     A line is a decision with the alternative to choose there. For each line the model is lowered
     with the choices of that line and of `options` forced; no code is generated. Raises UserError
     for a line that a compile would refuse.
     """
-    graph = _imported(model, options)
-    plain = _lowered(graph, options, _ledger(options))
+    graph, lock = _imported(model, options), lock_of(options)
+    sections = sections_of(lock, options.tuned)
+    plain = _lowered(graph, options, _ledger(options, lock))
     for count, line in enumerate(lines, 1):
         progress(f"alternative {count} of {len(lines)}")
-        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line)))
+        forced = _lowered(graph, options, ListeningLedger((*_lines(options), line), sections))
         yield len(plain) == len(forced) and all(map(Lowered.same_as, plain, forced))
 
 
@@ -306,14 +340,20 @@ def _imported(model: Any, options: Options) -> Graph:
     return graph
 
 
-def _lowered(graph: Graph, options: Options, ledger: Ledger) -> list[Lowered]:
+def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
-    trace = Trace()
-    codes = variant_backends(
-        resolve_targets(options), options, constant_bytes(graph), ledger=ledger
-    )
-    lowerings = lower(codes, optimise(graph, codes, options, trace), trace)
-    return [program for _, programs in lowerings for program in programs]
+    trace, targets = Trace(), resolve_targets(options)
+    divided_by = _sharders(options, ledger)
+    programs: list[Lowered] = []
+    for ranks in options.ranks:
+        for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+            codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+            optimised = optimise(graph, codes, options, trace, divide)
+            place = PlanPlace(ranks, plan)
+            for code, parts in lower(codes, optimised, trace, place):
+                fitted = (code.fitted(p, kernel_names(p, place), trace) for p in parts)
+                programs += fitted if fit else parts
+    return programs
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:

@@ -105,6 +105,18 @@ def _factor(value: Any) -> float:
     return factor
 
 
+def _share(value: Any) -> float:
+    """Returns a fraction from a number from 0 to 1, or from a text such as `1%` or `0.01`."""
+    text = str(value)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = inf
+    if not 0 <= share <= 1:
+        raise ValueError(f"{value!r} is no part of the time; write 1% or 0.01")
+    return share
+
+
 def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(map(_path, (value,) if isinstance(value, str | Path) else value))
 
@@ -305,6 +317,18 @@ class Options:
         "alternatives, as tcc inspect MODEL --choices --json prints them.",
         _path, default=None,
     )
+    tuned: Path | None = _option(
+        "--tuned", "LOCK",
+        "Takes the choices of a lock, as tcc tune MODEL --pin writes it. Entries that do not fit "
+        "have no effect and are named; the summary counts them.",
+        _path, default=None,
+    )
+    require_tuned: float | None = _option(
+        "--require-tuned", "PART",
+        "With --tuned: fails, and writes no file, if a kernel takes more than this part of the "
+        "predicted time and has no entry in the lock, as in 1%.",
+        _share, default=None,
+    )
     precision: str = _option(
         "--precision", "TYPE",
         "f32; tf32: matmuls of f32 on the matrix units of GPUs, operands rounded to 11 bits; "
@@ -410,6 +434,8 @@ class Choices(TypedDict, total=False):
     machine: str | Path | None
     plan: str | Path | Sequence[str | Path]
     choices: str | Path | None
+    tuned: str | Path | None
+    require_tuned: float | str | None
     precision: Literal["f32", "tf32", "bf16", "f16"]
     weights: Literal["int8", "int4"] | None
     allow_pickle: bool

@@ -343,9 +343,10 @@ def _gpu(
 ) -> tuple[str, GpuProfile]:
     """Returns a row of `GPUS`.
 
-    `machine` is warp, multiprocessors, registers, lane registers, and shared bytes of a CTA.
-    `blocks` is KiB of shared memory of a multiprocessor, lanes, MiB of cache, warps of a matrix
-    instruction, and GHz.  `tera` is the bandwidth in TB/s, and `peaks` are in Tflop/s.
+    `machine` is (lanes of a warp, multiprocessors, registers of a multiprocessor, most registers of
+    a lane, most bytes of shared memory of a CTA).  `blocks` is (KiB of shared memory of a
+    multiprocessor, lanes of a multiprocessor, MiB of last-level cache, warps of a matrix
+    instruction, GHz).  `tera` is the bandwidth in TB/s, and `peaks` are in Tflop/s.
     """
     kind, _, arch = text.partition(":")
     peak_rates = tuple((name, value * 1e12) for name, value in peaks.items())

@@ -18,6 +18,7 @@ from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
 from tcc.ir.program.lockstep import check_lockstep
@@ -37,6 +38,26 @@ from tcc.target import Target
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
     {kind: row for row in (CpuBackend, GpuBackend, CBackend) for kind in row.kinds}
 )
+
+
+@frozen
+class PlanPlace:
+    """A number of ranks, and the place of a plan among the plans for so many ranks, from 0."""
+
+    ranks: int = 1
+    plan: int = 0
+
+    def symbol(self, number: int) -> str:
+        """Returns the symbol of a kernel; no two plans have equal symbols."""
+        plan = f"plan{self.plan}_" if self.plan else ""
+        return f"tcc_kernel_{f'of{self.ranks}_' if self.ranks > 1 else ''}{plan}{number}"
+
+    def __str__(self) -> str:
+        plan = f", plan {self.plan + 1}" if self.plan else ""
+        return f" on {self.ranks} ranks{plan}" if self.ranks > 1 else ""
+
+
+_ONE_RANK = PlanPlace()
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
@@ -120,7 +141,7 @@ def lower(
     codes: Sequence[Backend],
     optimised: Sequence[tuple[Graph, ...]],
     trace: Trace,
-    ranks: int = 1,
+    place: PlanPlace = _ONE_RANK,
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
     """Returns the lowered programs, each with its backend.
 
@@ -136,7 +157,7 @@ def lower(
             ]
             lowered = (general, *special)
         for specialisation in lowered:
-            code.begin(specialisation, _names(specialisation, ranks))
+            code.begin(specialisation, kernel_names(specialisation, place))
         for n, (other, first) in enumerate(lowerings):
             common = other.merged_with(code)
             if common is not None and all(map(Lowered.same_as, first, lowered)):
@@ -153,14 +174,13 @@ def make_variants(
     codes: Sequence[Backend],
     options: Options,
     trace: Trace,
-    ranks: int = 1,
+    place: PlanPlace = _ONE_RANK,
 ) -> list[Variant]:
-    """Returns the variants for a number of ranks with their code; `graph` is the model before
-    optimisation."""
+    """Returns the variants of a plan with their code; `graph` is the model before optimisation."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
-    lowerings = lower(codes, optimised, trace, ranks)
-    if options.stop_after and ranks != options.ranks[-1]:
+    lowerings = lower(codes, optimised, trace, place)
+    if options.stop_after and place.ranks != options.ranks[-1]:
         return []  # a later plan may have the step
     if options.stop_after:
         raise UserError(
@@ -179,7 +199,7 @@ def make_variants(
         )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
-        variants.append(_variant(code, lowered, unfused, options, trace, label, variants, ranks))
+        variants.append(_variant(code, lowered, unfused, options, trace, label, variants, place))
     return variants
 
 
@@ -188,11 +208,9 @@ def _integer_weights(parts: Sequence[Lowered]) -> bool:
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
-def _names(lowered: Lowered, ranks: int) -> tuple[str, ...]:
-    """Returns the symbols of the program's kernels; programs for other numbers of ranks have
-    others."""
-    prefix = "tcc_kernel_" if ranks == 1 else f"tcc_kernel_of{ranks}_"
-    return tuple(f"{prefix}{n}" for n in range(len(lowered.kernels)))
+def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:
+    """Returns the symbols of the program's kernels."""
+    return tuple(map(place.symbol, range(len(lowered.kernels))))
 
 
 def _label(code: Backend, codes: Sequence[Backend]) -> str:
@@ -208,14 +226,16 @@ def _variant(
     trace: Trace,
     label: str,
     earlier: Sequence[Variant],
-    ranks: int,
+    place: PlanPlace,
 ) -> Variant:
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
-            general, *specials = (code.fitted(part, _names(part, ranks), trace) for part in parts)
+            general, *specials = (
+                code.fitted(part, kernel_names(part, place), trace) for part in parts
+            )
             lowered = join_programs(general, specials)
-            names = _names(lowered, ranks)
+            names = kernel_names(lowered, place)
             arrays = executor.submit(_packed, lowered.weights)
             generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):
@@ -240,7 +260,7 @@ def _variant(
     }
     listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
-        code.target.text if ranks == 1 else f"{code.target.text} on {ranks} ranks",
+        f"{code.target.text}{place}",
         encode_program(program),
         names,
         packed[0] if len(packed) == 1 else (),
@@ -250,8 +270,9 @@ def _variant(
         facts,
         listings,
         encode_needs(lowered.kernels, generated.scratch),
-        ranks,
+        place.ranks,
         packed if len(packed) > 1 else (),
+        place.plan,
     )
 
 

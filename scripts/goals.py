@@ -43,10 +43,11 @@ _RATIOS = MappingProxyType(
 class Suite:
     """The goals for one precision and batch.
 
-    A ratio is the faster baseline's time over tcc's. `ratios` has the least ratio of each model,
-    and `other` the least ratio of any model that `ratios` lacks. `mean` is the least geometric mean
-    over the models `mean_over` (empty: all models). `streams` are pairs (model, share): tcc must
-    read its weights with this share of the measured read bandwidth. None means no goal.
+    A model's ratio is the faster baseline's time over tcc's. `ratios` maps a model to the ratio
+    that it must reach. All other models must reach the ratio `other`. The geometric mean of the
+    ratios of the models `mean_over` (empty: all models) must reach `mean`. `streams` are pairs
+    (model, share): tcc must read the model's weights with this share of the measured read
+    bandwidth. None means no goal.
     """
 
     ratios: Mapping[str, float]

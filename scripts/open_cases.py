@@ -38,12 +38,13 @@ _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator with constant weights; in `shape` (the shape of its input), 0 is a symbolic size.
+    """An operator with constant weights.
 
-    `work` is the number of multiply-adds, or of operations that take as long, for each point of the
-    symbolic axes. In a chain, each operator reads the result of the operator before it. If
-    `own_inputs` is set, each operator reads an input of its own instead, because results have
-    another size than inputs.
+    `shape` is the shape of its input; a 0 in it stands for a symbolic size. `work` is the number of
+    multiply-adds, or of operations that take as long, for each point of the symbolic axes. A case
+    is a chain of operators, in which each reads the result of the operator before it. With
+    `own_inputs`, each operator reads an input of its own instead, because a result has another size
+    than an input.
     """
 
     name: str

@@ -40,8 +40,9 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
 from tcc.variants import optimise, variant_backends
 
-# Factors by which variants of a schedule multiply the sizes of tiles, of blocks of the streaming
-# loop, and of rows of register blocks. Rows only shrink, because there are few registers.
+# Variants of a schedule multiply its tile sizes by a factor of UNITS, the block of its streaming
+# loop by a factor of STREAM, and the rows of its register blocks by a factor of ROWS. ROWS has no
+# factor above 1, because there are few registers.
 UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 

@@ -1,7 +1,8 @@
 """Computes statistics of prices and measured times of schedules, and writes a table.
 
-Results are JSON as `scripts/price_check --json` prints it. A kernel's first schedule is the chosen
-one. `prices` and `seconds` are lists over its schedules, by the number of threads as text.
+Results are JSON as `scripts/price_check --json` prints it. The first schedule of a kernel is the
+schedule that tcc chose. `prices` and `seconds` map the number of threads, as text, to a list with
+an element for each schedule of the kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 from bench_table import aligned
 from numpy.typing import NDArray
 
-# The price of a kernel holds if time / price is between the numbers of HOLDS. GOAL_HOLD is the goal
-# for the share of kernels whose price holds, and GOAL_RANK the goal for the rank correlation.
+# A kernel's price holds if HOLDS[0] <= time / price <= HOLDS[1]. The price of at least the share
+# GOAL_HOLD of the kernels should hold. The rank correlation should be at least GOAL_RANK.
 HOLDS = (0.8, 1.25)
 GOAL_HOLD, GOAL_RANK = 0.9, 0.6
 MIN_PAIRS = 3  # a rank correlation needs at least this many schedules

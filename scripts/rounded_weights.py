@@ -4,10 +4,15 @@ The rounding rule is implemented here a second time, from the text in passes/REA
 tcc's own code. A runtime that computes in f32 with these weights must give the artifact's results,
 except for the order of its sums.
 
-    scales: bf16, one for 32 neighbours along the sum (16, or all, where 32 do not divide its
-            length), rounded away from zero before levels are chosen
-    levels: the nearest integer of weight / scale; of eight bits -127 .. 127, the largest magnitude
-            being 127; of four bits -8 .. 7, the largest magnitude being -8
+A weight is replaced by level * scale. Consecutive weights along the axis of the sum form groups
+with a common scale. A group has 32 weights; or 16 if 32 does not divide the axis; or all of them if
+16 does not divide it either. With w as the weight of largest magnitude in a group:
+
+    8 bits: scale = |w| / 127, rounded to bf16 away from zero; levels are -127 .. 127
+    4 bits: scale = w / -8, rounded to bf16 away from zero; levels are -8 .. 7
+    level = the nearest level to weight / scale
+
+So w has a level of about 127 or -127 in eight bits, and of about -8 in four bits.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 def rounded(weights: Array, axis: int, bits: int) -> Array:
     """Returns `weights` (f32), quantised to `bits` (8 or 4) bits and dequantised.
 
-    A weight becomes an integer level times a bf16 scale. A scale belongs to 32 or 16 neighbours
-    along `axis`, which the contraction sums over, or to all if neither number divides the axis.
+    `axis` is the axis over which the contraction sums. Each weight becomes an integer level times
+    the bf16 scale of its group along `axis`.
     """
     rows = np.moveaxis(weights.astype(np.float64), axis, -1)
     length = rows.shape[-1]

@@ -146,8 +146,9 @@ SCATTERS: tuple[ScatterGraph, ...] = (
 class ScatterRow:
     """A timed graph.
 
-    `tcc` and `ort` are the median seconds of both runtimes. `ratio` is the median over rounds of
-    ONNX Runtime's time over tcc's, and `best` the same ratio of the best rounds.
+    `tcc` and `ort` are the median seconds of the two runtimes. `ratio` is the median over rounds of
+    ONNX Runtime's time over tcc's. `best` is ONNX Runtime's time in its best round over tcc's time
+    in its best round.
     """
 
     name: str

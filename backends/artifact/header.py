@@ -13,7 +13,8 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
     """Returns the text of a header that declares `<name>_api` and includes no other header of tcc.
 
     Sizes that are known at compile time become macros. The arena size is the largest of all
-    variants. A state whose size differs in a plan for N ranks has macros NAME_RANKS_N_... too.
+    variants. A state whose size differs in a plan for N ranks has macros NAME_RANKS_N_... too, and
+    NAME_RANKS_N_PLAN_P_... in a further plan for N ranks.
     """
     upper = name.upper()
     port_lists = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
@@ -59,10 +60,12 @@ def _plan_macros(upper: str, manifest: dict[str, Any]) -> list[str]:
     """Returns macros of the sizes of ports that differ in plans for other numbers of ranks."""
     lines = []
     for variant in manifest["variants"]:
+        number = f"_PLAN_{variant['plan'] + 1}" if "plan" in variant else ""
+        plan = f"{upper}_RANKS_{variant.get('ranks', 1)}{number}"
         for kind in ("input", "output"):
             ports = zip(manifest[f"{kind}s"], variant.get(f"{kind}s", ()), strict=False)
             for i, (port, own) in enumerate(ports):
-                prefix = f"#define {upper}_RANKS_{variant.get('ranks', 1)}_{kind.upper()}_{i}_DIM_"
+                prefix = f"#define {plan}_{kind.upper()}_{i}_DIM_"
                 sizes = zip(port["shape"], own["shape"], strict=True)
                 lines += [f"{prefix}{n} {b}" for n, (a, b) in enumerate(sizes) if a != b]
     return list(dict.fromkeys(lines))

@@ -209,7 +209,7 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     weights = _rank_ranges(variants, section)
     places = enumerate(zip(variants, weights, section.images, strict=True))
     rows = "".join(row_source(i, *facts) for i, facts in places)
-    digest = ", ".join(str(byte) for byte in section.sha256)
+    section_digest, digest = (_c_bytes(d) for d in (section.sha256, _digest(variants, section)))
     return f"""#include "runtime.h"
 #include "listings.h"
 #define HIDDEN extern __attribute__((visibility("hidden")))
@@ -232,13 +232,30 @@ const tcc_artifact tcc_artifact_info = {{
     .variants = variants,
     .n_variants = {len(variants)},
     .section_bytes = {section.size}ull,
-    .section_sha256 = {{{digest}}},
+    .section_sha256 = {{{section_digest}}},
+    .sha256 = {{{digest}}},
 }};
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT const tcc_api *tcc_artifact_api(void) {{ return tcc_runtime_api(); }}
 EXPORT const tcc_api *{name}_api(void) {{ return tcc_runtime_api(); }}
 """
+
+
+def _digest(variants: Sequence[Variant], section: Section) -> bytes:
+    """Returns a hash of the programs, the code and the weights; ranks compare it.
+
+    It depends on neither the name of the file nor its manifest.
+    """
+    digest = hashlib.sha256(section.sha256)
+    for variant in variants:
+        for part in (variant.program, variant.needs, *variant.objects):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _c_bytes(data: bytes) -> str:
+    return ", ".join(map(str, data))
 
 
 def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:

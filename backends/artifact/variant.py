@@ -26,10 +26,11 @@ class Variant:
     `needs` is the table of `encode_needs`, against which the runtime checks launches. It is empty
     for kernels that were written by hand, and then nothing is checked. `weights` are the parts of
     the weights; the program has their offsets. `ranks` is the number of ranks for which the model
-    is divided; with 1, it is not. If the ranks' weights differ, `rank_weights` has the parts of
-    each rank, all of one size, and `weights` are empty. `features` are the instruction sets that
-    the CPU must have. `facts` are further entries of the manifest, and `listings` the kernels'
-    texts by symbol.
+    is divided; with 1, it is not. `plan` counts the plans for this number of ranks from 0; the
+    loader takes the first that fits the ranks' memory. If the ranks' weights differ, `rank_weights`
+    has the parts of each rank, all of one size, and `weights` are empty. `features` are the
+    instruction sets that the CPU must have. `facts` are further entries of the manifest, and
+    `listings` the kernels' texts by symbol.
     """
 
     target: str
@@ -44,6 +45,7 @@ class Variant:
     needs: bytes = b""
     ranks: int = 1
     rank_weights: Sequence[Sequence[BytesLike]] = ()
+    plan: int = 0
 
     def weights_of(self, rank: int) -> Sequence[BytesLike]:
         """Returns the parts of the weights of a rank."""
@@ -53,13 +55,13 @@ class Variant:
 def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
     """Raises InternalError if variants do not fit their programs or one another.
 
-    All variants must have the same ports, but the states of variants for different numbers of ranks
-    may have different sizes.  No two kernels that are linked may have the same name.
+    All variants must have the same ports, but the states of variants of different plans may have
+    different sizes.  No two kernels that are linked may have the same name.
     """
     if not variants:
         raise InternalError("an artifact needs a variant", where="link")
     symbols: set[str] = set()
-    ports: dict[int, dict[str, Any]] = {}
+    ports: dict[tuple[int, int], dict[str, Any]] = {}
     whole_ports = _without_states(describe_ports(programs[0]))
     for variant, program in zip(variants, programs, strict=True):
         if program.kernels != variant.kernels:
@@ -69,7 +71,7 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
             raise InternalError("a variant lacks weights of its ranks", where="link")
         own_ports = describe_ports(program)
         if (
-            ports.setdefault(variant.ranks, own_ports) != own_ports
+            ports.setdefault((variant.ranks, variant.plan), own_ports) != own_ports
             or _without_states(own_ports) != whole_ports
         ):
             raise InternalError(
@@ -128,6 +130,8 @@ def describe_variant(
     if variant.ranks > 1:
         entry["ranks"] = variant.ranks
         entry["weights"]["offsets"] = [part.offset for part in weights]
+    if variant.plan:
+        entry["plan"] = variant.plan
     own_ports = describe_ports(program)
     entry |= own_ports if own_ports != ports else {}
     if variant.gpu is not None:
@@ -207,6 +211,7 @@ def row_source(number: int, variant: Variant, weights: Sequence[Range], images: 
     return f"""    {{
         .target = "{variant.target}",
         .ranks = {variant.ranks},
+        .plan = {variant.plan},
         .program = tcc_program{number}_begin,
         .program_end = tcc_program{number}_end,
         .needs = {needs[0]},

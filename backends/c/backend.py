@@ -90,6 +90,8 @@ class CBackend(Backend):
             reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
         if options.machine is not None:
             reasons["--machine"] = "C files are for every machine"
+        if options.tuned is not None:
+            reasons["--tuned"] = "C files have no tuned kernels"
         if options.state:
             reasons["--state"] = "C files keep no state from run to run"
         if options.ranks != (1,):

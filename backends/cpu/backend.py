@@ -44,7 +44,8 @@ from tcc.target import Target
 
 # Candidate heights, in rows, for the tiles of grouped GEMMs.
 _ROW_TILES = (16, 32)
-# A kernel's usual number of nodes; it decides how many worker processes start early.
+# The usual number of graph nodes in a kernel. It predicts the number of kernels, and so how many
+# worker processes start early.
 _NODES = 4
 # A tile that takes more than `_LONG` seconds checks for cancellation. Every machine does `_WORK`
 # operations, or moves as many bytes, in less time. So a tile with less work is never long.
@@ -65,6 +66,7 @@ class CpuBackend(Backend):
         """Raises UserError for a machine file that is damaged or of another kind of processor."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
+        ledger = ledger.within(target.text, self.machine.cores)
         masked = target.profile.masks_lanes
         self.planner = schedule_planner(
             self.machine,
@@ -83,8 +85,8 @@ class CpuBackend(Backend):
         # creates such nodes.
         settings = GraphSettings(scatter_rows=True, check_indices=True)
         if profile.multiplies_bytes:
-            # `signed`: an instruction multiplies two signed bytes. `mixed`: an instruction
-            # multiplies an unsigned byte and a signed one.
+            # `signed` is True if an instruction multiplies signed bytes by signed bytes, and
+            # `mixed` if an instruction multiplies unsigned bytes by signed bytes.
             signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
             settings = replace(
                 settings,
@@ -103,7 +105,7 @@ class CpuBackend(Backend):
         grown = round(self.constants * options.weight_growth)
         grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
         if grown_planner.prices_as(self.planner):
-            # Both planners give the same prices, and this one has the prices of earlier kernels.
+            # The two planners give the same prices, and `self.planner` has prices in its cache.
             grown_planner = self.planner
         elif grown_planner.pricer is not None:
             grown_planner.pricer.counted = self.planner.pricer.counted

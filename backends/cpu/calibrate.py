@@ -55,8 +55,8 @@ Timed = Callable[[int], None]  # the function repeats its work so many times
 def calibrate(target: Target) -> Machine:
     """Returns this machine's constants, measured with code for `target` (its own CPU).
 
-    A loop cannot measure the part of a latency that a core hides behind other work. These constants
-    come from the machine file that tcc ships for the CPU.
+    A loop cannot measure which part of a latency a core hides behind other work. The constants for
+    this come from the machine file that tcc ships for the CPU.
 
     Raises ToolError if nothing can link, and UserError if the machine cannot run the code.
     """
@@ -72,9 +72,9 @@ def calibrate(target: Target) -> Machine:
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
-        # The ratio of the reading rates with vectors that cross no cache line and with shifted
-        # vectors. If vectors are shorter than a line, only some of the shifted vectors cross a
-        # line; `crossing` below accounts for this.
+        # The rate of reading aligned vectors, divided by the rate of reading vectors that are
+        # shifted from their alignment. If vectors are shorter than a cache line, only some of the
+        # shifted vectors cross a line; `crossing` below accounts for this.
         across = loops.rate("read", loops.second) / loops.rate(
             "read", loops.second, shift=vector // 2
         )
@@ -300,9 +300,9 @@ def _enough(work: Timed) -> int:
 
 
 def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
-    """Returns two costs in cycles per vector.
+    """Returns (costs, cost of a C library function), in cycles per vector.
 
-    The first maps each timed function to its cost, the second is the cost of a C library function.
+    `costs` maps each timed function to its cost.
     """
     width = target.profile.lanes(32)
     costs = {}
@@ -334,7 +334,7 @@ def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
 
 
 def _launches(target: Target, cores: int) -> tuple[float, float]:
-    """Returns the seconds of a launch on the calling thread, and of one on all threads."""
+    """Returns (seconds of a launch on the calling thread, seconds of a launch on all threads)."""
     with temporary_folder() as folder:
         serial_module, parallel_module = (
             runtime.load(link_launches(folder, _LAUNCHES, cores, target, serial=serial))

@@ -33,8 +33,8 @@ TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
 )
-# The function that is timed for all functions of two operands that the C library computes element
-# by element.
+# The C library computes some functions of two operands element by element. Only this one of them is
+# timed; its time stands for all of them.
 LIBRARY = "atan2"
 
 
@@ -96,8 +96,9 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
     if nothing can link.
     """
     name = "nothing"
-    # The register with the smallest number of tiles for a thread. Register 4 holds the number of
-    # all tiles, so that only one thread gets any. With -1, one tile is enough.
+    # The number of the register that holds the smallest number of tiles for a thread. Register 4
+    # holds the number of all tiles, so that only one thread gets tiles. -1 stands for no register:
+    # a thread may get a single tile.
     count = 4 if serial else -1
     text = (
         f'target triple = "{target.triple}"\n'

@@ -98,16 +98,20 @@ class GpuBackend(Backend):
         ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         """Returns a backend for each group of similar GPUs."""
-        settings, parts = graph_settings(target.gpus, options, ledger), similar_parts(target)
+        ledger, parts = ledger.within(*_home(target)), similar_parts(target)
+        settings = graph_settings(target.gpus, options, ledger)
+        if len(parts) == 1:
+            return (cls(parts[0], options, settings, tools, ledger),)
+        ledgers = (ledger.on(part.text).within(*_home(part)) for part in parts)
         return tuple(
-            cls(part, options, settings, tools, ledger.on(part.text) if len(parts) > 1 else ledger)
-            for part in parts
+            cls(part, options, settings, tools, part_ledger)
+            for part, part_ledger in zip(parts, ledgers, strict=True)
         )
 
     def merged_with(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, or None if they need separate ones.
 
-        They can share a backend if they are of one vendor, and if all or none of them have matrix
+        GPUs can share a backend if they are of one vendor, and if all or none of them have matrix
         units for the precision.
         """
         gpus = self.target.gpus + other.target.gpus
@@ -266,6 +270,14 @@ def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> Bl
     return BlockChooser(profile, stored_floats(options), ledger=ledger)
 
 
+def _home(target: Target) -> tuple[str, int]:
+    """Returns the name of the lock's section for the GPUs of `target`.
+
+    The number of cores is that of the multiprocessors of the smallest GPU.
+    """
+    return target.text, min(gpu.multiprocessors for gpu in target.gpus)
+
+
 # GPUs share schedules if the numbers of multiprocessors of the largest and the smallest GPU have a
 # ratio below the first limit, and their shared memories a ratio below the second.
 _SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
@@ -274,9 +286,9 @@ _SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 def similar_parts(target: Target) -> tuple[Target, ...]:
     """Splits `target` into parts with similar GPUs.
 
-    The GPUs of a part have similar multiprocessors, in number and kind, and about as much shared
-    memory. One schedule has to fit the smallest GPU of a part and to occupy the largest. Each part
-    costs a lowering, which takes a tenth of the time of compiling its kernels.
+    The GPUs of a part have about equal numbers of multiprocessors of one kind, and about equally
+    much shared memory. One schedule has to fit the smallest GPU of a part and to occupy the
+    largest. Each part costs a lowering, which takes a tenth of the time of compiling its kernels.
     """
     parts: list[list[GpuProfile]] = []
     for gpu in target.gpus:

@@ -82,7 +82,8 @@ def compile_blocks(
     sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     archs = [gpu.arch for gpu in target.gpus]
-    # Compiling for an architecture yields its PTX too, so only other architectures are extra work.
+    # Compiling for an architecture yields its PTX too. So only PTX for other architectures is
+    # additional work.
     extra = [gpu for gpu in assembled if gpu.arch not in archs]
     compiled = compile_kernels(sources, target.gpus, compilers, extra)
     by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
@@ -129,8 +130,9 @@ def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
     """Returns the profile for PTX that GPUs newer than the listed ones can load.
 
     From sm_90 on, Triton uses instructions that only one architecture has. So the profile is the
-    newest listed architecture before sm_90, or sm_80. Its shared memory is that of the smallest
-    CUDA GPU, so that kernels which do not fit there use fewer pipeline stages.
+    newest listed architecture before sm_90; if there is none, it is sm_80. The profile's shared
+    memory is that of the smallest CUDA GPU, so that a kernel that does not fit it uses fewer
+    pipeline stages.
     """
     older = [gpu for gpu in gpus if _number(gpu) < 90]
     oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)

@@ -39,10 +39,11 @@ class Parameter:
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
-    `warps` warps run each program instance. `stages` is the most pipeline stages of loads in loops.
-    The parameters for `maps` come last. `hopper` is the same kernel in Gluon, for sm_90
-    alone; it is persistent: an instance computes many tiles, so a launch has as many instances as
-    the device holds at once.
+    `warps` warps run each program instance. `stages` is the largest number of pipeline stages for
+    the loads of a loop. `maps` are the tensor maps (TMA descriptors) that a launch passes; they are
+    the last parameters of the function. `hopper` is the same kernel in Gluon, for sm_90 alone. It
+    is persistent: an instance computes many tiles, so a launch has as many instances as the device
+    holds at once.
     """
 
     name: str

@@ -26,9 +26,9 @@ from tcc.schedule.margins import MARGINS
 
 # How many times a kernel is compiled again at most.
 TRIES = 3
-# `_WORSE`: a kernel is compiled again if its estimated price is lower by this margin than its price
-# with the compiler's figures. `_SPILLING`: a kernel without spills is preferred, unless the
-# cheapest kernel is cheaper by this margin.
+# `_WORSE`: a kernel is compiled again if its price with the compiler's figures exceeds its
+# estimated price by more than this margin. `_SPILLING`: a kernel without spills is preferred,
+# unless a kernel with spills is cheaper by more than this margin.
 _WORSE, _SPILLING = MARGINS["compiled again"], MARGINS["spill"]
 
 Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]]

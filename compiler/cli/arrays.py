@@ -41,7 +41,7 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz f
 class Draw:
     """A draw: the description of one set of random inputs of a model.
 
-    `seed` and `number` determine the random numbers; `number` distinguishes the draws of a seed.
+    `seed` and `number` determine the random numbers; draws of one seed have different numbers.
     `scale` multiplies floats. `lowest` is the smallest value tried for a symbolic size. With
     `larger`, symbolic sizes are about doubled where the model allows it (see `fitting_shapes`).
     `values` maps an input's name to the integers that it may take.

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tcc.artifact import load, read_manifest
+from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
@@ -91,14 +91,12 @@ def bench(
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
             return
-        module = load(compiled, threads)
+        module, comm = stack.enter_context(joined(compiled, threads))
         arrays = inputs_of(compiled, module.inputs, inputs, seed)
-        if module.ranks >= 0:
-            with joined(module) as comm:
-                assert comm is not None
-                own_times = rank_times(module, comm, arrays, rounds, seconds)
-                name = f"{model.name} on {comm.size} ranks"
-                share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
+        if comm is not None:
+            own_times = rank_times(module, comm, arrays, rounds, seconds)
+            name = f"{model.name} on {comm.size} ranks"
+            share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
             _show(name, share, rounds, {"tcc": own_times}, as_json)
             return
         files = {"tcc": compiled}
@@ -128,8 +126,9 @@ def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_jso
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
     """Yields one line per peer.
 
-    The last two columns are ratios of the peer's time to tcc's. The first compares them in the same
-    rounds, the second in the best round of each.
+    The last two columns are ratios of the peer's time to tcc's time. In the first of them, a ratio
+    is of one round, and the median over rounds is shown. In the second, the peer's best round is
+    divided by tcc's best round.
     """
     rows: list[tuple[str, ...]] = [
         ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
@@ -145,8 +144,8 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
     """Returns two ratios of the fastest peer's time to tcc's time, by name.
 
-    The first compares times of the same round, the second compares the best round of each. The
-    mapping is empty without peers.
+    The first is `rounds.paired_ratio`, from times of the same round. The second is
+    `rounds.best_ratio`, from the best round of each runtime. The mapping is empty without peers.
     """
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:

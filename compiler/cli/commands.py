@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
         "plan": "Divides the model file MODEL among ranks, and shows the plan.",
         "run": "Runs MODEL, an artifact or an ONNX file, once.",
+        "tune": "Writes the compiler's choices for the model file MODEL into a lock.",
         "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",
     }
 )

@@ -26,8 +26,8 @@ _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
 # The seed of the draws with which allowed errors are computed.
 _FIXED_SEED = 1 << 40
-# How many times the draws of the fixed seed are made. Errors grow more in some draws than in
-# others, so one set is not enough.
+# The draws of the fixed seed are made this many times, with different numbers. Errors grow more in
+# some draws than in others, so one set is not enough.
 _FIXED_ROUNDS = 4
 # How many perturbed runs of the reference show how far rounding noise grows.
 _NOISES = 2
@@ -38,11 +38,11 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
 @frozen
 class Verdict:
-    """How one output compares, relative to the largest expected value.
+    """The verdict on one output; differences are relative to the largest expected value.
 
     `error` is the difference from the reference that rounds as the artifact does; a difference of
     up to `allowed` may be noise. `cost` is the difference from the unrounded reference. For types
-    other than floats both are the share of elements that differ.
+    other than floats, `error` and `cost` are the share of elements that differ.
     """
 
     output: str
@@ -144,9 +144,9 @@ def compared(
 def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:
     """Returns a number for the kind of each draw; errors are compared among draws of one kind.
 
-    `numbers` has the indices of the draws in the lists of `draws_of`. Draw n has the scale
-    `scales[n % len(scales)]`. Draws with equal scales are of one kind. But if an input is a scalar,
-    which may choose a branch, only draws with equal n % len(scales) are of one kind.
+    `numbers` has the number of each draw, a set of inputs that `draws_of` makes. Draw n has the
+    scale `scales[n % len(scales)]`; `scales` may have equal elements. The kind of a draw is its
+    scale. But if an input is a scalar, which may choose a branch, the kind is n % len(scales).
     """
     scalar = any(array.ndim == 0 for array in inputs.values())
     return [n % len(scales) if scalar else scales[n % len(scales)] for n in numbers]

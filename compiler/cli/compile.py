@@ -43,6 +43,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target c -o model.c
       tcc compile model.onnx --stop-after partition
       tcc compile model.onnx --choices choices.jsonl
+      tcc compile model.onnx --tuned tcc.lock.json --require-tuned 1%
     """
     options = chosen_options(choices)
     try:

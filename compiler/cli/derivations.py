@@ -75,8 +75,8 @@ def _computed(site: DerivationSite, candidate: Candidate) -> tuple[Region, Seque
 def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
     """Returns a row for each parameter and each stage of a region, in order.
 
-    `reads` names the parameters and stages that a stage reads; `known` marks the rows whose values
-    are computed ahead of the run.
+    `reads` names the parameters and stages that a stage reads. `known` is true for a row whose
+    values are computed at compile time.
     """
 
     def named(source: int) -> str:

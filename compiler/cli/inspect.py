@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
+from tcc.cli.artifact_plans import artifact_plans
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
@@ -82,6 +83,7 @@ else:
     "kernels. Each takes as long as the listing.",
 )
 @click.option("--target", metavar="TARGET", help="With --choices: as for tcc compile.")
+@click.option("--ranks", metavar="COUNT,...", help="With --choices: as for tcc compile.")
 @json_flag
 @timeout_flag
 def inspect(
@@ -102,6 +104,7 @@ def inspect(
     every: bool,
     compare: bool,
     target: str | None,
+    ranks: str | None,
     as_json: bool,
 ) -> None:
     """Shows what ARTIFACT (or the one compiled from an ONNX file) holds.
@@ -114,11 +117,14 @@ def inspect(
       tcc inspect model.onnx --form tile --kernel 0
       tcc inspect model.onnx --derivations --svg site.svg
       tcc inspect model.onnx --choices --kind join
+      tcc inspect model.onnx --choices --ranks 4 --kind partition
     """
     if show_choices:
-        _show_choices(artifact, inputs, target, kind, as_json, every=every, compare=compare)
+        fields = {"target": target, "ranks": ranks}
+        _show_choices(artifact, inputs, fields, kind, as_json, every=every, compare=compare)
         return
-    _refuse("choices", {"--kind": kind, "--all": every, "--compare": compare, "--target": target})
+    flags = {"--kind": kind, "--all": every, "--compare": compare, "--target": target}
+    _refuse("choices", {**flags, "--ranks": ranks})
     if derivations:
         _show_derivations(artifact, inputs, replay, svg, as_json)
         return
@@ -131,7 +137,11 @@ def inspect(
     with opened_artifact(artifact, inputs, keep_ir=True) as path:
         manifest = read_manifest(path)
         if not (kernels or measure):
-            _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)
+            plans = [*artifact_plans(manifest, path)]
+            facts_of_file = {**manifest, "needs": needed_glibc(path)} | (
+                {"plans": plans} if plans else {}
+            )
+            _show_manifest(facts_of_file, as_json)
             return
         numbers = range(len(manifest["variants"]))
         if measure and len(numbers) > 1:
@@ -179,7 +189,7 @@ def _refuse(flag: str, values: Mapping[str, Any]) -> None:
 def _show_choices(
     model: Path,
     inputs: tuple[str, ...],
-    target: str | None,
+    texts: Mapping[str, str | None],
     kind: str | None,
     as_json: bool,
     *,
@@ -192,9 +202,8 @@ def _show_choices(
             where="--choices",
             hint="give the ONNX file",
         )
-    fields = options.Options(inputs=driver.optional_inputs(model, inputs))
-    if target is not None:
-        fields = replace(fields, target=target)
+    fields = options.read_options({**texts}, python=False)
+    fields = replace(fields, inputs=driver.optional_inputs(model, inputs))
     with progress(f"compiling {model.name}"):
         ledger = driver.model_choices(model, fields)
     kinds = sorted({decision.site.kind for decision in ledger.decisions()})

@@ -30,8 +30,8 @@ from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
 _MOST = 500  # a batch has at most this many layers, which bounds the time of one compile
-# The number of copies of a value that exist at once. Each of the two runtimes holds a copy and
-# sends another one.
+# The number of copies of a value that exist at once: each of the two runtimes holds a copy, and
+# sends a second copy to this process.
 _COPIES = 4
 # The allowed error of a node that is compiled by itself, relative to the largest value, in rounding
 # units of its type.
@@ -162,10 +162,10 @@ class LayerCheck:
         return min(places, key=lambda p: abs(p - half), default=None)
 
     def _judge(self, span: range, got: NamedArrays, want: NamedArrays) -> int:
-        """Adds the findings of a span and returns the next layer to check.
+        """Adds the findings of a span of layers, and returns the next layer to check.
 
-        It is the layer after the first faulty node, so that the node's error spreads no further;
-        without a fault it is the layer after the span.
+        If a node is at fault, the next layer is the layer after it, so that its error spreads no
+        further. Otherwise it is the layer after the span.
         """
         wrong_values: set[str] = set()
         for number in span:

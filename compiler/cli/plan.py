@@ -1,16 +1,17 @@
 """`tcc plan`."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
-from tcc.cli.show import aligned, bytes_text, print_json, progress, say, say_fitted
+from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
+from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import UserError, file_errors
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph
 from tcc.later import later
 from tcc.options import Options
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from tcc.backends.artifact import planner
     from tcc.distributed import cluster as clusters
     from tcc.distributed import costs as models
-    from tcc.distributed import facts
+    from tcc.distributed import facts, picture
     from tcc.distributed import plan as plans
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
+    picture = later("tcc.distributed.picture")
 
 # The names of costs.COSTS, which a start of the command line does not import.
 COSTS = "all", "zero-links", "zero-compute"
@@ -32,7 +34,13 @@ COSTS = "all", "zero-links", "zero-compute"
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Writes the plan as JSON.")
+@click.option(
+    "-o",
+    "--output",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Writes the plan as JSON, or draws it if FILE ends in .svg.",
+)
 @click.option(
     "--cluster",
     type=PATH,
@@ -61,6 +69,13 @@ COSTS = "all", "zero-links", "zero-compute"
     help="Prices each strategy of a node: the time of a run with it, where the solver chooses all "
     "other strategies anew.",
 )
+@click.option(
+    "--check",
+    type=PATH,
+    metavar="FILE",
+    help="Proves the plan in FILE: shapes and divisions, exchanges and their stated bytes, the "
+    "memory of each host, and the order in which ranks exchange.",
+)
 @compile_flags
 @json_flag
 def plan(
@@ -70,6 +85,7 @@ def plan(
     costs: str,
     objective: str,
     explain: str | None,
+    check: Path | None,
     as_json: bool,
     **choices: Any,
 ) -> None:
@@ -80,6 +96,8 @@ def plan(
     Example:
       tcc plan model.onnx --ranks 4
       tcc plan model.onnx --ranks 4 -o plan.json
+      tcc plan model.onnx --check plan.json
+      tcc plan model.onnx --ranks 4 -o plan.svg
       tcc compile model.onnx --ranks 1,4 --plan plan.json
       tcc plan model.onnx --ranks 4 --explain logits
       tcc plan model.onnx --cluster cluster.json
@@ -96,61 +114,128 @@ def plan(
        "links": [{"between": ["a", "a"], "kind": "any", "bytes": 0,
                   "latency_s": 5e-6, "bytes_per_s": 1e10}]}
     """
+    flags = {
+        "-o": output, "--explain": explain, "--plan": choices["plan"],
+        "--objective": objective != "latency", "--costs": costs != COSTS[0],
+    }  # fmt: skip
+    for flag, value in flags.items():
+        if check is not None and value:
+            hint = "leave one of them out"
+            raise UserError("--check only proves a plan", where=f"{flag} with --check", hint=hint)
+    checked = None if check is None else plans.read_plan(check, "--check")
     options = chosen_options(choices)
-    described = None if cluster is None else clusters.read_cluster(cluster)
-    if described is not None and options.ranks == (1,):
-        options = replace(options, ranks=(described.ranks,))
-    ranks = _ranks(options)
-    if described is not None and ranks > described.ranks:
-        raise UserError(
-            "the cluster has too few ranks",
-            where=f"--cluster {cluster}",
-            why=f"its hosts have {described.ranks} together, and --ranks is {ranks}",
-            hint="give fewer ranks, or more hosts",
-        )
-    if described is None:
-        described = models.one_host(ranks)
-    part = models.with_costs(clusters.part_of(described, ranks), costs)
+    job = _job(cluster, options, 1 if checked is None else checked.ranks, costs)
     with progress(f"planning {model.name}") as stage:
         stage("import")
-        graph = driver.divided_graph(model, options)
+        graph = driver.divided_graph(model, job.options)
         stage("solve")
-        if objective == "ranks":
-            part = facts.fewest_ranks(graph, part, planner.partition_solver(), options.state)
-            if part.ranks == 1 and as_json:
-                print_json({"ranks": 1})
-            if part.ranks == 1:
-                say("one rank has room for the model: it needs no plan", err=as_json)
-                return
-        fixed: dict[Any, Any] = {}
-        for file in options.plan:
-            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), part.mesh)
-        if explain is not None:
-            rows = facts.explained(
-                graph, part, planner.partition_solver(), fixed, explain, options.state
-            )
-            _explain(rows, as_json)
+        if checked is not None:
+            _check(graph, checked, job, as_json)
             return
-        result = facts.planned(graph, part, planner.partition_solver(), fixed, options.state)
-    text = plans.plan_text(graph, result.plan)
+        if objective == "ranks":
+            solver, states = planner.partition_solver(), options.state
+            job = replace(job, cluster=facts.fewest_ranks(graph, job.cluster, solver, states))
+        if job.ranks == 1:
+            if as_json:
+                print_json({"ranks": 1})
+            say("one rank has room for the model: it needs no plan", err=as_json)
+        elif explain is not None:
+            _explain(graph, explain, job, as_json)
+        else:
+            _plan(graph, output, job, as_json)
+
+
+@frozen
+class _Job:
+    """The options of a command, and the part of the cluster that it plans for."""
+
+    options: Options
+    cluster: "models.Cluster"
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.cluster.ranks
+
+    def fixed(self, graph: Graph) -> dict[Any, Any]:
+        """Returns the strategies that the files of --plan fix."""
+        fixed: dict[Any, Any] = {}
+        for file in self.options.plan:
+            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), self.cluster.mesh)
+        return fixed
+
+
+def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
+    """Returns the job for a cluster file, or None for one host.
+
+    Without --ranks the number of ranks is `ranks`, or the cluster's if that is 1.  Raises UserError
+    if the ranks are not one number above 1, or more than the cluster has.
+    """
+    cluster = None if path is None else clusters.read_cluster(path)
+    if options.ranks == (1,):
+        every = ranks if cluster is None else cluster.ranks
+        options = replace(options, ranks=(every if ranks == 1 else ranks,))
+    count = options.ranks[0]
+    if len(options.ranks) != 1 or count < 2:
+        raise UserError(
+            "a plan is for one number of ranks, at least 2",
+            where="--ranks " + ",".join(map(str, options.ranks)),
+            hint="give one, as in --ranks 2",
+        )
+    if cluster is not None and count > cluster.ranks:
+        raise UserError(
+            "the cluster has too few ranks",
+            where=f"--cluster {path}",
+            why=f"its hosts have {cluster.ranks} together, and the plan is for {count}",
+            hint="give fewer ranks, or more hosts",
+        )
+    part = models.one_host(count) if cluster is None else clusters.part_of(cluster, count)
+    return _Job(options, models.with_costs(part, costs))
+
+
+def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
+    """Prints the best plan, and writes or draws it."""
+    is_picture = output is not None and output.suffix == ".svg"
+    if is_picture and len(job.cluster.mesh.sizes) > 1:
+        raise UserError(
+            "a plan of a mesh cannot be drawn",
+            where=f"-o {output}",
+            why="the hosts with equally many ranks are an axis of the mesh, and a picture shows "
+            "one axis",
+            hint="write the plan as JSON, or leave out --cluster",
+        )
+    solver, fixed = planner.partition_solver(), job.fixed(graph)
+    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state)
     if output is not None:
+        if is_picture:
+            text = picture.plan_svg(result, bytes_text)
+        else:
+            text = plans.plan_text(graph, result.plan)
         _write(output, text)
     if as_json:
         print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})
         return
-    say_fitted(_table(result.rows))
-    for line in _totals(result.facts, result.collectives):
-        say(line)
+    say_fitted(plan_lines(result))
 
 
-def _ranks(options: Options) -> int:
-    if len(options.ranks) == 1 and options.ranks[0] > 1:
-        return options.ranks[0]
-    raise UserError(
-        "a plan is for one number of ranks, at least 2",
-        where="--ranks " + ",".join(map(str, options.ranks)),
-        hint="give one, as in --ranks 2",
-    )
+def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
+    """Prints the price of each strategy of a node."""
+    solver, fixed = planner.partition_solver(), job.fixed(graph)
+    rows = facts.explained(graph, job.cluster, solver, fixed, node, job.options.state)
+    if as_json:
+        print_json(rows)
+        return
+    say_fitted(explanation_lines(rows))
+
+
+def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> None:
+    """Prints the facts that are proved of a plan."""
+    solver, cluster, states = planner.partition_solver(), job.cluster, job.options.state
+    proof = facts.proved(graph, checked, cluster, solver, states)
+    if as_json:
+        print_json(asdict(proof))
+        return
+    say_fitted(proof_lines(proof, cluster.hosts))
 
 
 def _write(output: Path, text: str) -> None:
@@ -160,45 +245,3 @@ def _write(output: Path, text: str) -> None:
         click.open_file(str(output), "w", encoding="utf-8", atomic=True) as file,
     ):
         file.write(text)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    heads = ("node", "op", "us", "strategy")
-    cells = [(r["node"], r["op"], f"{r['seconds'] * 1e6:.1f}", _text(r["strategy"]))
-             for r in rows]  # fmt: skip
-    yield from aligned([heads, *cells])
-
-
-def _text(strategy: str | list[str]) -> str:
-    return strategy if isinstance(strategy, str) else plans.joined(tuple(strategy))
-
-
-def _totals(totals: Mapping[str, Any], collectives: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    counts = Counter(item["kind"] for item in collectives)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
-    sent = bytes_text(sum(item["bytes"] for item in collectives))
-    yield f"{totals['ranks']} ranks exchange: {kinds}; a rank hands over {sent} in a run"
-    yield (
-        f"weights: {bytes_text(totals['weight_bytes'])}, of which a rank has "
-        f"{bytes_text(totals['rank_weight_bytes'])}"
-    )
-    yield (
-        f"predicted from counts of operations and bytes: {totals['seconds'] * 1e3:.2f} ms, "
-        f"one rank {totals['one_rank_seconds'] * 1e3:.2f} ms"
-    )
-
-
-def _explain(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
-    heads = ("strategy", "us of a run", "")
-    cells = [
-        (
-            _text(r["strategy"]),
-            "no memory" if r["seconds"] is None else f"{r['seconds'] * 1e6:.1f}",
-            "chosen" if r["chosen"] else "",
-        )
-        for r in rows
-    ]
-    say_fitted(aligned([heads, *cells]))

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO
 
@@ -18,6 +18,9 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+# After a rank has failed, the others have so many seconds to say what they know of it, and then so
+# many between SIGTERM and SIGKILL.
+_LAST_WORDS, _LAST_GRACE = 0.6, 0.6
 # A rank ends when the launcher ends, because that closes the pipe which is the rank's stdin.
 _RANK = (
     "import os; from tcc.children import end_with_parent; end_with_parent(); "
@@ -29,8 +32,8 @@ _RANK = (
 class _Rank:
     """A process and the files of its stdout and stderr.
 
-    The files are not pipes, because reading a pipe would also wait for processes that the rank
-    leaves behind.
+    Files are used instead of pipes, because the reader of a pipe would also wait for processes that
+    the rank leaves behind.
     """
 
     process: subprocess.Popen[bytes]
@@ -43,19 +46,21 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
 
     `{rank}` in an argument becomes the rank's number.  Each rank gets its share of this process's
     CPUs as its number of threads, and with `pin` as its CPU affinity.  When a rank ends, the lines
-    of its stderr are printed, each after the rank's name.  If a rank fails, all other ranks are
-    ended, and UserError is raised with the exit code of the first rank that failed.  Ranks end when
-    the calling thread ends, for whatever reason.
+    of its stderr are printed, each after the rank's name.  If a rank fails, all other ranks end
+    within two seconds, a sentence of each is printed, and UserError is raised with the exit code of
+    the first rank that failed.  Ranks end when the calling thread ends, for whatever reason.
     """
     ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
     with _started(count, pin, arguments) as ranks:
         for number, rank in enumerate(ranks):
             Thread(target=_watch, args=(rank.process.pid, number, ends), daemon=True).start()
-        for _ in ranks:
+        alive = dict(enumerate(ranks))
+        while alive:
             number, dumped = ends.get()
-            for line in _text(ranks[number].stderr).splitlines():
-                say(f"rank {number}: {line}", err=True)
-            if code := ranks[number].process.wait():
+            rank = alive.pop(number)
+            _repeat(number, _text(rank.stderr))
+            if code := rank.process.wait():
+                _end_survivors(number, alive, ends)
                 raise _failure(number, code, dumped)
         return [_text(rank.stdout) for rank in ranks]
 
@@ -71,6 +76,31 @@ def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> No
         ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
         dumped = ended is not None and ended.si_code == os.CLD_DUMPED
     ends.put((number, dumped))
+
+
+def _repeat(number: int, text: str) -> None:
+    """Prints lines of rank `number`, each after the rank's name."""
+    for line in text.splitlines():
+        say(f"rank {number}: {line}", err=True)
+
+
+def _end_survivors(
+    failed: int, alive: Mapping[int, _Rank], ends: SimpleQueue[tuple[int, bool]]
+) -> None:
+    """Ends the ranks in `alive`, and prints what each says, or that it was ended.
+
+    Ranks that wait for rank `failed` in a collective see its end, and end by themselves.
+    """
+    last = time.monotonic() + _LAST_WORDS
+    running = set(alive)
+    with suppress(Empty):
+        while running:
+            running.remove(ends.get(timeout=max(0.0, last - time.monotonic()))[0])
+    _end([alive[number].process for number in running], _LAST_GRACE)
+    for number, rank in alive.items():
+        _repeat(number, _text(rank.stderr))
+        if number in running:
+            _repeat(number, f"ended, because rank {failed} failed")
 
 
 def _text(file: IO[str]) -> str:
@@ -125,8 +155,8 @@ def _start(
         raise UserError(f"rank {rank} cannot be started", why=error) from error
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    last = time.monotonic() + _GRACE
+def _end(processes: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE) -> None:
+    last = time.monotonic() + grace
     for process in processes:
         process.terminate()
     for process in processes:

@@ -25,8 +25,8 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 class ReferenceJob:
     """A request to run the model on several sets of inputs, the draws with indices `draws`.
 
-    `rounding` says which operands of the model are rounded, and to which types. None means that
-    none are.
+    `rounding` says which operands of the model are rounded, and to which types. With None, no
+    operand is rounded.
     """
 
     draws: range

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from tcc.artifact import load
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
@@ -66,9 +65,8 @@ def run(
             words += [f"--output={output}"] * (output is not None)
             _show_ranks(run_ranks(nproc, pin, words), as_json)
             return
-        module = load(artifact, threads)
-        arrays = inputs_of(artifact, module.inputs, inputs, seed)
-        with joined(module):
+        with joined(artifact, threads) as (module, _):
+            arrays = inputs_of(artifact, module.inputs, inputs, seed)
             results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
     if output is not None:
         write_arrays(results, output)

@@ -98,17 +98,18 @@ def summary_line(compiled: CompileResult) -> str:
     summary = compiled.summary
     specialised = f"{summary.specialisations} specialisation{'s' * (summary.specialisations != 1)}"
     needs = f"needs {summary.needs}"
+    tuned = () if summary.tuned is None else (summary.tuned.text,)
     if len(summary.variants) == 1:
         kernels, converted, *sizes = _sizes(summary.variants[0], summary.precision)
         counted = f"{summary.ops} ops in {kernels}"
         precision = f"{summary.precision} with {converted}" if converted else summary.precision
-        facts = (summary.target, counted, precision, specialised, *sizes, needs)
+        facts = (summary.target, counted, precision, specialised, *sizes, needs, *tuned)
         return f"{compiled.path}: {', '.join(facts)}"
     variant_texts = (
         f"{v.target}: {', '.join(filter(None, _sizes(v, summary.precision)))}"
         for v in summary.variants
     )
-    general = ", ".join((f"{summary.ops} ops", summary.precision, specialised, needs))
+    general = ", ".join((f"{summary.ops} ops", summary.precision, specialised, needs, *tuned))
     return "; ".join((f"{compiled.path}: {general}", *variant_texts))
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import find_weights, load, read_manifest, verify_weights
+from tcc.artifact import find_weights, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import (
     Draw,
@@ -24,10 +25,12 @@ from tcc.cli.arrays import (
 from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost
 from tcc.cli.deadline import interruptible
 from tcc.cli.drawn import drawn_model
+from tcc.cli.joined import joined
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED
+from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, progress, say, say_fitted
 from tcc.driver import model_inputs, precision_text
@@ -55,6 +58,9 @@ def verify(
     memory: str,
     keep_going: bool,
     reproduce: Path | None,
+    nproc: int | None,
+    pin: bool,
+    report: bool,
     as_json: bool,
 ) -> int:
     """Prints how the artifact compares with the model and returns the exit code.
@@ -62,6 +68,7 @@ def verify(
     The arguments are the options of the command.
     """
     check_pair(model, artifact)
+    _check_rank_flags(nproc, pin, layers)
     if layers and model.suffix == ".pt2":
         raise UserError(
             "only ONNX files are checked layer by layer",
@@ -87,14 +94,50 @@ def verify(
             where="--reproduce, --keep-going",
             hint="add --layers",
         )
-    with opened_artifact(artifact or model, inputs) as path:
-        module = load(path, threads)
+    if nproc:
+        words = [*(f"--input={item}" for item in inputs), f"--seed={seed}"]
+        words += [f"--threads={threads}"] * (threads is not None)
+        words += [f"--tolerance={tolerance}"] * (tolerance is not None)
+        return verify_ranks(model, artifact, inputs, nproc, pin, words, as_json)
+    return _verify_outputs(model, artifact, inputs, seed, threads, tolerance, report, as_json)
+
+
+def _check_rank_flags(nproc: int | None, pin: bool, layers: bool) -> None:
+    if pin and not nproc:
+        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    if layers and nproc:
+        raise UserError(
+            "ranks compare outputs, and no layers",
+            where="--layers with --nproc",
+            hint="leave one of them out",
+        )
+
+
+def _verify_outputs(
+    model: Path,
+    artifact: Path | None,
+    inputs: tuple[str, ...],
+    seed: int,
+    threads: int | None,
+    tolerance: float | None,
+    report: bool,
+    as_json: bool,
+) -> int:
+    """Compares outputs as `verify` does.
+
+    A rank of a job compares its own, and finds outputs of which ranks have different bits.  With
+    `report` the exit code is 0.
+    """
+    with opened_artifact(artifact or model, inputs) as path, ExitStack() as ending:
+        module, comm = ending.enter_context(joined(path, threads, always=report))
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
             weights = find_weights(path, dict(module.manifest))
             if weights is not None:
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
+        if comm is not None:
+            check_whole_states(module, model)
         model, evaluated = click.get_current_context().with_resource(drawn_model(model))
         evaluator_only = evaluated or any(
             is_carried(port) for port in (*module.inputs, *module.outputs)
@@ -107,6 +150,7 @@ def verify(
             raise errors[0]
         # The reference may refuse the draws that the artifact refuses, so it runs only the others.
         checked = _outputs(module, fixed)[0]
+        different = different_outputs(comm, [*runs.values(), *checked.values()])
         allowance_draws = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
         model_draws = [
             _as_the_model_takes(draw, module.manifest)
@@ -119,6 +163,7 @@ def verify(
     if tolerance is not None:
         verdicts = [_within(item, tolerance) for item in verdicts]
     unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
+    verdicts = [_with_equal_bits(item, different) for item in verdicts]
     failed = [item for item in verdicts if not item.ok]
     refused = [_refusal(drawn[n], error) for n, error in errors.items()]
     oracle = reference_of(model, evaluator_only)
@@ -128,8 +173,9 @@ def verify(
         outputs = [asdict(item) for item in verdicts]
         facts = {"oracle": reference, "precision": precision, "unchanging": unchanging}
         run_facts = {"runs": len(results), "refused": refused}
+        run_facts |= {} if comm is None else {"different": different}
         print_json({**facts, **run_facts, "ok": not failed, "outputs": outputs})
-        return int(bool(failed))
+        return int(bool(failed) and not report)
     say(f"{precision}, beside {reference} in {len(results)} runs")
     say_fitted(_reference_lines(oracle, precision))
     for item in verdicts:
@@ -188,6 +234,13 @@ def _within(verdict: Verdict, tolerance: float) -> Verdict:
     if not verdict.ok or verdict.cost <= tolerance:
         return verdict
     return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
+
+
+def _with_equal_bits(verdict: Verdict, different: Sequence[str]) -> Verdict:
+    """Returns the verdict; it is wrong if ranks have different bits of the output."""
+    if not verdict.ok or verdict.output not in different:
+        return verdict
+    return replace(verdict, ok=False, why="ranks have different bits")
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:

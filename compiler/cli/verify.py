@@ -43,6 +43,14 @@ else:
     type=OUTPUT,
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
+@click.option(
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="Verifies this many ranks on this host: each compares its results with the reference, and "
+    "the bits of all ranks have to be equal. Without ARTIFACT the model is compiled for them.",
+)
+@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@click.option("--report", is_flag=True, hidden=True, help="Ends with exit code 0.")
 @json_flag
 @timeout_flag
 def verify(**flags: Any) -> int:
@@ -60,5 +68,6 @@ def verify(**flags: Any) -> int:
     Example:
       tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
+      tcc verify model.onnx --nproc 2
     """
     return verification.verify(**flags)

@@ -7,10 +7,17 @@
     whole -> split         a slice at the rank's own place
     whole -> partial(sum)  the value on the first rank, zeros on all others
 
+Padded blocks cover the elements of a group and padding behind them.  A group gets zeros behind it
+before its blocks are sliced or exchanged.  Padding is cut off when blocks come back.  If neighbour
+ranks have copies of a block, blocks are slices of the whole value, and one of the gathered copies
+stays.
+
 Collectives have blocks along axis 0.  Around them, an axis of n * B elements becomes two axes, n
 and B, and n moves to the front; it moves only where an axis before it has more than one element.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -59,11 +66,13 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
             return _NO_TRANSFER
         case Partial(), Whole():
             return Transfer("all_reduce", 2 * share)
-        case Partial(), Split():
+        case Partial(), Split(copies=1):
             return Transfer("reduce_scatter", share)
+        case Partial(), Split():
+            return Transfer("all_reduce", 2 * share)
         case Split(), Whole():
             return Transfer("all_gather", share)
-        case Split(axis), Split(other) if axis != other:
+        case Split(axis, copies=1), Split(other, copies=1) if axis != other:
             return Transfer("all_to_all", share // ranks)
         case Split(), Split():
             return Transfer("all_gather", share)
@@ -118,35 +127,61 @@ class Changer:
                 return self._addend(value)
             case Partial(reduction), Whole():
                 return self._collective("all_reduce", value, reduction)
-            case Partial(reduction), Split():
+            case Partial(reduction), Split(copies=1):
                 blocks = self._blocks_first(value, result)
                 return self._shaped(self._collective("reduce_scatter", blocks, reduction), shape)
             case Split(), Whole():
                 gathered = self._collective("all_gather", value)
                 return self._blocks_back(gathered, value.type.shape, source, shape)
-            case Split(axis), Split(other) if axis != other:
+            case Split(axis, copies=1), Split(other, copies=1) if axis != other:
                 exchanged = self._collective("all_to_all", self._blocks_first(value, result))
                 block = list(value.type.shape)
                 block[other] = shape[other]
                 return self._blocks_back(exchanged, tuple(block), source, shape)
-            case Split(), Split():
+            case Partial() | Split(), Split():
                 whole = self.change(value, type, source, WHOLE)
                 return self.change(whole, type, WHOLE, result)
         raise InternalError(f"no collective changes {source} to {result}", where=value.name)
 
     def _slice(self, value: Value, split: Split, shape: Shape) -> Value:
-        if split.groups == 1:
-            return self._block(value, split.axis)
-        parted = self._shaped(value, _parted(value.type.shape, split))
-        return self._shaped(self._block(parted, 2), shape)
+        if split.groups == 1 and not split.block:
+            return self._block(value, split.axis, split)
+        parted = self._padded(value, split)
+        return self._shaped(self._block(parted, 1, split), shape)
 
-    def _block(self, value: Value, axis: int) -> Value:
-        """Returns the rank's block of `value` along an axis."""
+    def _block(self, value: Value, axis: int, split: Split) -> Value:
+        """Returns the rank's block of `value` along an axis, which the blocks cover."""
         sizes, starts = [*value.type.shape], [const(0)] * value.type.rank
-        sizes[axis] = sizes[axis] // self._axis.ranks
-        starts[axis] = self.place() * sizes[axis]
+        sizes[axis] = sizes[axis] // split.parts(self._axis.ranks)
+        starts[axis] = self.place() // split.copies * sizes[axis]
+        return self._cut(value, starts, sizes)
+
+    def _cut(self, value: Value, starts: Sequence[Index], sizes: Sequence[Index]) -> Value:
         attrs = {"starts": tuple(starts), "steps": (1,) * len(sizes), "sizes": tuple(sizes)}
         return self._add("slice", value, **attrs)
+
+    def _padded(self, value: Value, split: Split) -> Value:
+        """Returns a value as two axes: its groups, with all before them, and the elements of a
+        group, with zeros behind them where the blocks have padding."""
+        shape = value.type.shape
+        head, groups, tail = _parted(shape, split)
+        parted = self._shaped(value, (head * groups, tail))
+        if not split.block:
+            return parted
+        inner = element_count(shape[split.axis + 1 :])
+        covered = split.block * split.parts(self._axis.ranks) * inner
+        none = const(0)
+        attrs = {"before": (none, none), "after": (none, covered - tail), "mode": "constant"}
+        return self._add("pad", parted, **attrs)
+
+    def without_padding(self, value: Value, type: TensorType, split: Split) -> Value:
+        """Returns a rank's array of a value of `type` with zeros as its padding."""
+        e = ExprBuilder(value.type)
+        at = e.point(value.type)
+        place = at[split.axis] % split.block + self.place() // split.copies * split.block
+        is_inside = index_value(place, I64) < type.shape[split.axis] // split.groups
+        part = apply("select", is_inside, e.read(0, *at), literal(0, value.type.dtype))
+        return self._add("expression", value, expr=e.finish(at, part))
 
     def _addend(self, value: Value) -> Value:
         """Returns `value` on the first rank of each group, zeros on the others."""
@@ -156,6 +191,25 @@ class Changer:
         part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
         return self._add("expression", value, expr=e.finish(at, part))
 
+    def combine(self, parts: Sequence[Value], monoid: str) -> Sequence[Value]:
+        """Returns the combination of all ranks' `parts` by a monoid on tuples; `parts` are the
+        components of a tuple for each element.
+
+        Every rank gathers the tuples of all ranks, along a new first axis.
+        """
+        ranks = const(self._axis.ranks)
+        stacked = [
+            self._shaped(self._collective("all_gather", part), (ranks, *part.type.shape))
+            for part in parts
+        ]
+        e = ExprBuilder(*(value.type for value in stacked))
+        at, (rank,) = e.point(parts[0].type), e.iters(ranks)
+        body = [e.read(number, rank, *at) for number in range(len(stacked))]
+        first = e.stage(at, *body, over=(rank,), monoid=monoid)
+        row = OPS["expression"]
+        components = [replace(first, component=number) for number in range(len(body))]
+        return self._b.add(row, stacked, row.attrs(e.done(*components)))
+
     def place(self) -> Index:
         """Returns the rank's place in its group: an index of a size symbol, which the first call
         binds."""
@@ -163,17 +217,26 @@ class Changer:
 
     def _blocks_first(self, value: Value, split: Split) -> Value:
         """Returns `value` with the blocks of an axis one behind another along axis 0."""
-        ranks = const(self._axis.ranks)
-        head, groups, tail = _parted(value.type.shape, split)
-        parted = self._shaped(value, (head * groups, ranks, tail // ranks))
-        return self._shaped(self._swapped(parted), (ranks * head * groups, tail // ranks))
+        ranks, padded = const(self._axis.ranks), self._padded(value, split)
+        groups, tail = padded.type.shape
+        parted = self._shaped(padded, (groups, ranks, tail // ranks))
+        return self._shaped(self._swapped(parted), (ranks * groups, tail // ranks))
 
     def _blocks_back(self, value: Value, block: Shape, split: Split, shape: Shape) -> Value:
         """Returns `value` of shape `shape` from blocks of shape `block`, which lie one behind
         another along axis 0 and belong into the axis of `split`."""
         head, groups, tail = _parted(block, split)
-        parted = self._shaped(value, (const(self._axis.ranks), head * groups, tail))
-        return self._shaped(self._swapped(parted), shape)
+        groups, parts, none = head * groups, const(split.parts(self._axis.ranks)), const(0)
+        if split.copies > 1:
+            copies = self._shaped(value, (parts, const(split.copies), groups * tail))
+            value = self._cut(copies, (none,) * 3, (parts, const(1), groups * tail))
+        blocks = self._swapped(self._shaped(value, (parts, groups, tail)))
+        if split.block:
+            inner = element_count(shape[split.axis + 1 :])
+            elements = shape[split.axis] // split.groups * inner
+            blocks = self._shaped(blocks, (groups, parts * tail))
+            blocks = self._cut(blocks, (none, none), (groups, elements))
+        return self._shaped(blocks, shape)
 
     def _swapped(self, value: Value) -> Value:
         """Returns `value` with its first two axes exchanged."""

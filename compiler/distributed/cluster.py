@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tcc.distributed.costs import ANY, Cluster, LinkRate, RankRates
+from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates
 from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
 from tcc.ir.program import CollectiveKind
@@ -51,13 +51,15 @@ def _parse(table: Any) -> Cluster:
     speeds = [_rate(host, "flops", f"hosts[{n}]") for n, host in enumerate(hosts)]
     links = [_link(row, f"links[{n}]", names) for n, row in enumerate(_list(table, "links"))]
     rates = RankRates(operations=min(speeds), memory=min(sizes), links=tuple(links))
+    described = tuple(map(Host, names, counts, sizes))
     if len(hosts) == 1 or len({*counts}) > 1 or counts[0] == 1:
-        return Cluster(Mesh((sum(counts),)), (rates,))
+        return Cluster(Mesh((sum(counts),)), (rates,), described)
     inside = tuple(link for link in links if link.between[0] == link.between[1])
     outside = tuple(link for link in links if link.between[0] != link.between[1])
     return Cluster(
         Mesh((len(hosts), counts[0])),
         (replace(rates, links=outside), replace(rates, links=inside)),
+        described,
     )
 
 
@@ -67,14 +69,19 @@ def part_of(cluster: Cluster, ranks: int) -> Cluster:
     `ranks` is at most the number of ranks of the cluster.
     """
     *hosts, per_host = cluster.mesh.sizes
-    if ranks == cluster.ranks or not hosts:
-        return Cluster(cluster.mesh if ranks == cluster.ranks else Mesh((ranks,)), cluster.rates)
-    if ranks <= per_host:
-        return Cluster(Mesh((ranks,)), cluster.rates[1:])
-    if ranks % per_host == 0:
-        return Cluster(Mesh((ranks // per_host, per_host)), cluster.rates)
+    if ranks == cluster.ranks:
+        return cluster
+    if hosts and ranks <= per_host:
+        return replace(cluster, mesh=Mesh((ranks,)), rates=cluster.rates[1:])
+    if hosts and ranks % per_host == 0:
+        return replace(cluster, mesh=Mesh((ranks // per_host, per_host)))
+    return in_a_row(cluster, ranks)
+
+
+def in_a_row(cluster: Cluster, ranks: int) -> Cluster:
+    """Returns the first ranks of a cluster as a mesh of one axis, with the links of all axes."""
     links = tuple(link for speeds in cluster.rates for link in speeds.links)
-    return Cluster(Mesh((ranks,)), (replace(cluster.rates[0], links=links),))
+    return replace(cluster, mesh=Mesh((ranks,)), rates=(replace(cluster.rates[0], links=links),))
 
 
 def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:

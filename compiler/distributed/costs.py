@@ -80,14 +80,25 @@ HOST = RankRates()
 
 
 @frozen
-class Cluster:
-    """A mesh of ranks, and their speeds along each axis of the mesh.
+class Host:
+    """A host: its name, its number of ranks, and the memory of each rank in bytes."""
 
-    The axes differ in links alone; work and memory are those of the first axis.
+    name: str
+    ranks: int
+    memory_bytes: int
+
+
+@frozen
+class Cluster:
+    """A mesh of ranks, their speeds along each axis of the mesh, and the hosts.
+
+    The axes differ in links alone; work and memory are those of the first axis, which are the least
+    of all hosts.  The first host has the first ranks.
     """
 
     mesh: Mesh
     rates: tuple[RankRates, ...]
+    hosts: tuple[Host, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -110,7 +121,7 @@ def with_costs(cluster: Cluster, name: str) -> Cluster:
         free = {"latency": 0.0, "link_bytes": inf, "links": ()}
     elif name == "zero-compute":
         free = {"operations": inf, "memory_bytes": inf}
-    return Cluster(cluster.mesh, tuple(replace(speeds, **free) for speeds in cluster.rates))
+    return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
 
 
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
@@ -144,15 +155,15 @@ def work_seconds(
     `items` has a strategy for each axis.  A symbolic extent counts as its typical value.
     """
     operations = 0.0
-    shares = dict.fromkeys(range(len(expr.stages)), 1)
-    for strategy, axis in zip(items, axes, strict=True):
-        for number, _ in strategy.blocks:
-            shares[number] *= axis.ranks
+    shares = dict.fromkeys(range(len(expr.stages)), 1.0)
+    for strategy in items:
+        for number, block in strategy.blocks:
+            shares[number] *= block.share
     for number, stage in enumerate(expr.stages):
         points = prod(typical(extent(loop)) for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
         # Each point also stores, or makes a step of a reduction.
-        operations += points * (applied + 1) / shares[number]
+        operations += points * (applied + 1) * shares[number]
     seconds = operations / rates[0].operations
     if any(strategy.reduced for strategy in items):
         stages = mesh_expr(expr, items, axes).stages

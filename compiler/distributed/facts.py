@@ -1,17 +1,20 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.cluster import part_of
+from tcc.distributed.cluster import in_a_row, part_of
 from tcc.distributed.costs import Cluster, rank_bytes, work_seconds
+from tcc.distributed.divisions import check_divisions
+from tcc.distributed.exchanges import Division
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.mesh_offers import NodeStrategies
 from tcc.distributed.offers import expr_of
-from tcc.distributed.plan import Plan, json_of, plan_of, texts_of
+from tcc.distributed.plan import Plan, check_model, fixed_strategies, json_of, plan_of, texts_of
 from tcc.distributed.problem import (
+    FORBIDDEN,
     NANOSECONDS,
     ProblemWriter,
     Solver,
@@ -19,7 +22,8 @@ from tcc.distributed.problem import (
     largest_values,
     with_alternative,
 )
-from tcc.distributed.shard import mesh_sharded
+from tcc.distributed.proof import Proof, prove
+from tcc.distributed.shard import mesh_sharded, sharded_with_arrays
 from tcc.distributed.solve import predicted_seconds, solved
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import whole
@@ -36,12 +40,14 @@ class PlanFacts:
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
     `facts` has `ranks`, the `mesh`, bytes of weights, and the predicted seconds of a run.
+    `division` is what the ranks run; None on a mesh of two axes.
     """
 
     plan: Plan
     rows: tuple[Mapping[str, Any], ...]
     collectives: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
+    division: Division | None
 
 
 def planned(
@@ -51,26 +57,37 @@ def planned(
     fixed: Mapping[Node, NodeStrategies],
     states: StateNames = (),
 ) -> PlanFacts:
-    """Returns the best plan for `graph` on a cluster in which nodes have the strategies `fixed`."""
-    mesh, rates = cluster.mesh, cluster.rates
+    """Returns the best plan for `graph` on a cluster in which nodes have the strategies `fixed`.
+
+    The collectives are those of `tcc compile`, which knows no cluster.
+    """
+    mesh = cluster.mesh
     solution = solved(graph, cluster, solver, fixed, states)
     choice = solution.choice
-    local = mesh_sharded(graph, choice, mesh.axes, states, rates)
-    free = Cluster(mesh, tuple(replace(speeds, memory=None) for speeds in rates))
-    one_rank = (whole_choice(graph, mesh), free, states)
+    division = _division(graph, choice, mesh, states) if len(mesh.sizes) == 1 else None
+    local = mesh_sharded(graph, choice, mesh.axes, states) if division is None else division.local
+    collectives = tuple(_collectives(local))
+    weights = constant_bytes(local)
+    one_rank = (whole_choice(graph, mesh), without_limit(cluster), states)
     return PlanFacts(
-        plan_of(graph, choice, mesh),
+        replace(plan_of(graph, choice, mesh), exchanges=_sums(collectives), weight_bytes=weights),
         tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
-        tuple(_collectives(local)),
+        collectives,
         {
             "ranks": cluster.ranks,
             "mesh": mesh.sizes,
             "weight_bytes": constant_bytes(graph),
-            "rank_weight_bytes": _constant_bytes_of_rank(local),
+            "rank_weight_bytes": weights,
             "seconds": solution.seconds,
             "one_rank_seconds": predicted_seconds(graph, *one_rank),
         },
+        division,
     )
+
+
+def without_limit(cluster: Cluster) -> Cluster:
+    """Returns a cluster whose ranks have memory for anything."""
+    return replace(cluster, rates=tuple(replace(speeds, memory=None) for speeds in cluster.rates))
 
 
 def fewest_ranks(
@@ -95,9 +112,9 @@ def fewest_ranks(
         if ranks == 1:
             return part
         with suppress(UserError):  # does not fit
-            solver(ProblemWriter(graph, part, {}, states).problem())
+            solved(graph, part, solver, {}, states)
             return part
-    solver(ProblemWriter(graph, cluster, {}, states).problem())
+    solved(graph, cluster, solver, {}, states)
     return cluster
 
 
@@ -105,6 +122,40 @@ def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
     """Returns the choice in which every rank computes everything."""
     axes = len(mesh.sizes)
     return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
+
+
+def _division(
+    graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh, states: StateNames
+) -> Division:
+    """Returns what the ranks of a mesh of one axis run."""
+    singles = {node: strategy for node, (strategy,) in choice.items()}
+    local, arrays = sharded_with_arrays(graph, singles, mesh.axis(0), states)
+    return Division(graph, singles, mesh.ranks, local, arrays, states)
+
+
+def proved(
+    graph: Graph, plan: Plan, cluster: Cluster, solver: Solver, states: StateNames = ()
+) -> Proof:
+    """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
+
+    Raises UserError for a plan that is wrong or does not fit `graph`, for a plan of a mesh of two
+    axes, and where a host of the cluster has too little memory for it.
+    """
+    if len(plan.mesh) > 1:
+        raise UserError(
+            "a plan of a mesh cannot be proved",
+            where=plan.place,
+            why=f"its ranks are a mesh of {'x'.join(map(str, plan.mesh))}, and the proof knows one "
+            "axis",
+            hint="plan with --ranks and without --cluster: the ranks are one axis then",
+        )
+    cluster = in_a_row(cluster, cluster.ranks)
+    check_model(graph, plan, cluster.mesh)
+    check_divisions(graph, plan)
+    fixed = fixed_strategies(graph, plan, cluster.mesh)
+    # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
+    choice = solved(graph, without_limit(cluster), solver, fixed, states).choice
+    return prove(_division(graph, choice, cluster.mesh, states), plan, cluster.hosts)
 
 
 def explained(
@@ -140,10 +191,10 @@ def explained(
     records = []
     for number, items in enumerate(alternatives):
         forced = with_alternative(problem, place, number)
-        try:
-            seconds = cost_of(forced, solver(forced)) / NANOSECONDS
-        except UserError:
-            seconds = None
+        cost = FORBIDDEN
+        with suppress(UserError):  # does not fit
+            cost = cost_of(forced, solver(forced))
+        seconds = None if cost >= FORBIDDEN else cost / NANOSECONDS
         texts = texts_of(items)
         strategy = json_of(texts)
         records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == chosen})
@@ -172,11 +223,10 @@ def _collectives(graph: Graph) -> list[dict[str, Any]]:
     return records
 
 
-def _constant_bytes_of_rank(graph: Graph) -> int:
-    """Returns the bytes of the first rank's constants."""
-    total = 0
-    for value, handle in graph.constants.items():
-        arrays = graph.store.per_rank(handle)
-        array = graph.store.get(handle) if arrays is None else arrays[0]
-        total += array.size * value.type.dtype.bits // 8
-    return total
+def _sums(collectives: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Returns the number of collectives of each kind, and their bytes."""
+    sums: dict[str, tuple[int, int]] = {}
+    for item in collectives:
+        count, size = sums.get(item["kind"], (0, 0))
+        sums[item["kind"]] = count + 1, size + item["bytes"]
+    return dict(sorted(sums.items()))

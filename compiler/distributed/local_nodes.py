@@ -6,24 +6,41 @@ something else becomes an `expression`:
 
     %y = reshape(%x) {shape=(128, 12, 64)}    split(1) -> split(1)      shape=(128, 6, 64)
     %y = reduce_mean(%x : f32[8, 64])         split(1) -> partial(sum)  sums of 32 terms, over 64
+
+Iterations behind the end of a padded loop compute any values.  A reduction over such a loop takes
+the identity of its monoid in their place:
+
+    max(k: 0..4)  select(4*rank + k < 10, x[i, k], -inf)
+
+A sum of products whose factors are all zero there needs no identity, so the op may stay.
+`zero_padded` names the operands whose padding the caller may set to zero for that.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tcc.distributed.blocks import LoopBlock, local_index, shift_of
-from tcc.distributed.sharding import Sharding, Split, local_type
+from tcc.distributed.blocks import (
+    LoopBlock,
+    axis_split,
+    ends_with,
+    local_index,
+    placed_index,
+    shift_of,
+)
+from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, Stage, known_extent, with_sources
+from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, with_sources
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
+    Apply,
     IndexValue,
     Read,
     Scalar,
+    Scalars,
     Source,
     StageRef,
     apply,
@@ -32,11 +49,13 @@ from tcc.ir.expr.scalar import (
     read_at,
     substitute_all,
     transform_all,
+    uncast,
 )
 from tcc.ir.graph import Node, map_sizes
 from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, substitute
 from tcc.ir.op import OpSpec, OutTypes, Types
-from tcc.ir.types import TensorType
+from tcc.ir.region.affine import plain
+from tcc.ir.types import I64, TensorType
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
 
@@ -44,13 +63,20 @@ from tcc.passes.fuse.compose import drop_unused
 Place = Callable[[], Index]
 
 
-def local_expr(expr: Expr, strategy: Strategy, ranks: int, place: Place) -> Expr:
+def local_expr(
+    expr: Expr,
+    strategy: Strategy,
+    ranks: int,
+    place: Place,
+    zeroed: Collection[int] = (),
+) -> Expr:
     """Returns the expression that each of `ranks` ranks computes.
 
-    It depends on the rank's `place` where values depend on divided loops, and where rows are read
-    at data-dependent indices.
+    It depends on the rank's `place` where values depend on divided loops, where rows are read at
+    data-dependent indices, and where a reduction leaves out padding.  `zeroed` are operands whose
+    padding is zero; see `zero_padded`.
     """
-    writer = _LocalExpr(expr, strategy, ranks, place)
+    writer = _LocalExpr(expr, strategy, ranks, place, zeroed)
     stages = tuple(map(writer.stage, range(len(expr.stages))))
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
@@ -58,8 +84,16 @@ def local_expr(expr: Expr, strategy: Strategy, ranks: int, place: Place) -> Expr
 class _LocalExpr:
     """Writes the stages of a rank's expression."""
 
-    def __init__(self, expr: Expr, strategy: Strategy, ranks: int, place: Place) -> None:
+    def __init__(
+        self,
+        expr: Expr,
+        strategy: Strategy,
+        ranks: int,
+        place: Place,
+        zeroed: Collection[int],
+    ) -> None:
         self._expr, self._strategy, self._ranks, self._place = expr, strategy, ranks, place
+        self._zeroed = zeroed
         self._blocks = dict(strategy.blocks)
 
     def stage(self, number: int) -> Stage:
@@ -85,38 +119,62 @@ class _LocalExpr:
             tuple(local if loop is block.loop else loop for loop in loops)
             for loops in (stage.iters, stage.reduce)
         )
-        return replace(stage, iters=iters, reduce=reduce, body=transform_all(stage.body, leaf))
+        body = self._without_padding(stage, block, transform_all(stage.body, leaf))
+        return replace(stage, iters=iters, reduce=reduce, body=body)
+
+    def _without_padding(self, stage: Stage, block: LoopBlock, body: Scalars) -> Scalars:
+        """Returns the local `body` of a stage; the identity of the monoid in padded iterations."""
+        is_reduced = block.is_padded and block.loop in stage.reduce
+        factors = _zero_factors(stage, block, self._strategy.operands) if is_reduced else ()
+        if not is_reduced or (factors and all(n in self._zeroed for n in factors)):
+            return body
+        assert stage.monoid is not None
+        identity = MONOIDS[stage.monoid].identity(tuple(scalar.dtype for scalar in body))
+        iteration = block.local % block.size + self._block_number(block) * block.size
+        is_inside = index_value(iteration, I64) < block.group
+        return tuple(
+            apply("select", is_inside, scalar, neutral)
+            for scalar, neutral in zip(body, identity, strict=True)
+        )
+
+    def _block_number(self, block: LoopBlock) -> Index:
+        return self._place() // block.copies
 
     def _value(self, index: Index, stage: Stage, block: LoopBlock) -> Index:
         """Returns the value of an index of whole loops."""
         if block.loop not in free_vars(index):
             return index
-        first, shift = local_index(index, stage, block, 0, 0), shift_of(index, stage, block)
-        return first + self._place() * shift if shift else first
+        first = local_index(index, stage, block, const(0), WHOLE)
+        shift = shift_of(index, stage, block)
+        assert shift is not None
+        return first + self._block_number(block) * shift if shift != 0 else first
 
     def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
         sizes = _shape(self._expr, node.source)
         return tuple(
-            local_index(index, stage, block, as_int(size) or 0, self._groups(node.source, axis))
+            self._index(index, stage, block, size, axis, node.source)
             if block.loop in free_vars(index)
             else index
             for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
         )
 
-    def _groups(self, source: Source, axis: int) -> int:
-        """Returns in how many groups an axis is divided; 0 if it is whole."""
-        if isinstance(source, StageRef):
-            block, iters = self._blocks.get(source.stage), self._expr.stages[source.stage].iters
-            return 0 if block is None or block.loop is not iters[axis] else block.groups
-        sharding = self._strategy.operands[source]
-        return sharding.groups if isinstance(sharding, Split) and sharding.axis == axis else 0
+    def _index(
+        self, index: Index, stage: Stage, block: LoopBlock, size: Index, axis: int, source: Source
+    ) -> Index:
+        sharding = axis_split(index, stage, block, axis, plain(size))
+        if sharding is None:
+            return placed_index(index, block, self._block_number(block))
+        return local_index(index, stage, block, size, sharding)
 
     def _own_rows(self, node: Read) -> Scalar:
         """Returns an element of the rank's rows, or zero where another rank has the row."""
         data = data_index(node)
         assert data is not None
         axis, var = data
-        size = (as_int(_shape(self._expr, node.source)[axis]) or 0) // self._ranks
+        assert isinstance(node.source, int)
+        rows = self._strategy.operands[node.source]
+        assert isinstance(rows, Split)
+        size = as_int(rows.length(_shape(self._expr, node.source)[axis], self._ranks)) or 0
         row = dict(node.indirect)[var] - self._place() * size
         inside = apply("ge", row, literal(0, row.dtype)) & (row < size)
         below = apply("min", row, literal(size - 1, row.dtype))
@@ -126,6 +184,52 @@ class _LocalExpr:
         (new,) = free_vars(local)
         indirect = tuple((new, clamped) if v is var else (v, s) for v, s in node.indirect)
         return apply("select", inside, read_at(node, indices, indirect), literal(0, node.dtype))
+
+
+def zero_padded(expr: Expr, strategy: Strategy) -> frozenset[int]:
+    """Returns the operands that are factors of a sum over a padded loop.
+
+    If their padding is zero, then padded terms are zero, and the sum need not leave them out.
+    """
+    blocks = dict(strategy.blocks)
+    return frozenset(
+        operand
+        for number, stage in enumerate(expr.stages)
+        for block in (blocks.get(number),)
+        if block is not None and block.is_padded and block.loop in stage.reduce
+        for operand in _zero_factors(stage, block, strategy.operands)
+    )
+
+
+def _zero_factors(stage: Stage, block: LoopBlock, operands: Sequence[Sharding]) -> frozenset[int]:
+    """Returns the operands that are all factors of a sum and that are padded where the divided loop
+    is; empty for other stages.
+
+    Zeros in the padding of all factors make every padded term zero.
+    """
+    if stage.monoid != "sum":
+        return frozenset()
+    factors = [factor for scalar in stage.body for factor in _factors(scalar)]
+    padded: set[int] = set()
+    for factor in factors:
+        if not isinstance(factor, Read) or factor.indirect or not isinstance(factor.source, int):
+            return frozenset()
+        split = operands[factor.source]
+        if not isinstance(split, Split) or not split.block:
+            return frozenset()
+        if not ends_with(factor.indices[split.axis], stage, block):
+            return frozenset()
+        padded.add(factor.source)
+    return frozenset(padded)
+
+
+def _factors(scalar: Scalar) -> Iterator[Scalar]:
+    match uncast(scalar):
+        case Apply(function="mul", args=args):
+            for factor in args:
+                yield from _factors(factor)
+        case factor:
+            yield factor
 
 
 def _shape(expr: Expr, source: Source) -> Indices:

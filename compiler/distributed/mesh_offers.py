@@ -6,6 +6,8 @@ The strategy of an axis divides the node that the strategies of earlier axes lea
     split(0), whole -> split(0)  whole, split(1) -> split(1)        32 rows, 32 columns
     whole, split(1) -> split(1)  whole, split(1) -> split(1)        16 columns
     whole, split(1) -> split(1)  split(1), split(0) -> partial(sum) 32 columns, sums of 32 terms
+
+With several axes, strategies whose blocks are padded or have copies are left out.
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ def mesh_offers(graph: Graph, axes: Sequence[MeshAxis]) -> dict[Node, tuple[Node
     """Returns the strategies of each node along the `axes` of a mesh, the whole ones first."""
     first, *later = axes
     offered: dict[Node, tuple[NodeStrategies, ...]] = {
-        node: tuple((strategy,) for strategy in items)
+        node: tuple((strategy,) for strategy in items if not later or _is_exact(strategy))
         for node, items in offers(graph, first.ranks).items()
     }
     for number, axis in enumerate(later, 1):
@@ -58,12 +60,22 @@ def _extended(
             (*items, strategy)
             for items in offered[node]
             for strategy in strategies(mesh_expr(expr, items, axes), axis.ranks, splits)
+            if _is_exact(strategy)
         )
         for *_, strategy in extended[node]:
             for value, sharding in zip(node.inputs, strategy.operands, strict=True):
                 if value is not None and isinstance(sharding, Split) and sharding.groups > 1:
                     wishes.setdefault(value, {})[sharding] = None
     return {node: extended[node] for node in graph.nodes}
+
+
+def _is_exact(strategy: Strategy) -> bool:
+    """True where every rank has its own block, without padding."""
+    splits = (s for s in (*strategy.operands, *strategy.results) if isinstance(s, Split))
+    blocks = (block for _, block in strategy.blocks)
+    return not any(s.block or s.copies > 1 for s in splits) and not any(
+        block.is_padded or block.copies > 1 for block in blocks
+    )
 
 
 def mesh_expr(expr: Expr, items: NodeStrategies, axes: Sequence[MeshAxis]) -> Expr:

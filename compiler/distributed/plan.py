@@ -3,7 +3,8 @@
     {"tcc_plan": 1, "model": "5e0c...", "ranks": 2, "nodes": [
      {"node": "h", "op": "matmul", "strategy": "whole, split(1) -> split(1)"},
      {"node": "y", "op": "matmul", "strategy": "split(1), split(0) -> partial(sum)"}
-    ]}
+     ],
+     "exchanges": {"all_reduce": [1, 2048]}, "rank_weight_bytes": 1048576}
 
 On a mesh, the plan has the numbers of ranks along its axes, and each node a strategy for each axis:
 
@@ -12,7 +13,9 @@ On a mesh, the plan has the numbers of ranks along its axes, and each node a str
                                                 "whole, split(1) -> split(1)"]}]}
 
 A node is named by its first result in the graph that `tcc plan` divides.  `model` is a hash of that
-graph.  A plan may leave nodes out: the solver chooses for them.  Plans are not trusted.
+graph.  A plan may leave nodes out: the solver chooses for them.  `exchanges` has for each kind of
+collective their number in a run, and the bytes that a rank hands to all of them.  A plan may leave
+out both costs; `tcc plan --check` compares them with its strategies.  Plans are not trusted.
 """
 
 import json
@@ -46,13 +49,17 @@ class Plan:
     """The texts of strategies by the name of the node, for the model with the hash `model`.
 
     `mesh` has the number of ranks along each axis, and a node a text for each axis.  `place` names
-    the file in messages.
+    the file in messages.  `exchanges` has for each kind of collective their number in a run and the
+    bytes that a rank hands to them, `weight_bytes` the bytes of a rank's weights; they are None
+    where the plan does not state them.
     """
 
     model: str
     mesh: tuple[int, ...]
     strategies: Mapping[str, Texts]
     place: str = ""
+    exchanges: Mapping[str, tuple[int, int]] | None = None
+    weight_bytes: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -96,15 +103,18 @@ def plan_text(graph: Graph, plan: Plan) -> str:
         json.dumps({"node": name, "op": ops[name], "strategy": json_of(texts)})
         for name, texts in plan.strategies.items()
     ]
-    return json.dumps(head)[:-1] + ', "nodes": [\n ' + ",\n ".join(lines) + "\n]}\n"
+    costs: dict[str, Any] = {}
+    if plan.exchanges is not None:
+        costs["exchanges"] = plan.exchanges
+    if plan.weight_bytes is not None:
+        costs["rank_weight_bytes"] = plan.weight_bytes
+    tail = ",\n" + json.dumps(costs)[1:-1] if costs else ""
+    body = ', "nodes": [\n ' + ",\n ".join(lines) + "\n]"
+    return json.dumps(head)[:-1] + body + tail + "}\n"
 
 
-def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStrategies]:
-    """Returns the strategies that a plan fixes.
-
-    Raises UserError for a plan of another model, number of ranks or mesh, for a node that the graph
-    lacks, and for a strategy that the node does not offer.
-    """
+def check_model(graph: Graph, plan: Plan, mesh: Mesh) -> None:
+    """Raises UserError for a plan of another model, number of ranks or mesh."""
     if plan.model != model_hash(graph):
         raise UserError(
             "the plan is for another model",
@@ -127,6 +137,15 @@ def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStr
             why=f"its ranks are a mesh of {sizes[0]}, not {sizes[1]}",
             hint="give the --cluster for which the plan was made",
         )
+
+
+def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStrategies]:
+    """Returns the strategies that a plan fixes.
+
+    Raises UserError for a plan of another model, number of ranks or mesh, for a node that the graph
+    lacks, and for a strategy that the node does not offer.
+    """
+    check_model(graph, plan, mesh)
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
     offered = mesh_offers(graph, mesh.axes)
     fixed: dict[Node, NodeStrategies] = {}
@@ -166,9 +185,10 @@ def joined(texts: Texts) -> str:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read_plan(path: Path) -> Plan:
-    """Returns the plan in a file; raises UserError for a file that is none."""
-    place = f"--plan {path}"
+def read_plan(path: Path, flag: str = "--plan") -> Plan:
+    """Returns the plan in a file that the user gives with `flag`; raises UserError for a file that
+    is none."""
+    place = f"{flag} {path}"
     parse = partial(_parse, place=place)
     return read_json(path, parse, place, "the plan cannot be read", "the file is no plan", _HINT)
 
@@ -196,7 +216,26 @@ def _parse(table: Any, place: str) -> Plan:
         if len(texts) != len(mesh):
             raise ValueError(f"nodes[{number}] has {len(texts)} strategies for {len(mesh)} axes")
         strategies[name] = texts
-    return Plan(model, tuple(mesh), strategies, place)
+    weights = table.get("rank_weight_bytes")
+    if weights is not None and not _is_count(weights):
+        raise ValueError("rank_weight_bytes is not a number of bytes")
+    exchanges = _exchanges(table.get("exchanges"))
+    return Plan(model, tuple(mesh), strategies, place, exchanges, weights)
+
+
+def _exchanges(table: Any) -> dict[str, tuple[int, int]] | None:
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise ValueError("exchanges is not an object")
+    for kind, pair in table.items():
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
+            raise ValueError(f"exchanges has no pair of a number and of bytes for {kind[:64]!r}")
+    return {kind: (pair[0], pair[1]) for kind, pair in table.items()}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _row(row: Any, number: int) -> tuple[str, Texts]:

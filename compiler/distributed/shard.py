@@ -10,18 +10,29 @@ handle, and in their numbers.  Inputs and outputs of the graph are whole on ever
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, RankNumber
 from tcc.distributed.costs import HOST, Cluster, RankRates, change_seconds, one_host
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op
+from tcc.distributed.decisions import StrategyDecisions
+from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.problem import Solver
 from tcc.distributed.routes import Route, mesh_type, route
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split, Whole
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Shardings,
+    Split,
+    Whole,
+    local_type,
+)
 from tcc.distributed.solve import mesh_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
@@ -30,9 +41,15 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
+from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.schedule.alternatives import SILENT, Ledger
+
+# A rank's array of each value of the whole graph, by its sharding along one axis or along all.
+RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
+_MeshArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
 
 
 def sharder(
@@ -41,12 +58,14 @@ def sharder(
     rates: RankRates = HOST,
     plan: Plan | None = None,
     states: StateNames = (),
+    ledger: Ledger = SILENT,
 ) -> Callable[[Graph], Graph]:
     """Returns the step that divides a graph among `ranks` ranks, at least 2.
 
     `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
-    pairs of the names of an input and of the output that replaces it.  The step raises UserError
-    for a graph with collectives of its own, and for a plan that does not fit.
+    pairs of the names of an input and of the output that replaces it.  `ledger` records the
+    strategies, and may force some.  The step raises UserError for a graph with collectives of its
+    own, and for a plan that does not fit.
     """
 
     def shard(graph: Graph) -> Graph:
@@ -56,7 +75,10 @@ def sharder(
         if plan is not None:
             cluster = Cluster(Mesh(plan.mesh), (rates,) * len(plan.mesh))
             fixed = fixed_strategies(graph, plan, cluster.mesh)
+        decisions = StrategyDecisions(graph, cluster, ledger)
+        fixed = decisions.forced(fixed)
         choice = mesh_strategies(graph, cluster, solver, fixed, states)
+        decisions.record(choice)
         if not any(map(_divides, choice.values())):
             _check_use(graph, ranks)
         return mesh_sharded(graph, choice, cluster.mesh.axes, states, cluster.rates)
@@ -96,7 +118,22 @@ def sharded(
     `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
     parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
     """
-    return mesh_sharded(graph, {node: (s,) for node, s in choice.items()}, (axis,), states)
+    return sharded_with_arrays(graph, choice, axis, states)[0]
+
+
+def sharded_with_arrays(
+    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
+) -> tuple[Graph, RankArrays]:
+    """Returns the graph as `sharded` does, and a rank's arrays of the values of `graph`.
+
+    Values that only bodies have are missing.  An array that no node reads is not in the graph.
+    """
+    choices = {node: (strategy,) for node, strategy in choice.items()}
+    local, arrays = _divided(graph, choices, (axis,), states, (HOST,))
+    return local, {
+        value: {sharding: array for (sharding,), array in items.items()}
+        for value, items in arrays.items()
+    }
 
 
 def mesh_sharded(
@@ -110,10 +147,21 @@ def mesh_sharded(
 
     `rates` are the speeds along each axis, by which changes of sharding take their ways.
     """
+    return _divided(graph, choice, axes, states, rates or [HOST] * len(axes))[0]
+
+
+def _divided(
+    graph: Graph,
+    choice: Mapping[Node, NodeStrategies],
+    axes: Sequence[MeshAxis],
+    states: StateNames,
+    rates: Sequence[RankRates],
+) -> tuple[Graph, _MeshArrays]:
     if not any(map(_divides, choice.values())):
-        return graph
+        values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
+        return graph, {value: {(WHOLE,) * len(axes): value} for value in values}
     shared = kept_states(states_of(graph, states), choice)
-    return _Sharding(graph, axes, rates or [HOST] * len(axes), shared).apply(choice)
+    return _Sharding(graph, axes, rates, shared).apply(choice)
 
 
 def _divides(items: NodeStrategies) -> bool:
@@ -139,6 +187,8 @@ class _Sharding:
         self._whole: Shardings = (WHOLE,) * len(axes)
         self._b = b = GraphBuilder(graph.name, graph.store)
         self._arrays: dict[Value, dict[Shardings, Value]] = {}
+        # Arrays with zeros as their padding, by the arrays with any values there.
+        self._zeroed: dict[Value, Value] = {}
         self._states = states
         for value in graph.inputs:
             shardings = states.get(value, self._whole)
@@ -152,7 +202,7 @@ class _Sharding:
         number = RankNumber(b)
         self._changers = [Changer(b, axis, number) for axis in axes]
 
-    def apply(self, choice: Mapping[Node, NodeStrategies]) -> Graph:
+    def apply(self, choice: Mapping[Node, NodeStrategies]) -> tuple[Graph, _MeshArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
@@ -165,19 +215,26 @@ class _Sharding:
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
-        return substituted(result, new) if new else result
+        arrays = {
+            value: {sharding: new.get(array, array) for sharding, array in items.items()}
+            for value, items in self._arrays.items()
+        }
+        return (substituted(result, new) if new else result), arrays
 
     def _node(self, node: Node, items: NodeStrategies) -> None:
-        inputs = tuple(
-            None if value is None else self._array(value, shardings)
-            for value, shardings in zip(node.inputs, operand_shardings(items), strict=True)
-        )
         expr, op, attrs = expr_of(node), node.op, node.attrs
-        if expr is not None and any(strategy.reduced for strategy in items):
-            self._reduced(node, self._local_expr(expr, items), items, inputs)
+        local, zeroed = (None, set[int]()) if expr is None else self._local_expr(expr, items)
+        inputs = tuple(
+            None if value is None else self._operand(value, shardings, number in zeroed)
+            for number, (value, shardings) in enumerate(
+                zip(node.inputs, operand_shardings(items), strict=True)
+            )
+        )
+        if local is not None and any(strategy.reduced for strategy in items):
+            self._reduced(node, local, items, inputs)
             return
-        if expr is not None and any(s.blocks or s.rows is not None for s in items):
-            op, attrs = local_op(node, self._local_expr(expr, items))
+        if local is not None and any(s.blocks or s.rows is not None for s in items):
+            op, attrs = local_op(node, local)
         inner = {v: self._array(v, self._whole) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
@@ -190,11 +247,15 @@ class _Sharding:
             outputs.append(result)
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
 
-    def _local_expr(self, expr: Expr, items: NodeStrategies) -> Expr:
-        """Returns the expression that a rank computes."""
+    def _local_expr(self, expr: Expr, items: NodeStrategies) -> tuple[Expr, set[int]]:
+        """Returns the expression that a rank computes, and the operands whose padding has to be
+        zero."""
+        every: set[int] = set()
         for strategy, changer, size in zip(items, self._changers, self._sizes, strict=True):
-            expr = local_expr(expr, strategy, size, changer.place)
-        return expr
+            zeroed = zero_padded(expr, strategy)
+            expr = local_expr(expr, strategy, size, changer.place, zeroed)
+            every |= zeroed
+        return expr, every
 
     def _reduced(
         self, node: Node, local: Expr, items: NodeStrategies, inputs: Sequence[Value | None]
@@ -209,12 +270,12 @@ class _Sharding:
         values, row, results = [*inputs], OPS["expression"], {}
         for number, (part, numbers) in zip(stages, early, strict=True):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
-            for component, value in enumerate(parts):
-                for changer, names in monoids[number]:
-                    partial = Partial(names[component])
-                    value = changer.change(value, value.type, partial, WHOLE)
-                results[StageRef(number, component)] = value
-                values.append(value)
+            combined: Sequence[Value] = parts
+            for changer, names in monoids[number]:
+                combined = _combined(changer, combined, names)
+            for component, whole in enumerate(combined):
+                results[StageRef(number, component)] = whole
+                values.append(whole)
         late = [ref for ref in local.outputs if ref.stage not in stages]
         if late:
             added = self._b.add(row, [values[n] for n in operands], row.attrs(last))
@@ -231,8 +292,24 @@ class _Sharding:
             if constant is None:
                 self._change(value, shardings)
             else:
-                arrays[shardings] = constant
+                arrays[shardings] = self._zeroed[constant] = constant
         return arrays[shardings]
+
+    def _operand(self, value: Value, shardings: Shardings, zeroed: bool) -> Value:
+        """Returns a rank's array of `value`; `zeroed`: with zeros as its padding."""
+        array = self._array(value, shardings)
+        if not zeroed:
+            return array
+        if array not in self._zeroed:
+            self._zeroed[array] = self._without_padding(array, value.type, shardings)
+        return self._zeroed[array]
+
+    def _without_padding(self, array: Value, type: TensorType, shardings: Shardings) -> Value:
+        for changer, sharding, size in zip(self._changers, shardings, self._sizes, strict=True):
+            if isinstance(sharding, Split) and sharding.block:
+                array = changer.without_padding(array, type, sharding)
+            type = local_type(type, sharding, size)
+        return array
 
     def _change(self, value: Value, shardings: Shardings) -> None:
         """Adds the cheapest steps to an array of `value` in these shardings."""
@@ -280,18 +357,38 @@ class _Sharding:
         )  # fmt: skip
 
 
+def _combined(changer: Changer, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
+    """Returns the combination of all ranks' components of a stage along an axis; `monoids` has the
+    monoid of each."""
+    if not {*monoids} <= {*REDUCTIONS}:
+        return changer.combine(parts, monoids[0])
+    return [
+        changer.change(value, value.type, Partial(monoid), WHOLE)
+        for value, monoid in zip(parts, monoids, strict=True)
+    ]
+
+
 def _route_price(pair: tuple[Shardings, Route]) -> float:
     return pair[1].price
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
-    """Returns each rank's array of a value that is whole, split, or whose parts are summed."""
+    """Returns each rank's array of a value that is whole, split, or whose parts are summed.
+
+    Padding is zero.
+    """
     if isinstance(sharding, Whole):
         return [array] * ranks
     if not isinstance(sharding, Split):
         return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
-    axis, shape = sharding.axis, array.shape
-    groups, block = sharding.groups, shape[axis] // sharding.groups // ranks
-    parted = array.reshape(*shape[:axis], groups, ranks, block, *shape[axis + 1 :])
+    axis, shape, groups = sharding.axis, array.shape, sharding.groups
+    parts, group = sharding.parts(ranks), shape[axis] // groups
+    block = as_int(sharding.length(const(shape[axis]), ranks)) or 0
+    parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
+    padding = [(0, 0)] * parted.ndim
+    padding[axis + 1] = 0, block * parts - group
+    covered = np.pad(parted, padding)
+    divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
-    return [blocks.reshape(local) for blocks in np.moveaxis(parted, axis + 1, 0)]
+    blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]
+    return [blocks[place // sharding.copies] for place in range(ranks)]

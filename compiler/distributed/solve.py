@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.mesh_offers import NodeStrategies
-from tcc.distributed.problem import NANOSECONDS, Problem, ProblemWriter, Solver, cost_of
+from tcc.distributed.problem import FORBIDDEN, NANOSECONDS, Problem, ProblemWriter, Solver, cost_of
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import Strategy
+from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
 
@@ -22,7 +23,8 @@ def solve_strategies(
     """Returns a strategy for each node of `graph`, which `ranks` ranks run.
 
     Nodes in `fixed` get the strategy that stands there.  `states` are pairs of the names of an
-    input and of the output that replaces it, of which ranks may keep parts.
+    input and of the output that replaces it, of which ranks may keep parts.  Raises UserError if no
+    choice fits.
     """
     singles = {node: (strategy,) for node, strategy in (fixed or {}).items()}
     choice = mesh_strategies(graph, one_host(ranks, rates), solver, singles, states)
@@ -58,14 +60,23 @@ def solved(
     fixed: Mapping[Node, NodeStrategies],
     states: StateNames = (),
 ) -> Solution:
-    """Returns `mesh_strategies` with their predicted seconds."""
+    """Returns `mesh_strategies` with their predicted seconds; raises UserError if no choice
+    fits."""
     writer = ProblemWriter(graph, cluster, fixed, states)
     problem = writer.problem()
     numbers = solver(problem)
+    cost = cost_of(problem, numbers)
+    if cost >= FORBIDDEN:
+        raise UserError(
+            "no plan fits",
+            where=graph.name,
+            why="the ranks have too little memory, or fixed strategies exclude each other",
+            hint="allow more memory or more ranks, or fix fewer strategies",
+        )
     choice = {
         node: writer.strategies[number][numbers[number]] for number, node in enumerate(graph.nodes)
     }
-    return Solution(choice, cost_of(problem, numbers) / NANOSECONDS)
+    return Solution(choice, cost / NANOSECONDS)
 
 
 def predicted_seconds(

@@ -23,16 +23,26 @@ stage, since a rank computes a block and not a corner.  A stage whose reduction 
 partial value.  Linear stages make partial values of it.  Before another stage reads it, it is
 reduced, such as the maxima and sums of a softmax whose keys are divided.
 
-Loops that the ranks do not divide, and values that no collective can make whole again, offer
-nothing.
+An extremum with its position is a pair, which no collective combines.  The ranks gather the pairs
+of all ranks and combine them, so the stage is whole.
+
+    split(1) -> whole           argmax over axis 1
+
+If the ranks do not divide a loop, their blocks are padded: the last blocks have iterations behind
+the end of the loop.  Padding has any value.  A reduction leaves it out, and so does a change that
+makes a value whole.  A loop of 640 may be divided in blocks of 256, which are 4 heads of 64, but
+only its readers and its producer tell: they wish for it.
+
+Values that no collective can make whole again offer nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from tcc.distributed.blocks import LoopBlock, groups_of, loop_block, shift_of
+from tcc.distributed.blocks import LoopBlock, axis_split, can_be_placed, loop_block, shift_of
 from tcc.distributed.linear import is_linear
 from tcc.distributed.sharding import (
     REDUCTIONS,
@@ -42,13 +52,14 @@ from tcc.distributed.sharding import (
     Shardings,
     Split,
     Whole,
+    even,
 )
 from tcc.frozen import frozen
-from tcc.ir.expr import MONOIDS, Expr, Stage, reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Indices, Var, as_int, var_of
+from tcc.ir.index import Index, Indices, Var, as_int, free_vars, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
-from tcc.ir.region.affine import Sizes, plain
+from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
 
 # A parameter as its number, stage n as ~n.
@@ -66,7 +77,8 @@ class Strategy:
     `operands` and `results` have a sharding for each operand (whole for an absent one) and each
     result.  `blocks` are the divided loops by their stage, at most one a stage.  `rows` is the
     operand whose divided axis is read at data-dependent indices.  `reduced` are the stages whose
-    partial values are reduced before later stages read them, in order, with their monoids.
+    partial values are reduced before others read them, in order, with the monoid of each component:
+    `("argmax", "argmax")` for a stage whose components are combined together.
     """
 
     operands: Shardings
@@ -85,35 +97,79 @@ def whole(operands: int, results: int) -> Strategy:
     return Strategy((WHOLE,) * operands, (WHOLE,) * results)
 
 
-# A result's number, and a division of an axis in groups.
+# The number of an operand or a result, and a split of it.
 Wish = tuple[int, Split]
 
 
 @lru_cache(maxsize=4096)  # equal layers have equal expressions
-def strategies(expr: Expr, ranks: int, wishes: tuple[Wish, ...] = ()) -> tuple[Strategy, ...]:
+def strategies(
+    expr: Expr, ranks: int, wishes: tuple[Wish, ...] = (), operands: tuple[Wish, ...] = ()
+) -> tuple[Strategy, ...]:
     """Returns the strategies of a node with expression `expr` on `ranks` ranks, `whole` first.
 
-    The order is that of stages and of their loops.  `wishes` are divisions of results in groups,
-    which later nodes need; a loop alone does not tell its groups.
+    The order is that of stages and of their loops.  `wishes` are splits of results that later nodes
+    need, and `operands` splits of operands that earlier nodes compute; a loop alone does not tell
+    its groups or its padded blocks.
     """
     offers = {whole(len(expr.params), len(expr.outputs)): None}
     if all(p is None or not p.dtype.is_handle for p in expr.params):
-        seeds = [(n, loop, 1) for n, stage in enumerate(expr.stages) for loop in stage.loops]
-        for result, split in wishes:
-            number = expr.outputs[result].stage
-            seeds.append((number, expr.stages[number].iters[split.axis], split.groups))
-        divided = (*_by_loops(expr, ranks, seeds), *_by_rows(expr, ranks), *_by_parts(expr))
+        divided = (
+            *_by_loops(expr, ranks),
+            *_by_axes(expr, ranks),
+            *_by_wishes(expr, ranks, wishes, operands),
+            *_by_rows(expr, ranks),
+            *_by_parts(expr),
+        )
         offers |= dict.fromkeys(divided)
     return tuple(offers)
 
 
-def _by_loops(expr: Expr, ranks: int, seeds: Iterable[tuple[int, Var, int]]) -> Iterator[Strategy]:
-    for number, loop, groups in seeds:
+def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy]:
+    for number, stage in enumerate(expr.stages):
+        for loop in stage.loops:
+            block = loop_block(loop, ranks, even(extent(loop), ranks))
+            yield from _by_block(expr, ranks, number, block)
+
+
+def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy]:
+    """Yields strategies that divide axes of operands along which no loop runs.
+
+    Blocks of such an axis tell blocks of a loop: whole groups of weights that share a scale, say.
+    """
+    sizes = {extent(loop) for stage in expr.stages for loop in stage.loops}
+    for operand, param in enumerate(expr.params):
+        for axis, size in enumerate(() if param is None else param.shape):
+            split = replace(even(size, ranks), axis=axis)
+            if size not in sizes and _has_blocks(size, split, ranks):
+                division = _Division(expr, ranks)
+                if division.divide_axis(operand, split):
+                    yield from _divided(expr, division)
+
+
+def _by_wishes(
+    expr: Expr, ranks: int, results: Iterable[Wish], operands: Iterable[Wish]
+) -> Iterator[Strategy]:
+    for result, split in results:
+        number = expr.outputs[result].stage
+        loop = expr.stages[number].iters[split.axis]
+        yield from _by_block(expr, ranks, number, loop_block(loop, ranks, split))
+    for operand, split in operands:
         division = _Division(expr, ranks)
-        if division.divide(number, loop, groups) and division.is_consistent():
-            strategy = _strategy(expr, division.axes, (), division.blocks)
-            if strategy is not None:
-                yield strategy
+        if division.divide_axis(operand, split):
+            yield from _divided(expr, division)
+
+
+def _by_block(expr: Expr, ranks: int, number: int, block: LoopBlock | None) -> Iterator[Strategy]:
+    division = _Division(expr, ranks)
+    if block is not None and division.divide(number, block):
+        yield from _divided(expr, division)
+
+
+def _divided(expr: Expr, division: "_Division") -> Iterator[Strategy]:
+    if division.is_consistent():
+        strategy = _strategy(expr, division.axes, (), division.blocks)
+        if strategy is not None:
+            yield strategy
 
 
 def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
@@ -125,12 +181,12 @@ def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
         if not isinstance(operand, int) or data is None:
             continue
         axis, _ = data
-        size = as_int(_shape(expr, operand)[axis])
+        split = replace(even(_shape(expr, operand)[axis], ranks), axis=axis)
         alone = sum(other.source == operand for other in every_read) == 1
         strategy = _strategy(expr, {}, (operand,), {}) if alone else None
-        if strategy is not None and size and size % ranks == 0:
+        if strategy is not None and _has_blocks(_shape(expr, operand)[axis], split, ranks):
             operands = list(strategy.operands)
-            operands[operand] = Split(axis)
+            operands[operand] = split
             yield replace(strategy, operands=tuple(operands), rows=operand)
 
 
@@ -143,6 +199,15 @@ def data_index(node: Read) -> tuple[int, Var] | None:
         if var is not None and var in bound:
             return axis, var
     return None
+
+
+def _has_blocks(size: Index, split: Split, ranks: int) -> bool:
+    if as_int(size) is None:
+        return False
+    with suppress(ValueError):
+        split.length(size, ranks)
+        return True
+    return False
 
 
 def _shape(expr: Expr, operand: int) -> Indices:
@@ -173,53 +238,88 @@ class _Division:
         self.blocks: dict[int, LoopBlock] = {}
         self.axes: dict[_Array, Split] = {}
 
-    def divide(self, number: int, loop: Var, groups: int) -> bool:
+    def divide(self, number: int, block: LoopBlock) -> bool:
         """Divides a loop of stage `number`, and all that follows; False where that is
         impossible."""
-        block = loop_block(loop, self._ranks, groups)
-        if block is None or number in self.blocks:
-            return self.blocks.get(number) == block
+        if number in self.blocks:
+            return self.blocks[number] == block
         self.blocks[number] = block
         stage = self._expr.stages[number]
-        if loop in stage.iters:
-            axis = Split(stage.iters.index(loop), groups)
-            if not self._divide_axis(~number, axis):
+        if block.loop in stage.iters:
+            axis = block.split(stage.iters.index(block.loop))
+            if not self.divide_axis(~number, axis):
                 return False
         return all(self._divide_read(stage, block, node) for node in reads(stage))
 
     def _divide_read(self, stage: Stage, block: LoopBlock, node: Read) -> bool:
-        array = _array(node)
-        for axis, (index, size) in enumerate(zip(node.indices, self._sizes(array), strict=True)):
-            groups = groups_of(index, stage, block, size)
-            if groups is None or (groups and not self._divide_axis(array, Split(axis, groups))):
-                return False
-        return True
+        shardings = self._shardings(stage, block, node)
+        return shardings is not None and all(
+            self.divide_axis(_array(node), sharding)
+            for sharding in shardings
+            if isinstance(sharding, Split)
+        )
 
-    def _divide_axis(self, array: _Array, split: Split) -> bool:
-        """Divides an axis of an array, and the loops of all stages that read it."""
+    def _shardings(
+        self, stage: Stage, block: LoopBlock | None, node: Read
+    ) -> tuple[Sharding, ...] | None:
+        """Returns the sharding of each axis that `node` reads; None where there is none.
+
+        If neighbour ranks have copies of an axis, then other axes are whole, whatever elements of
+        them a rank reads.
+        """
+        sizes = self._sizes(_array(node))
+        shardings = [
+            axis_split(index, stage, block, axis, size)
+            for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
+        ]
+        if block is not None and any(isinstance(s, Split) and s.copies > 1 for s in shardings):
+            shardings = [
+                WHOLE if sharding is None and can_be_placed(index, block) else sharding
+                for sharding, index in zip(shardings, node.indices, strict=True)
+            ]
+        present = tuple(sharding for sharding in shardings if sharding is not None)
+        return present if len(present) == len(shardings) else None
+
+    def divide_axis(self, array: _Array, split: Split) -> bool:
+        """Divides an axis of an array, and the loops of all stages that read it; False where that
+        is impossible."""
         if array in self.axes:
             return self.axes[array] == split
         self.axes[array] = split
         if array < 0:
-            loop = self._expr.stages[~array].iters[split.axis]
-            if not self.divide(~array, loop, split.groups):
+            block = loop_block(self._expr.stages[~array].iters[split.axis], self._ranks, split)
+            if block is None or not self.divide(~array, block):
                 return False
         for number, stage in enumerate(self._expr.stages):
             for node in reads(stage):
                 if _array(node) == array and number not in self.blocks:
                     block = self._block_along(stage, node, split)
-                    if block is None or not self.divide(number, block.loop, block.groups):
+                    if block is None or not self.divide(number, block):
                         return False
         return True
 
     def _block_along(self, stage: Stage, node: Read, split: Split) -> LoopBlock | None:
         """Returns the first blocks of a loop that read the blocks of the axis of `split`."""
-        size = self._sizes(_array(node))[split.axis]
-        for loop, groups in product(stage.loops, dict.fromkeys((1, split.groups))):
-            block = loop_block(loop, self._ranks, groups)
-            if block and groups_of(node.indices[split.axis], stage, block, size) == split.groups:
+        size, index = self._sizes(_array(node))[split.axis], node.indices[split.axis]
+        for loop, copies, groups in product(
+            stage.loops, dict.fromkeys((1, split.copies)), dict.fromkeys((1, split.groups))
+        ):
+            block = self._scaled(loop, Split(0, groups, split.block, copies), split, size)
+            if block and axis_split(index, stage, block, split.axis, size) == split:
                 return block
         return None
+
+    def _scaled(self, loop: Var, blocks: Split, split: Split, size: Size) -> LoopBlock | None:
+        """Returns blocks of a loop that have the same share of it as those of `split` of an axis of
+        `size` elements."""
+        iterations = as_int(extent(loop))
+        if split.block and iterations and isinstance(size, int):
+            share = iterations * split.groups * split.block
+            length, remainder = divmod(share, size * blocks.groups)
+            if remainder:
+                return None
+            blocks = replace(blocks, block=length)
+        return loop_block(loop, self._ranks, blocks)
 
     def is_consistent(self) -> bool:
         """True where every stage reads of each array what its rank has, and its values differ by
@@ -236,19 +336,29 @@ class _Division:
             if not isinstance(node, Read):
                 continue
             array = _array(node)
+            if block and block.is_padded and _is_computed(node, block.loop):
+                return False
             split = self.axes.get(array)
-            for axis, (index, size) in enumerate(
-                zip(node.indices, self._sizes(array), strict=True)
-            ):
-                due = split.groups if split is not None and split.axis == axis else 0
-                if groups_of(index, stage, block, size) != due:
-                    return False
+            due: list[Sharding] = [WHOLE] * len(node.indices)
+            if split is not None:
+                due[split.axis] = split
+            if self._shardings(stage, block, node) != tuple(due):
+                return False
         return True
 
     def _sizes(self, array: _Array) -> Sizes:
         if array < 0:
             return tuple(plain(dim) for dim in self._expr.stages[~array].types[0].shape)
         return tuple(map(plain, _shape(self._expr, array)))
+
+
+def _is_computed(node: Read, loop: Var) -> bool:
+    """True if data at an iteration of `loop` tell what `node` reads; padding might tell any."""
+    return any(
+        (isinstance(inner, Read) and loop in free_vars(*inner.indices))
+        or (isinstance(inner, IndexValue) and loop in free_vars(inner.index))
+        for inner in walk(*(scalar for _, scalar in node.indirect))
+    )
 
 
 def _array(node: Read) -> _Array:
@@ -278,7 +388,7 @@ def _strategy(
         sharding: Sharding = axes.get(~output.stage, WHOLE)
         if monoids:
             sharding = Partial(monoids[output.component % len(monoids)])
-        if not _can_be_whole(sharding, type.dtype):
+        if not can_be_whole(sharding, type.dtype):
             return None
         results.append(sharding)
     if all(isinstance(sharding, Whole) for sharding in results) and not reduced:
@@ -302,6 +412,12 @@ def _partial_values(
     reduced: dict[int, tuple[str, ...]] = {}
     for number, stage in enumerate(expr.stages):
         block = blocks.get(number)
+        if block is not None and block.loop in stage.reduce and not _is_separable(stage):
+            assert stage.monoid is not None
+            if block.copies > 1 or not _is_reducible(stage) or _reads_any(stage, partial):
+                return None
+            reduced[number] = (stage.monoid,) * len(stage.body)
+            continue
         monoids = _partial_stage(stage, partial, block)
         if monoids is None:
             addends = dict.fromkeys(_own_operands(expr, stage) - axes.keys(), ("sum",))
@@ -319,6 +435,15 @@ def _partial_values(
         if monoids:
             partial[~number] = monoids
     return partial, tuple(sorted(reduced.items()))
+
+
+def _is_separable(stage: Stage) -> bool:
+    """True if the components of a reduction are combined independently."""
+    return stage.monoid is not None and bool(MONOIDS[stage.monoid].parts)
+
+
+def _reads_any(stage: Stage, partial: _Partial) -> bool:
+    return any(_array(node) in partial for node in reads(stage))
 
 
 def _is_reducible(stage: Stage) -> bool:
@@ -347,12 +472,14 @@ def _partial_stage(
         return ("sum",) * len(stage.body) if linear and block is None else None
     if block is None or block.loop in stage.iters:
         return ()
+    if block.copies > 1:
+        return None
     assert stage.monoid is not None
     monoids = MONOIDS[stage.monoid].parts
     return monoids if monoids and {*monoids} <= {*REDUCTIONS} else None
 
 
-def _can_be_whole(sharding: Sharding, dtype: DType) -> bool:
+def can_be_whole(sharding: Sharding, dtype: DType) -> bool:
     """True where collectives can make a value of `dtype` whole."""
     match sharding:
         case Whole():

@@ -22,8 +22,8 @@ from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
 from tcc.ops import OPS
 
-# The significand's bits by type. A random integer of so many bits, divided by 2**bits, is exact in
-# the type.
+# The number of bits of the significand, by type. A random integer of n bits, divided by 2**n, is
+# exact in a type with n bits.
 _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
 _BITS = OPS["random_bits"].attrs
 
@@ -148,9 +148,10 @@ def dropped(
 def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
     """Returns random scores of classes, [batch, count, classes], from log weights [batch, classes].
 
-    The largest score is at a class drawn in proportion to its weight.  The k largest are at k
-    classes drawn without replacement.  A score is log(w / e) with exponential e (Efraimidis and
-    Spirakis 2006). Weights need not sum to 1; a class of weight 0 has the score -inf.
+    The class with the largest score is drawn in proportion to its weight.  The classes with the k
+    largest scores are k classes drawn without replacement.  The score of a class with weight w is
+    log(w / e) with exponentially distributed e (Efraimidis and Spirakis 2006). Weights need not sum
+    to 1; a class of weight 0 has the score -inf.
     """
     wide = _wide(logarithms.dtype)
     batch, classes = logarithms.shape

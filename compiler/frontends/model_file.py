@@ -53,12 +53,12 @@ def open_data(model: Path, location: str) -> int:
     """Opens the regular file at `location`, relative to the folder of `model`, and returns a
     descriptor.
 
-    A symbolic link is followed where its target lies below that folder.  If `model` is a link
+    A symbolic link is followed if its target is below the folder of `model`.  If `model` is a link
     itself, a link may also lead to a file in the folder of the model's target: caches that name
-    files by their contents lay models out like that.  Other targets are refused, because links also
-    occur in archives of strangers and could expose any file of the user.  A second name of a file
-    (a hard link) could do the same: it is accepted only where the model has several names itself,
-    as after an installation from a package cache.
+    files by their contents lay models out in this way.  Other targets are refused, because links
+    also occur in archives of strangers and could expose any file of the user.  A second name of a
+    file (a hard link) could do the same.  It is accepted only if the model has several names
+    itself, as after an installation from a package cache.
 
     As in ONNX Runtime, `.` and an empty name between slashes stand for the folder before them. `..`
     is refused even where it stays inside, because behind a link it may not.

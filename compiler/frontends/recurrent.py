@@ -142,11 +142,12 @@ def run_cell(
     lengths: Operand | None,
     reverse: bool,
 ) -> tuple[Operand, ...]:
-    """Runs one direction; returns the rows [time, batch, hidden], then each last state [batch,
-    hidden].
+    """Runs a recurrent layer in one direction.
 
-    `lengths` [batch, 1] has the number of steps of each sequence. In steps beyond it, the rows are
-    zero and the states do not change.
+    Returns the hidden states of all steps [time, batch, hidden], then each state after the last
+    step [batch, hidden]. `lengths` [batch, 1] has the number of steps of each sequence. In steps
+    beyond its length, the returned hidden states of a sequence are zero, and its states do not
+    change.
     """
     scanned = [projected]
     if lengths is not None:

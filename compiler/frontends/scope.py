@@ -213,8 +213,8 @@ class Scope:
 
     `wide` maps a pair of sizes to the size to which they broadcast, and `short` a long formula to
     its symbol. `joins` maps a size to a set of sizes, each of which is 1 or equal to it. `bound`
-    maps an operand and a lower bound to the symbols of its elements. Entries of `joins` and `bound`
-    also hold in the bodies inside the scope.
+    maps a pair (operand, lower bound) to the symbols of the operand's elements. Entries of `joins`
+    and `bound` also hold in the bodies inside the scope.
 
     `repeats`: the graph is the body of a loop. `seed` is the seed of the graph's random nodes, or
     None before the first of them.
@@ -313,8 +313,8 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        # The op gets symbols in place of long formulas, or else the formulas, which it may need to
-        # prove that the sizes of parts sum up to the size of the whole.
+        # The op gets symbols in place of long formulas. If it refuses them, it gets the formulas,
+        # from which it may prove that the sizes of parts add up to the size of the whole.
         hint = next(iter(names), op)
         short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:

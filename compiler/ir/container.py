@@ -7,7 +7,8 @@ ELF image or are in a side file.  The file with the weights ends with a trailer 
 
 import struct
 
-# The common version of kernel ABI, program form and manifest; loaders refuse other versions.
+# The version of the kernel ABI, the program form and the manifest together; loaders refuse other
+# versions.
 ABI_VERSION = 3
 MANIFEST_SECTION = ".tcc.manifest"
 # The section of a variant's encoded program; the variant's number is appended to the name.  A zero

@@ -14,10 +14,10 @@ of a value.  Storage is a row-major array of `sizes`, and the element with logic
     64 channels before  sizes (n, h, w, 96)           indices (i0, i2, i3, i1+64)      shared (1,)
     this value's 32
 
-Permutation, blocking and padding are all expressed by `indices`; a weight is packed by evaluating
-them.  Storage without an element holds `fill`.  In the last example several values are stored in
-one array, such as the operands of a concatenation.  Axis 1 is `shared`: along it, the array has
-elements of other values before or after the elements of this value.
+`indices` express permutation, blocking and padding; a weight is packed by evaluating them.
+Positions of the storage that hold no element hold `fill`.  In the last example several values are
+stored in one array, such as the operands of a concatenation.  Axis 1 is `shared`: along it, the
+array has elements of other values before or after the elements of this value.
 """
 
 from dataclasses import replace

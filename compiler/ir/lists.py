@@ -126,8 +126,7 @@ def type_words(list_type: ListType) -> tuple[int, ...]:
 
 
 def dtype_word(dtype: DType) -> int:
-    """Returns an element type as one word: its DLPack code, shifted by 8 bits, and its width in
-    bits."""
+    """Returns an element type as a word: (DLPack code) << 8 | (width in bits)."""
     return dtype.dlpack << 8 | dtype.bits
 
 

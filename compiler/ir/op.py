@@ -69,6 +69,21 @@ OutArrays = tuple[Array, ...]
 NamedArrays = Mapping[str, Array]
 Arity = int | tuple[int, int]  # the number of inputs, or (minimum, maximum)
 
+# An axis of each operand or of each result; None in one that has no such axis.
+Axes = tuple[int | None, ...]
+
+
+@frozen
+class FreeAxes:
+    """Axes of operands and of results, of one size, whose elements are computed independently.
+
+    Element i of the results depends on element i of the operands, and on operands without the axis.
+    """
+
+    operands: Axes
+    results: Axes
+
+
 Infer = Callable[[Types, Any], OutTypes]
 Reference = Callable[[Arrays, Any], OutArrays]
 
@@ -99,6 +114,7 @@ class OpSpec:
     calls: Callable[[Types, Any], bool] | None = None
     traits: Trait = Trait(0)
     onnx: OnnxBinding | None = None
+    free_axes: Callable[[Types, Any], Sequence[FreeAxes]] | None = None
 
     @property
     def numbers(self) -> tuple[int, int]:

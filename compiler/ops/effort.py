@@ -9,8 +9,8 @@ from tcc.ir.expr import known_extent
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
 
-# A reference is laborious if a stage has more than `_POINTS` points, or if a number in its
-# attributes exceeds `_REACH`.
+# An op is laborious if a stage of its expression has more than `_POINTS` points, or if a number in
+# its attributes exceeds `_REACH`.
 _POINTS, _REACH = 1 << 26, 1 << 18
 # The references of these ops are fast in spite of many points, because they call a BLAS library.
 _BLAS = frozenset({"matmul", "gemm"})

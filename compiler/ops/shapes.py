@@ -40,10 +40,10 @@ def replaced(items: Sequence[T], axis: int, *new: T) -> tuple[T, ...]:
 class UnequalDimsError(ValueError):
     """Two dims must be equal, but whether they are is only known at run time.
 
-    `what` says in a few words what must be equal. `axis` is None unless a dim of 1 is allowed too,
-    because the operands broadcast. Then it is the axis of the two dims, a negative number counted
-    from the last axis of each operand, or a map from operand numbers to such axes. With `narrow`,
-    only the first dim may be 1.
+    `what` says in a few words what must be equal. If the operands broadcast, so that a dim of 1 is
+    allowed too, `axis` is the axis of the two dims: a negative number counted from the last axis of
+    each operand, or a map from operand numbers to negative numbers. Otherwise `axis` is None. With
+    `narrow`, only the first dim may be 1.
     """
 
     def __init__(

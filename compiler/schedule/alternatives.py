@@ -3,11 +3,13 @@
     rule 10.0 us, alternatives 9.7 and 9.5 us     saves 10 %  ->   the rule
                                                   saves  4 %  ->   the alternative of 9.5 us
 
-A `Site` is the content that a decision depends on. An `Alternative` has a text that names it among
-the alternatives of its site. Both texts parse back, and their digests are equal in every process.
+A `Site` says what a decision is about, such as the tile sizes of one kernel. Its text has
+everything that the prices depend on. An `Alternative` has a text that names it among the
+alternatives of its site. Texts can be parsed, and the digest of a text is equal in every process.
 
-A `Ledger` sees the decisions of one compile. This module's ledger is silent: it compares prices and
-builds neither sites nor texts. `tcc.passes.choose.ledger` records decisions and forces choices.
+Each decision of a compile goes through a `Ledger`. This module's ledger only compares prices, and
+builds neither sites nor texts. The ledger of `tcc.passes.choose.ledger` records decisions, and may
+force a choice.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))?(?:@([\w:,]+))? (.*)", re.DOTALL)
 class Alternative(Generic[_T]):
     """An alternative of a decision: `replacement`, which takes `price` seconds.
 
-    `name` is the alternative's text; if it is empty, the text is made from `replacement`. `bytes`
-    is the part that the alternative takes of a memory that all sites share.
+    `name` is the alternative's text; if it is empty, the text is made from `replacement`. The
+    alternative takes `bytes` bytes of a memory that all sites share.
     """
 
     replacement: _T
@@ -187,16 +189,16 @@ def preferred(
 
 # ---- the ledger ---------------------------------------------------------------------------------
 
-# A function that returns a site. It is called only if the ledger listens, because building a site's
-# text takes time.
+# A function that returns a site. A ledger calls it only if it records or forces choices
+# (`listens`), because building a site's text takes time.
 SiteOf: TypeAlias = Callable[[], Site]
 
 
 class Ledger:
     """The decisions of one compile; this base class neither records nor forces a choice.
 
-    `listens`: whether callers must build the site and the text of each decision. False here, which
-    saves time.
+    `listens` is True in a ledger that records or forces choices: it then needs the site and the
+    text of each decision. It is False here, which saves the time to build them.
     """
 
     listens: bool = False
@@ -228,9 +230,9 @@ class Ledger:
     ) -> bool:
         """Returns True if `rule` is chosen, and False if `other` is.
 
-        Each of the two is a text and several prices, of which the lowest counts. `other` is chosen
-        if it saves more than the margin, or if it is forced. Prices come as iterators, because a
-        ledger that does not listen may stop before the last price.
+        `rule` and `other` are pairs (text, prices); the lowest price counts. `other` is chosen if
+        it saves more than the margin, or if it is forced. Prices are computed as they are iterated,
+        because a ledger that records nothing may stop before the last price.
         """
         (name, prices), (other_name, other_prices) = rule, other
         if not self.listens:
@@ -251,15 +253,35 @@ class Ledger:
     ) -> Alternative[_T]:
         """Returns the alternative that is forced at the site; `choice` if none is forced.
 
-        The caller has chosen `choice` by price, and `reason` says why. An alternative is forced by
-        its text, which may be none of `alternatives`. `read` then returns the alternative with this
-        text, or raises ValueError if the text does not fit the site.
+        The caller has chosen `choice` by price, and `reason` says why. A text names the forced
+        alternative. If no element of `alternatives` has this text, `read` returns the alternative
+        for it, or raises ValueError if the text does not fit the site.
         """
         return choice
 
     def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
         """Returns the index among `alternatives` of the forced one; None if the choice is free."""
         return None
+
+    def wanted(self, site: SiteOf) -> str:
+        """Returns the text of the alternative that a line forces at the site; "" for none."""
+        return ""
+
+    def refuse(self, site: SiteOf, why: str) -> None:
+        """Refuses the line at the site, whose alternative does not fit for the reason `why`.
+
+        Raises UserError for a line of --choices. A line of a lock is recorded, and has no effect.
+        """
+
+    def name_exactly(self, site: SiteOf, text: Callable[[], str]) -> None:
+        """Records a function that returns a text of the kernel that was chosen at the site.
+
+        Other than the alternative's text, it gives the same kernel whatever the rules propose.
+        """
+
+    def within(self, target: str, cores: int) -> Ledger:
+        """Returns a ledger that obeys the lock's section for `target` with `cores` cores."""
+        return self
 
     def at(self, place: str) -> AbstractContextManager[Any]:
         """Returns a context. Decisions inside it get `place` if they name no place."""

@@ -18,8 +18,9 @@ from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rat
 from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
-# A function that divides a long sum. It returns the rewritten expression and the number of the
-# stage after which the kernel is cut in two; None if the sum stays whole.
+# A function that divides a long sum of an expression into partial sums. It returns the rewritten
+# expression and the number of the stage after which it is cut into two kernels; None if the sum is
+# not divided.
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
@@ -28,9 +29,9 @@ class KernelModel(Protocol):
 
     `gaps`: values may be stored with gaps between their elements (halos, padding between planes).
     `scratch`: a tile has memory in which its stages exchange values. If False, a kernel of several
-    stages that is not `legal` is cut. `updates`: kernels update slices of buffers. If False,
-    functions of the host do. `divides`: rewrites long sums so that several tiles share them; None
-    if sums are never divided.
+    stages that is not `legal` is cut into several kernels. `updates`: kernels update slices of
+    buffers. If False, functions of the host do. `divides`: rewrites a long sum so that several
+    tiles compute parts of it; None if sums are never divided.
 
     `join_margin`: the fraction of a joined kernel's price that two separate kernels must save to
     stay apart. `ledger`: records or forces the decisions of the compile.
@@ -56,9 +57,10 @@ class KernelModel(Protocol):
         """
 
     def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
-        """Returns the limits under which `expr` is a `legal` kernel.
+        """Returns the fusion limits under which `expr` is a `legal` kernel.
 
-        A kernel may have several forms (`limits.Form`); the first legal form decides the limits.
+        A kernel may have several forms, for example with or without a streaming loop
+        (`limits.Form`). The limits are those of the first legal form.
         """
         return self.limits
 
@@ -67,9 +69,10 @@ class KernelModel(Protocol):
         return True
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
-        """Returns the seconds of a kernel of `expr` alone, in the layouts usual inside a network.
+        """Returns the seconds of a kernel that computes `expr` only, in the usual layouts of a
+        network.
 
-        Layouts are not chosen yet when this is called. None if the model has no prices.
+        Layouts are not chosen yet when this is called. Returns None if the model has no prices.
         """
         return None
 

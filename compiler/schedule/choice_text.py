@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from math import inf, nan
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tcc.frozen import field_names
 
@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 _WORD = re.compile(r"[A-Za-z_][\w.+-]*")
 _WORDS = MappingProxyType({"none": None, "true": True, "false": False, "inf": inf, "nan": nan})
 _DEEPEST, _LONGEST = 32, 1 << 16
+_T = TypeVar("_T")
 
 
 def text_of(item: Any) -> str:
@@ -78,6 +79,35 @@ def _tokens(text: str) -> Iterator[str]:
             raise ValueError(f"{text[position : position + 20]!r} is no part of an alternative")
         yield match.group().strip()
         position = match.end()
+
+
+def read_object(text: str, kind: type[_T], *parts: type[Any]) -> _T:
+    """Returns the object of class `kind` that a text names; its parts may be of `parts`.
+
+    Raises ValueError for a text of anything else, and for a field of another type than the class
+    declares.
+    """
+    item = read_data(text, kind, *parts)
+    if not _conforms(item, kind):
+        raise ValueError(f"it is no text of {kind.__name__}, or a field has another type")
+    return cast("_T", item)
+
+
+def _conforms(item: Any, kind: Any) -> bool:
+    """Returns True if `item` is of the annotated type `kind`."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_conforms(item, option) for option in arguments)
+    if origin is tuple:
+        if not isinstance(item, tuple):
+            return False
+        if arguments[-1] is Ellipsis:
+            return all(_conforms(part, arguments[0]) for part in item)
+        return len(item) == len(arguments) and all(map(_conforms, item, arguments))
+    if type(item) is not kind:  # a bool is no int here
+        return False
+    hints = get_type_hints(kind) if field_names(item) else {}
+    return all(_conforms(getattr(item, name), hint) for name, hint in hints.items())
 
 
 class _Parser:

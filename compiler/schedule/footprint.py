@@ -36,8 +36,8 @@ from tcc.schedule.nest import points, typical, typical_value
 LINE = 64
 # Addresses this many bytes apart map to the same set of the first-level cache.
 PAGE = 4096
-# Memory could read this many bytes while a sum goes on from one row to the next. Measured on a Zen
-# 5: 130 to 320.
+# The bytes that memory could deliver in the pause between two rows of a sum. Measured on a Zen 5:
+# 130 to 320.
 _GAP = 128
 
 
@@ -45,9 +45,10 @@ _GAP = 128
 class Stride:
     """The movement of an access along the loop `var`.
 
-    After every `every` elements of the loop, the access moves by `size` elements; None: by an
-    unknown distance. The loop visits at most `within` places; None: no limit. If `var` is None, the
-    access visits `within` places at each point of the loops.
+    The access moves by `size` elements each time `var` has advanced by `every`: `49152*(j // 64)`
+    has `size` 49152 and `every` 64. If `size` is None, the distance is unknown. The access visits
+    at most `within` places along the loop; None means no limit: `j % 64` has `within` 64. If `var`
+    is None, the access visits `within` places, `size` apart, at each point of the loops.
     """
 
     var: Var | None
@@ -109,9 +110,9 @@ class Touch:
     def crossing(self, vector: Var | None, lanes: int) -> float:
         """Returns the fraction of vectors that cross a border of cache lines.
 
-        A vector has `lanes` elements along the loop `vector`. Steps of other loops may start it at
-        any multiple of the steps' common divisor. Constants are packed, so their vectors never
-        cross.
+        A vector has `lanes` elements along the loop `vector`. It may start at any multiple of the
+        greatest common divisor of the other loops' steps. Constants are packed, so their vectors
+        never cross a border.
         """
         if self.constant:
             return 0.0
@@ -130,9 +131,9 @@ class Touch:
         """Returns the fraction of rows that the first-level cache loses before their next use.
 
         The cache has `capacity` bytes. There is a row of `row` bytes for each step of the loops
-        `along`. Rows whose distance has a large common divisor with a page share few of the cache's
-        sets, and evict each other. The fraction is 0 for constants, which are packed. It is also 0
-        for rows that the cache could not hold even if they were contiguous.
+        `along`. If the distance of rows has a large common divisor with `PAGE`, the rows share few
+        of the cache's sets, and evict each other. The fraction is 0 for constants, which are
+        packed. It is also 0 if the cache could not hold the rows even if they were contiguous.
         """
         rows = points(along)
         if self.constant or not 0 < row * rows <= capacity:
@@ -276,8 +277,8 @@ def _divides_by_constants(index: Index) -> bool:
 
 
 def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:
-    """Returns the step along `var` of `size` times `by*var // den` if `quotient`, else of `size`
-    times `by*var % den`; None if it is not regular."""
+    """Returns the step along `var` of `size * (by*var // den)` if `quotient`, else of
+    `size * (by*var % den)`; None if the step is not regular."""
     if by % den == 0:
         return Stride(var, size * by // den if quotient else 0)
     if den % by:
@@ -288,8 +289,10 @@ def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride |
 
 
 def _merged(steps: list[Stride]) -> list[Stride]:
-    """Adds up the plain steps along each loop, because an element of a loop has one place, however
-    many terms of the offset vary with the loop. Several unknown steps become one."""
+    """Returns `steps` with the plain steps along each loop added up: `3*i + 64*i` moves by 67.
+
+    Several steps of unknown size along a loop become one.
+    """
     merged: list[Stride] = []
     for step in steps:
         position = next((n for n, s in enumerate(merged) if _mergeable(s, step)), None)
@@ -301,9 +304,9 @@ def _merged(steps: list[Stride]) -> list[Stride]:
 
 
 def _mergeable(a: Stride, b: Stride) -> bool:
-    """Returns True for plain steps along the same loop, both of known or both of unknown size.
+    """Returns True for plain steps along one loop if both sizes are known, or both are unknown.
 
-    A plain step is taken at every element of the loop, without a limit.
+    A step is plain if `every` is 1 and `within` is None.
     """
     plain = all(s.every == 1 and s.within is None for s in (a, b))
     return plain and a.var is b.var and (a.size is None) is (b.size is None)

@@ -18,23 +18,23 @@ class FusionLimits:
     """The limits of what passes put into one kernel, measured on cores with 1 MiB of second-level
     cache.
 
-    Work: `exchange` is the number of body operations that take as long as writing a byte and
-    reading it again. Copying `launch_bytes` bytes takes as long as one launch.
+    Work: in the time in which a core writes a byte and reads it again, it does `exchange`
+    operations of stage bodies. Copying `launch_bytes` bytes takes as long as one launch.
 
-    Memory: a tile may hold `room` bytes of its stages' values, in tiles of `stream_rows` rows. A
-    row of at least `long_row` bytes comes from beyond the second-level cache. `transposed_rows` is
-    the fewest rows that fill a vector when they are transposed.
+    Memory: the values of a tile's stages may have `room` bytes, in tiles of `stream_rows` rows. A
+    row of at least `long_row` bytes comes from beyond the second-level cache. At least
+    `transposed_rows` rows are needed to fill a vector when they are transposed.
 
-    Threads: in a nanosecond a core does `contraction_rate` body operations of a contraction, or
-    `plain_rate` other ones. A thread with less than `least_nanoseconds` of work costs more than it
-    saves.
+    Threads: in a nanosecond, a core does `contraction_rate` operations of a contraction's body, or
+    `plain_rate` operations of other bodies. A thread with less than `least_nanoseconds` of work
+    costs more than it saves.
 
-    `streams`: whether a loop streams where it may or may not. None decides without prices: it
-    streams if rows exceed `room` or `long_row` bytes, or if contractions read `transposed_rows`
-    rows along their sums. `repeats`: tiles may each compute a stage again whose results several
-    tiles read. `reuses_results`: values of symbolic size may lie in the memory of results until a
-    later stage reads them. `merges_reductions`: neighbouring reductions that read the same elements
-    become one.
+    `streams`: if True, each loop that can be a streaming loop becomes one; if False, none does. If
+    None, a rule decides without prices: a loop streams if rows exceed `room` or `long_row` bytes,
+    or if contractions read `transposed_rows` rows along their sums. `repeats`: if several tiles
+    read a stage's results, each of them may compute the stage for itself. `reuses_results`: values
+    of symbolic size may occupy the memory of results until a later stage reads them.
+    `merges_reductions`: neighbouring reductions that read the same elements become one.
     """
 
     exchange: float = 1.1
@@ -58,8 +58,8 @@ class FusionLimits:
 
 
 TYPICAL_LIMITS = FusionLimits()
-# Prices decide how much a tile holds, so this limit is high. But it is not higher, because every
-# thread keeps memory for the largest tile as long as the program is loaded.
+# Prices decide how much a tile holds, so `room` is high. It is not higher, because every thread
+# keeps memory for the largest tile as long as the program is loaded.
 CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 
@@ -67,9 +67,9 @@ CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 class Rates:
     """The rates of a machine, in units a second.
 
-    `products`: multiply-adds of contractions. `elementwise`: other operations on elements. `bytes`:
-    bytes read from memory. `weights`: bytes of weights read. `exchanged`: bytes that stages of one
-    kernel write and read again.
+    The units are: multiply-adds of contractions (`products`), other operations on elements
+    (`elementwise`), bytes read from memory (`bytes`), bytes of weights read (`weights`), and bytes
+    that one stage of a kernel writes and another reads (`exchanged`).
     """
 
     products: float = 180e9

@@ -1,19 +1,19 @@
 """Finds the terms of a streaming loop that may change an accumulator.
 
-A mask makes all other terms the identity of their monoid: 0 for sum, minus infinity for max.
+A mask replaces all other terms by the identity of the reduction's monoid: 0 for sum, minus infinity
+for max.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
       rows i of a tile: b .. b + 63      ->      j < b + 63 + off + 1
 
-A term's formula shows that the term is the identity where a comparison of indices is false (or
-true). This derivation takes 0 times a number for 0, and minus infinity plus a number for minus
-infinity. So if masked elements hold NaN or infinities, a streaming loop that skips them does not
-propagate them.
+It is derived from a term's formula that the term is the identity where a comparison of indices is
+false (or true). The derivation takes 0 * x for 0, and -inf + x for -inf, for every x. So if masked
+elements hold NaN or infinities, a streaming loop that skips them does not propagate them.
 
-Exporters also mask with the lowest number of the type. If a row has any other score, the
-exponential of the lowest number is 0, and it is never the maximum. So it counts as minus infinity
-if every row has another score. That is proved if only comparisons of indices mask scores, and if
-they never hide a whole row.
+Exporters also mask with the lowest number of the type instead of minus infinity. If a row has a
+score, its exponential of the lowest number is 0, and the lowest number is never its maximum. So
+the lowest number counts as minus infinity if every row has a score. This is proved if only
+comparisons of indices mask scores, and if they never hide a whole row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class TermLimit:
 def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
     """Returns the conditions that a term of the streaming loop must meet to change an accumulator.
 
-    Empty for a group without a streaming loop, and without masks.
+    The result is empty for a group without a streaming loop or without masks.
     """
     stream = group.stream
     if stream is None:
@@ -185,8 +185,8 @@ class _Condition:
     """A condition for a term to change an accumulator: `step * loop + offset` >= 0.
 
     It was derived from the comparison `test`, which has the value `outcome` where the condition
-    holds. `lowest`: the derivation took the lowest number for minus infinity, so every row must
-    have another score.
+    holds. `lowest`: the derivation took the lowest number of a type for minus infinity, so every
+    row must have a score.
     """
 
     test: Scalar
@@ -224,10 +224,11 @@ def _condition(
     holds: bool,
     within: Index,
 ) -> _Condition | None:
-    """Returns the condition `within` >= 0 for a term to change an accumulator; None if it is none.
+    """Returns `within` >= 0 as a condition that a term must meet to change an accumulator; None if
+    terms that do not meet it may change one.
 
-    `within` >= 0 wherever the value of `test` is `holds`. It is a condition if all terms are the
-    identity wherever `test` has the other value, and if it is linear in the streaming loop.
+    `within` >= 0 wherever `test` has the value `holds`. So it is such a condition if all terms are
+    the identity wherever `test` has the other value. It must be linear in the streaming loop.
     """
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
@@ -263,9 +264,9 @@ def _leave_scores(
 
 @entity
 class _Assumed:
-    """The facts about scalars that hold if comparisons are true or false, as `values` assumes.
+    """Derives facts about scalars from assumptions, such as "this comparison is false".
 
-    `values` also caches the facts that were derived.
+    `values` maps scalars to facts: the assumptions, and the facts that were derived before.
     """
 
     group: TileGroup

@@ -61,8 +61,8 @@ def of_pairs(stage: GroupStage) -> bool:
 
 
 def neighbours(stage: GroupStage) -> int:
-    """Returns how many neighbours along a contraction's sum one 32-bit word holds: 4 bytes or 2
-    bf16; 1 for all other types.
+    """Returns how many terms of a contraction's sum one 32-bit word of an operand holds: 4 of one
+    byte, or 2 of bf16; 1 for all other types.
 
     Some targets multiply all elements of a word by one instruction.
     """
@@ -167,9 +167,10 @@ def costly(scalar: Scalar) -> bool:
 
 
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
-    """Returns True if `node` reads the element of another stage that was just computed.
+    """Returns True if `node` reads another stage at the current point of the common loops, so that
+    the element was just computed.
 
-    If all readers of that stage do so, its block can stay in registers.
+    If this is true of all reads of that stage, its block can stay in registers.
     """
     access = stage.accesses.get(node)
     if access is None:
@@ -182,9 +183,10 @@ def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
 
 
 def row_loop(group: TileGroup) -> Var | None:
-    """Returns the common loop that decides which rows a strip has; None if no stage has a strip.
+    """Returns the common loop that decides which rows of a stage a tile computes; None if no stage
+    has a strip.
 
-    A strip is the rows of a stage that a tile computes for later stages.
+    A strip is the rows of a stage that a tile computes for its later stages.
     """
     return next((s.strip.loop for s in group.stages if s.strip is not None), None)
 

@@ -15,7 +15,8 @@ from tcc.ir.index import Index, Substitution, Var, symbol
 from tcc.schedule.alternatives import NO_TIME, Seconds, number, saves
 from tcc.schedule.nest import TYPICAL, typical_value
 
-# Seconds at each set of sizes, the typical set first; one number if no size is symbolic.
+# The seconds of a kernel at each set of sizes, the typical set first; a single number if no size
+# is symbolic.
 Times: TypeAlias = tuple[Seconds, ...]
 # Each set of sizes: (divisor of the typical size, number subtracted from the quotient).
 _Sets: TypeAlias = tuple[tuple[int, int], ...]
@@ -23,7 +24,8 @@ _Sets: TypeAlias = tuple[tuple[int, int], ...]
 # Half of the typical size, minus one, leaves a remainder in each block. A fifth, 25 of 128, is less
 # than two vectors of 16 lanes.
 _SETS: _Sets = (2, 1), (5, 0)
-# The first size gives a few tiles. The second is 1, the most frequent small size.
+# A sixteenth of the typical size gives a few tiles. The second size is 1, the most frequent small
+# size.
 _SMALL: _Sets = (16, 0), (TYPICAL, 0)
 # The number of sets in a table that have smaller sizes than the typical set; they come first.
 FALLING = len(_SETS) + len(_SMALL)
@@ -74,7 +76,7 @@ def together(times: Iterable[Times]) -> Times:
 
 
 def mean_share(times: Times, base: Times) -> Seconds:
-    """Returns the mean ratio of `times` to `base` over all sets of sizes, multiplied by `base[0]`.
+    """Returns base[0] * mean(times[n] / base[n]) over all sets of sizes n.
 
     Each set of sizes has the same weight, so the choice of the lowest mean is not bad at any set.
     """

@@ -3,8 +3,8 @@
     y[h, w] = sum(p, q, c)  x[h + p - 2, w + q - 2, c] * f[p, q, c]        zeros around x[H, W]
       rows h .. h + 3 of a tile    ->    p from max(0, 2 - (h + 3)) to min(5, H + 2 - h)
 
-Only dims of symbolic size count. With known sizes, every tap of a window lies inside for some
-result. A zero times an infinite weight counts as zero.
+Only dims of symbolic size are examined. If sizes are known, each tap of a window is inside of the
+operand for some result. A zero times an infinite weight counts as zero.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +39,8 @@ _LONG = 1 << 12
 
 @frozen
 class Border:
-    """A limit of the nonzero terms along a summed loop.
-
-    `limit` is a condition on the quotient of the loop by `every`.
-    """
+    """A condition of the nonzero terms along a summed loop: `limit.step * (loop // every) +
+    limit.offset` >= 0."""
 
     every: int
     limit: TermLimit
@@ -135,7 +133,7 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
         at = iterator(var.name, ceildiv(count, size))
         ends[var] = at * size, minimum(at * size + size, count) - 1
         shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
-        # For each element, the number of its block.
+        # Element n of the loop is in block n // size.
         values[var.name] = (np.arange(count) // size).reshape(shape)
     share = 1.0
     for loop in borders_of(stage):
@@ -147,11 +145,10 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
 def _terms(
     stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Returns (start, stop): the number of the first nonzero term of a loop, and the number after
-    the last.
+    """Returns arrays (start, stop): the terms of `loop` outside of start .. stop - 1 are zero.
 
-    `ends` has the smallest and the largest value of each outer loop in a block, and `values` the
-    numbers of the blocks.
+    The arrays have an element for each block. `ends` has the smallest and the largest value of each
+    outer loop in a block, as formulas of the block's number. `values` has these numbers.
     """
     firsts, stops = needed_terms(stage, loop, ends)
     sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)

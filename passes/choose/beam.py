@@ -1,14 +1,16 @@
-"""Chooses one alternative for each of several places of a graph, by the sum of their costs.
+"""Chooses an alternative for each of several places of a graph, so that the sum of costs is low.
+
+A place is a part of the graph that can be computed in several ways, its alternatives.
 
     costs of alternatives      A: a 5, b 4     B: a 5, b 4
     a link between A and B     b and b: 3 more
     each place by itself       b, b: 4 + 4 + 3 = 11
     chosen together            a, b: 5 + 4 = 9
 
-The cost of a choice may depend on earlier choices: a link adds what two choices cost together.  If
-there are few combinations, the search tries all.  Otherwise it extends the cheapest partial
-choices (beam search).  The result is at most as expensive as a greedy choice, which takes the
-alternatives that save most for each byte first.
+The cost of a choice may depend on earlier choices: a link has the additional cost of each pair of
+alternatives at two places.  If there are few combinations, the search tries all.  Otherwise it
+extends the cheapest partial choices (beam search).  A greedy search takes the alternatives that
+save most for each byte first; the result costs at most as much as the greedy result.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ def choose_together(
     """Returns the index of the chosen alternative for each place.
 
     The sum of costs is the lowest that the search finds within `room` bytes.  The first alternative
-    of each place takes no bytes.  `links` has a link for each pair (earlier place, later place).
+    of each place takes no bytes.  `links` maps pairs (earlier place, later place) to links.
     `forced` maps a place to the index of its forced alternative.  Forced alternatives may take more
-    than `room`, and leave less of it to other places.  Equal arguments give equal results.  Among
-    equal sums, lower indices win.
+    than `room` bytes; other places get the bytes that they leave.  Equal arguments give equal
+    results.  Among equal sums, lower indices win.
     """
     search = _Search(places, links, room, forced)
     exhaustive = prod(map(len, places)) <= EXACT

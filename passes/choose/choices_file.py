@@ -2,14 +2,16 @@
 
     {"site": "0f3c...", "alternative": "apart"}
 
-Each line of a file has a JSON object.  `site` is the digest or the text of a site.  `alternative`
-is the digest or the text of an alternative.  Other keys are ignored.  Files are not trusted.
+Each line of a file has a JSON object.  A site is a place in the model where the compiler chooses
+among alternatives.  `site` is the digest or the text of a site, and `alternative` the digest or the
+text of an alternative.  Other keys are ignored.  Files are not trusted.
 """
 
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tcc.errors import UserError
 from tcc.passes.choose.ledger import Line
@@ -17,7 +19,8 @@ from tcc.schedule.alternatives import read_site
 
 _MOST_BYTES, _MOST_LINES = 256 << 20, 200_000
 _LONGEST_LINE = 8 << 20
-_DIGEST = re.compile(r"[0-9a-f]{32}")
+_LONGEST_NUMBER = 40
+DIGEST = re.compile(r"[0-9a-f]{32}")
 _HINT = "tcc inspect MODEL --choices --json prints such a file"
 
 
@@ -62,23 +65,68 @@ def _parsed(data: bytes, path: Path) -> Iterator[Line]:
             where = f"--choices {path}, line {number}"
             try:
                 yield _line(text, where)
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise UserError(
-                    "a line is no choice",
-                    where=where,
-                    why=str(error) if type(error) is ValueError else "it is not JSON",
-                    hint=_HINT,
+                    "a line is no choice", where=where, why=error, hint=_HINT
                 ) from error
 
 
 def _line(text: bytes, where: str) -> Line:
     if len(text) > _LONGEST_LINE:
         raise ValueError(f"it has more than {_LONGEST_LINE >> 20} MiB")
-    row = json.loads(text)
-    if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+    row = read_row(text)
     site, alternative = row.get("site"), row.get("alternative")
     if not isinstance(site, str) or not isinstance(alternative, str):
         raise ValueError('it needs the texts "site" and "alternative"')
-    digest = site if _DIGEST.fullmatch(site) else read_site(site).digest
+    digest = site if DIGEST.fullmatch(site) else read_site(site).digest
     return Line(digest, alternative, where)
+
+
+def read_row(text: bytes) -> dict[str, Any]:
+    """Returns the JSON object in a line.
+
+    Raises ValueError, with a sentence, for anything else: also for an object that has a key twice,
+    and for a number that is not finite or has more than 40 characters.
+    """
+    try:
+        row = _DECODER.decode(text.decode())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    if b"\\u" in text and not _is_unicode(row):
+        raise ValueError("a text has half of a surrogate pair")
+    return row
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("it has a key twice")
+    return row
+
+
+def _short(digits: str) -> str:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number has more than {_LONGEST_NUMBER} characters")
+    return digits
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unrepeated,
+    parse_int=lambda digits: int(_short(digits)),
+    parse_float=lambda digits: float(_short(digits)),
+    parse_constant=_no_number,
+)

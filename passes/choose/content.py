@@ -1,9 +1,9 @@
-"""Names the sites of decisions by texts without names of the model.
+"""Names the sites of decisions by texts that contain no names of the model.
 
     x[batch, 64], batch in 1..   ->   x: f32[n0,64] with n0 in 1..
 
-Equal parts of a model thus have equal sites.  Size symbols are renamed to n0, n1, ... in the order
-in which they occur.
+A site is a place where the compiler chooses among alternatives.  Size symbols are renamed to n0,
+n1, ... in the order in which they occur.  So equal parts of a model have equal sites.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def site(kind: str, *parts: Any, number: int = 0) -> Site:
     """Returns the site of a decision that depends on `parts`.
 
     A part is an expression, a layout, a type, a node's attributes, a text, a number, or a tuple of
-    parts.  `number` tells sites of equal parts apart.
+    parts.  Sites of equal parts get different `number`s if they are decided separately.
     """
     symbols = dict.fromkeys(v for v in variables(parts) if v.extent is None)
     names = {

@@ -1,16 +1,20 @@
 """Records the decisions of one compile, and forces choices.
 
-A line `{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.
+A site is a place in the model where the compiler chooses among alternatives.  A line
+`{"site": "5f1c...", "alternative": "apart"}` of a file for --choices becomes a `Line`.  An entry of
+a lock becomes a line too.  A line of --choices must fit, and takes precedence.  An entry that does
+not fit is recorded with the reason, and has no effect.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
 from tcc.errors import UserError
 from tcc.frozen import frozen
@@ -25,13 +29,14 @@ _NAMED = 8
 class Line:
     """A forced choice.
 
-    `site` is the digest of a site.  `alternative` is the text or the digest of an alternative.
-    `where` is the file and line of the choice.
+    `site` is the digest of a site.  `alternative` is the text or the digest of an alternative; ""
+    forces none.  `where` is the file and line of the choice.  `tuned`: the line is a lock's entry.
     """
 
     site: str
     alternative: str
     where: str
+    tuned: bool = False
 
     def names(self, alternative: Alternative[Any]) -> bool:
         """Returns True if the line forces `alternative`."""
@@ -39,18 +44,33 @@ class Line:
         return self.alternative in (text, digest_of(text))
 
 
-class ListeningLedger(Ledger):
-    """Records decisions, and forces the choices of `lines`.
+# The entries of a lock by the digest of their site, for each target with its number of cores.
+Sections: TypeAlias = Mapping[tuple[str, int], Mapping[str, Line]]
+_NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
-    A site that occurs several times is recorded once.  `counts` has the number of its occurrences,
-    by digest.  `changes` has the lines that forced another choice than prices made, and lines whose
-    choice was forced before prices were compared.
+
+class ListeningLedger(Ledger):
+    """Records decisions, and forces the choices of `lines` and of a lock's `sections`.
+
+    A site that occurs several times is recorded once; `counts` maps its digest to the number of
+    occurrences.  `changes` has each line that forced another alternative than prices chose, and
+    each line that was applied before prices were compared.  `met` has the entries of the lock whose
+    sites occurred, each with the reason why it has no effect, or "".  `exact` has the texts of
+    `name_exactly` by digest.  `homes` has the target and cores of each decision, and `entered`
+    those of all calls of `within`.
     """
 
     listens = True
 
-    def __init__(self, lines: Sequence[Line] = ()) -> None:
+    def __init__(
+        self, lines: Sequence[Line] = (), sections: Sections = MappingProxyType({})
+    ) -> None:
         self._lines = {line.site: line for line in lines}
+        self._sections, self._section, self._home = sections, _NO_LINES, ("", 0)
+        self.met: dict[Line, str] = {}
+        self.exact: dict[str, Callable[[], str]] = {}
+        self.homes: dict[str, tuple[str, int]] = {}
+        self.entered: dict[tuple[str, int], None] = {}
         self._decisions: dict[str, Decision[Any]] = {}
         self.counts: Counter[str] = Counter()
         self.changes: dict[Line, None] = {}
@@ -70,11 +90,9 @@ class ListeningLedger(Ledger):
         if self._trials:
             return choice
         here = self._site(site)
-        line = self._lines.get(here.digest)
-        if line is not None:
-            options = (rule, *alternatives)
-            number = _number(line, options)
-            forced = _read(line, here, options, read) if number is None else options[number]
+        line, options = self._line(here), (rule, *alternatives)
+        forced = None if line is None else self._forced(line, here, options, read)
+        if line is not None and forced is not None:
             if forced.text != choice.text:
                 self.changes[line] = None
                 reason = f"{line.where} forces it; else {choice.text}: {reason}"
@@ -83,21 +101,74 @@ class ListeningLedger(Ledger):
             choice = forced
         decision = Decision(here, rule, tuple(alternatives), choice, reason, place or self._place)
         self._decisions.setdefault(here.digest, decision)
+        self.homes.setdefault(here.digest, self._home)
         self.counts[here.digest] += 1
         return choice
 
+    def _line(self, here: Site) -> Line | None:
+        """Returns the line for a site, of --choices rather than of the lock; None for none."""
+        line = self._lines.get(here.digest)
+        entry = self._section.get(replace(here, device="").digest) if self._section else None
+        if entry is not None:
+            self.met.setdefault(entry, "" if line is None else f"{line.where} has the same site")
+        line = line or entry
+        return None if line is None or not line.alternative or self.met.get(line) else line
+
+    def _forced(
+        self,
+        line: Line,
+        here: Site,
+        options: Sequence[Alternative[_T]],
+        read: Callable[[str], Alternative[_T]] | None,
+    ) -> Alternative[_T] | None:
+        """Returns the alternative that a line forces; None for a lock's entry that does not fit."""
+        number = _number(line, options)
+        if number is not None:
+            return options[number]
+        try:
+            return _read(line, here, options, read)
+        except UserError as error:
+            if not line.tuned:
+                raise
+            self.met[line] = f"{error.what}: {error.why}"
+            return None
+
     def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
-        if self._trials or not self._lines:
+        if self._trials or not (self._lines or self._section):
             return None
         here = self._site(site)
-        line = self._lines.get(here.digest)
-        if line is None:
+        line = self._line(here)
+        forced = None if line is None else self._forced(line, here, alternatives, None)
+        if line is None or forced is None:
             return None
-        number = _number(line, alternatives)
-        if number is None:
-            raise _unfit(line, here, alternatives)
         self.changes[line] = None
-        return number
+        return _number(line, alternatives)
+
+    def wanted(self, site: SiteOf) -> str:
+        if self._trials or not (self._lines or self._section):
+            return ""
+        line = self._line(self._site(site))
+        return "" if line is None else line.alternative
+
+    def refuse(self, site: SiteOf, why: str) -> None:
+        here = self._site(site)
+        line = self._line(here)
+        assert line is not None
+        if not line.tuned:
+            raise _unfit(line, here, (), why)
+        self.met[line] = why
+
+    def name_exactly(self, site: SiteOf, text: Callable[[], str]) -> None:
+        if not self._trials:
+            self.exact.setdefault(self._site(site).digest, text)
+
+    def within(self, target: str, cores: int) -> Ledger:
+        # The copy shares its lines and its recorded decisions with the original.
+        ledger = copy(self)
+        ledger._home = target, cores
+        self.entered[ledger._home] = None
+        ledger._section = self._sections.get(ledger._home, _NO_LINES)
+        return ledger
 
     def on(self, device: str) -> Ledger:
         # The copy shares its lines and its recorded decisions with the original.
@@ -143,7 +214,7 @@ def _read(
     alternatives: Sequence[Alternative[_T]],
     read: Callable[[str], Alternative[_T]] | None,
 ) -> Alternative[_T]:
-    """Returns the alternative that `read` makes from a line's text.
+    """Returns the alternative that `read` makes from the text of a line's alternative.
 
     Raises UserError if `read` is None or the text does not fit the site.
     """
@@ -159,6 +230,8 @@ def _unfit(
     line: Line, site: Site, alternatives: Sequence[Alternative[Any]], why: str = ""
 ) -> UserError:
     texts = list(dict.fromkeys(a.text for a in alternatives))
+    if not texts:
+        return UserError(f"a choice does not fit its {site.kind} site", where=line.where, why=why)
     more = f", and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     names = f"its alternatives are {', '.join(texts[:_NAMED])}{more}"
     return UserError(

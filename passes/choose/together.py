@@ -1,5 +1,6 @@
-"""Decides several sites together, because their prices depend on each other.
+"""Makes the decisions at several sites together, because their prices depend on each other.
 
+A site is a place in the model where the compiler chooses among alternatives.
 Sites of equal content get numbers:  derive x, derive x    ->    derive x, derive#1 x
 """
 
@@ -17,10 +18,10 @@ _T = TypeVar("_T")
 def numbered(
     ledger: Ledger, kind: str, contents_of: Callable[[], Sequence[tuple[Any, ...]]]
 ) -> list[SiteOf]:
-    """Returns, for each of the contents, a function that returns its site.
+    """Returns a list with a function for each content; the function returns the content's site.
 
     Returns an empty list if `ledger` records nothing.  Sites of equal content get different
-    numbers, because the prices of their neighbours may differ.
+    numbers, because they may have neighbours of different prices.
     """
 
     def nth(place: int) -> SiteOf:

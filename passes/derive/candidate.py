@@ -1,4 +1,7 @@
-"""Defines candidates: computations that may replace a site's nodes."""
+"""Defines candidates: computations that may replace a site's nodes.
+
+A site is a group of nodes whose result is a sum of products (`sites`).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from tcc.schedule.margins import MARGINS
 # more for each bit of precision that a result may lose.
 MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
-# The array of each rank, or the array that all ranks have, of each constant operand; None for an
-# operand that is not constant.
+# Has an element for each operand: the arrays of a constant, one per rank or one for all ranks, or
+# None if the operand is not constant.
 RankArrays: TypeAlias = Sequence[Sequence[Array] | None]
 
 
@@ -37,25 +40,28 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The text of the expression that it computes; empty if the chain determines it."""
+        """The text of the expression that the candidate computes; empty if `chain` determines
+        it."""
         return ""
 
     @property
     def amplification(self) -> float:
-        """The largest error of a result relative to the error of a direct sum with as many
+        """The bound on a result's error, divided by the bound for a direct sum with equally many
         roundings."""
         return 1.0
 
     @property
     def direct(self) -> bool:
-        """Returns True if it adds the same terms as the site; it can then run in the same narrow
-        types."""
+        """Returns True if the candidate adds the same products as the site.
+
+        It can then run in the same narrow types, such as bf16.
+        """
         return False
 
     @property
     def guarded(self) -> bool:
-        """Returns True if it also contains the site's own sums, which run if symbolic sizes are
-        small."""
+        """Returns True if the candidate also contains the site's own sums, which run instead for
+        values of symbolic sizes at which they take less time."""
         return False
 
     @abstractmethod
@@ -63,7 +69,7 @@ class Candidate:
         """Returns the bytes by which the replacement increases the model's constants."""
 
     def least_seconds(self, rates: Rates) -> Seconds:
-        """Returns a lower bound of the seconds of its kernels."""
+        """Returns a lower bound of the seconds of the candidate's kernels."""
         return self.estimate
 
     def refused(self) -> str:
@@ -92,9 +98,9 @@ class Candidate:
 class SearchResult(NamedTuple):
     """The result of a search for candidates.
 
-    `estimate` is the estimate of the site as it is.  None means that candidates are compared with
-    the site's price instead.  `candidates` are ordered, the best first.  `states` is the number of
-    states that the search visited.
+    `estimate` is the estimated time of the site as it is.  If it is None, estimates of candidates
+    are compared with the site's price instead.  `candidates` are ordered, the best first.  `states`
+    is the number of states that the search visited.
     """
 
     estimate: Seconds | None
@@ -103,10 +109,9 @@ class SearchResult(NamedTuple):
 
 
 def price_factor(candidate: Candidate) -> float:
-    """Returns the factor that multiplies a candidate's price before it is compared with the site's
-    price.
+    """Returns the factor, above 1, by which a candidate's price is multiplied before it is compared
+    with the site's price.
 
-    It is above 1: a candidate must save more than the errors of prices, and lost precision costs
-    more.
+    So a candidate must save more than the errors of prices, and still more if it loses precision.
     """
     return 1 + MARGIN + ROUNDING * log2(candidate.amplification)

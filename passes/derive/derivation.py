@@ -19,9 +19,9 @@ from tcc.passes.derive.rules.rule import Arguments
 
 
 class DerivationStep(NamedTuple):
-    """The application of a rule to a stage.
+    """The application of a rule to a stage of a region.
 
-    `stage` is the number that the stage has before the step.
+    `stage` is the index of the stage in the region before the step.
     """
 
     rule: str

@@ -51,14 +51,14 @@ from tcc.schedule.margins import MARGINS
 
 # The name of the alternative that keeps the site.
 AS_IT_IS = "as-it-is"
-# An option is not priced together with its neighbours' options if the best option saves this share
-# of its price or more.
+# An option is hopeless if the site's best option saves this share of its price or more. A hopeless
+# option is not priced together with the options of neighbouring sites.
 _HOPELESS = MARGINS["hopeless form"]
 
 
 @frozen
 class Derivations:
-    """The planner's prices and the limits of derivations.
+    """The prices that decide about derivations, and the limits that they keep.
 
     `growth` is the largest factor by which all weights together may grow.  `bilinear` allows
     bilinear forms of convolutions.  `strict` allows only candidates that add the terms of every
@@ -84,9 +84,9 @@ class Option:
 class SiteOptions:
     """A site with its candidates and the choice among them.
 
-    `estimate`: the estimate of the site as it is.
+    `estimate`: the estimated time of the site as it is, from its work alone.
     `seconds`: the price of the site as it is; None if no candidate was priced.
-    `options`: the candidates; the candidate with the best estimate is the first.
+    `options`: the candidates in the order of their estimates, the best first.
     `states`: the number of states that the search visited.
     `chosen`: the option that replaces the site; None if it stays as it is.
     """
@@ -186,8 +186,8 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
 def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
     """Yields the sites of a scope: sums of products, then convolutions that may be bilinear.
 
-    A sum of products that is only such a convolution is yielded once, as a convolution.  A
-    convolution may also be a node of a larger sum of products.
+    A site that consists of one bilinear convolution is yielded once, as a convolution.  A
+    convolution may also be a node of a larger site.
     """
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}
@@ -198,7 +198,8 @@ def _sites(scope: SiteScope) -> Iterator[DerivationSite]:
 def _decided(site: DerivationSite, limits: Derivations) -> SiteOptions:
     """Returns a site with its candidates.
 
-    A candidate whose estimate saves less than the margin gets a reason, and no price later.
+    A candidate whose estimate saves less than the margin gets this as its reason `why`, and is not
+    priced later.
     """
     prices = limits.prices
     searches = _searches(site, limits)
@@ -218,9 +219,9 @@ def _decided(site: DerivationSite, limits: Derivations) -> SiteOptions:
 def _priced(
     prices: Prices, site: DerivationSite, direct: Seconds | None, candidate: Candidate
 ) -> tuple[Seconds | None, str]:
-    """Returns the price and "" for a candidate, or None and the reason why it gets no price.
+    """Returns (price, "") for a candidate, or (None, reason why it gets no price).
 
-    The site takes `direct` seconds as it is.
+    `direct` is the price of the site as it is.
     """
     assert direct is not None
     factor = price_factor(candidate)
@@ -257,10 +258,12 @@ def _links(
     sites: Sequence[DerivationSite],
     places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields ((a, b), link) for pairs of places whose choices influence each other's cost.
+    """Yields ((a, b), link) for each pair of sites whose choices influence each other's cost.
 
-    Two replacements of the same node cost infinity.  If a convolution reads the result of another,
-    and one of them has several options near its best price, their options are priced in pairs.
+    `places` has the alternatives of each site; a and b are indices of sites.  `link(i, j)` is the
+    time to add if site a takes alternative i and site b takes alternative j.  It is infinite if
+    both replace the same node.  If a convolution reads the result of another, and one of them has
+    several options near its best price, their options are priced in pairs.
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
@@ -294,11 +297,10 @@ def _link(
     first: _Place,
     second: _Place,
 ) -> Link:
-    """Returns a link: a function of the choices for two convolutions, where the second reads the
-    first.
+    """Returns the link of two convolutions, where the second reads the result of the first.
 
-    It returns the seconds that both take together, minus the sum of their own prices.  It returns 0
-    if a choice is no replacement near the best price.
+    `link(i, j)` is the time that alternatives i and j take together, minus the sum of their own
+    prices.  It is 0 if an alternative keeps its convolution or is hopeless (`_HOPELESS`).
     """
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))

@@ -1,7 +1,8 @@
 """Finds the obstacles that keep a sum of products from peak speed, and the steps that remove them.
 
-A contraction runs at peak if every index of every operand is a loop, or a sum of loops as in a
-dense window.  An index of another kind is an obstacle.  One or two steps remove each obstacle:
+A contraction runs near peak if every index of every operand is a loop, as in `A[i, k]`, or a sum of
+loops, as in the window `A[h + r]`.  An index of another kind is an obstacle.  A step applies a rule
+(`rules`) to a stage.  One or two steps remove an obstacle:
 
     an index with                    steps
     a quotient or remainder          split its loops by the divisor, and solve the condition
@@ -69,10 +70,10 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
 
 
 def _against(stage: RegionStage) -> list[int]:
-    """Returns the sum loops to reverse, for example the k of `A[h - k]`.
+    """Returns the sum loops to reverse, for example k in `A[h - k]`.
 
-    Wherever a returned loop shares an index with result loops of equal step size, the signs of the
-    steps are opposite.
+    A returned loop has a step opposite to the step of a result loop in some index, and in no index
+    a step equal to that of a result loop.
     """
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
@@ -103,7 +104,7 @@ def is_regular(region: Region) -> bool:
 
 
 def repairs(region: Region) -> Iterator[Steps]:
-    """Yields for each obstacle of each contraction the steps that remove it."""
+    """Yields tuples of steps; each tuple removes an obstacle of a contraction."""
     for number, stage in _contractions(region):
         if any(is_copy(region, f.source) for f in stage.factors):
             continue
@@ -154,8 +155,9 @@ def _steps(form: Affine) -> list[tuple[int, int]]:
 def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields for each digit the splits of all its loops by its divisor, in two alternatives.
 
-    The first alternative shifts result loops so that the digit's offset vanishes.  The second does
-    not shift them, because a shift adds points to a loop.
+    A digit is a quotient or remainder within an index, such as (i + 1) // 4 or (i + 1) % 4.  The
+    first alternative shifts result loops so that the digit's offset, here 1, vanishes.  The second
+    alternative does not shift them, because a shift adds points to a loop.
     """
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
     for digit, shifts in product(digits, (True, False)):
@@ -173,8 +175,9 @@ def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
 def _of_splits(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields splits of loops, each as the steps that it takes.
 
-    In an index with loops of different steps, a loop is split by the ratio of another step to its
-    own.  In a window, whose loops have equal steps, a sum loop is split into smaller windows.
+    In `A[4*i + j]`, whose loops have different steps, j is split by 4, the ratio of the steps.  In
+    a window `A[h + r]`, whose loops have equal steps, the sum loop r is split into windows of 3 or
+    2 taps.
     """
     first, splits = len(stage.iters), dict[Steps, None]()
     for steps in map(_steps, _forms(stage)):
@@ -206,9 +209,9 @@ def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 
 
 
 def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields steps that nest sums whose loops all share an index with a result loop.
+    """Yields steps that compute a sum in two stages: first over some loops, then over the others.
 
-    Each step computes the sum in two stages.
+    Each loop of the first sum shares an index with a result loop, as r in `A[h + r]`.
     """
     first = len(stage.iters)
     mixed = {
@@ -223,9 +226,10 @@ def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]
 
 
 def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields a single tuple of skews, for all pairs of result loops that overlap in an index.
+    """Yields a single tuple of skews, one for each pair of result loops that overlap in an index.
 
-    Each skew takes the second loop of a pair out of all indices that contain the first loop.
+    In `A[h + r]`, h and r overlap: different pairs of values give the same index.  The skew of h by
+    r replaces h + r by one loop, and so takes r out of all indices that contain h.
     """
     forms, steps = _forms(stage), list[DerivationStep]()
     skewed, skewed_by = set[int](), set[int]()
@@ -242,7 +246,11 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
 
 
 def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields a single tuple of regroupings, for operands whose indices have steps other than 1."""
+    """Yields a tuple of `regroup` steps, if there are any.
+
+    There is a step for each operand with an index in which some loop has a step other than 1, for
+    example 2*i + j.
+    """
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):

@@ -3,14 +3,15 @@
     %q = matmul(%x, %a[1024, 1024])              %y = matmul(%x, [%a %b])
     %k = matmul(%x, %b[1024, 256])       ->      %q, %k = split(%y)
 
-Nodes are recognised by their expressions.  Nodes are parts of a bundle if they compute the same
-function of the same values and of different constants, and if one loop of their results runs along
-these constants.  A merged node reads the concatenated constants.  Its kernel prepares and reads the
-shared factor once and keeps all cores busy, but readers find their parts in a larger result.
+Nodes are recognised by their expressions.  A bundle is a set of nodes that compute the same
+function of the same values and of different constants, where one loop of the results runs along
+the constants.  The nodes are the bundle's parts.  A merged node reads the concatenated constants.
+Its kernel prepares and reads the shared factor once, and keeps all cores busy.  In exchange,
+readers find their parts in a larger result.
 
 All groupings of a bundle's parts are priced, together with the neighbours that may share kernels
-with them.  Images are stored as between kernels.  The graph that is priced has placeholders for
-other kernels; they cost the same in every grouping.
+with the parts.  Placeholders stand for the kernels outside of the priced graph, so that images have
+the layouts that they have between kernels.  They cost the same in every grouping.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import MARGINS
 
-# A bundle has at most _PARTS parts. At most _AROUND neighbours of a part are priced with it.
+# A bundle has at most _PARTS parts. At most _AROUND neighbours of a bundle are priced with it.
 _PARTS, _AROUND = 4, 12
 
 
@@ -62,7 +63,7 @@ class Part:
 
 
 Bundle: TypeAlias = Sequence[Part]
-# Returns the value of constants concatenated along an axis.
+# A function (builder, constants, axis) that returns the value of the concatenated constants.
 _Join: TypeAlias = Callable[[GraphBuilder, Sequence[Value], int], Value]
 
 
@@ -92,7 +93,7 @@ class MergePrices:
         return (group for group in slices if len(group) > 1)
 
     def _cheapest(self, scope: SiteScope, bundle: Bundle) -> list[slice]:
-        # Images are stored in layouts for their neighbours.
+        # An image [n, channel, height, ...] is stored in the layout that its neighbours need.
         image = bundle[0].node.outputs[0].type.rank > 3
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._cheapest_of:
@@ -144,7 +145,7 @@ def merged(graph: Graph, groups: Sequence[Bundle], join: _Join) -> Graph:
     """Returns `graph` with a single node for the parts of each group; `graph` itself without
     groups.
 
-    `join` returns the value of constants concatenated along an axis.
+    `join` returns the value of the constants that it concatenates along an axis.
     """
     group_of = {part.node: group for group in groups for part in group}
     results: dict[Node, Value] = {}
@@ -188,7 +189,10 @@ def _unread(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
 
 
 def _ways(count: int) -> Iterator[list[slice]]:
-    """Yields the groupings of `count` parts into consecutive slices, separate parts first."""
+    """Yields the groupings of `count` parts into consecutive slices.
+
+    The grouping with a slice for each part comes first.
+    """
     for cuts in product((True, False), repeat=count - 1):
         ends = [0, *(n for n, is_cut in enumerate(cuts, 1) if is_cut), count]
         yield [slice(*bounds) for bounds in pairwise(ends)]
@@ -200,7 +204,8 @@ def _ways(count: int) -> Iterator[list[slice]]:
 def bundles(scope: SiteScope) -> Iterator[Bundle]:
     """Yields bundles of at most `_PARTS` nodes.
 
-    They compute the same sums of products of the same values and of different constants.
+    The nodes of a bundle compute the same sum of products of the same values, with different
+    constants.
     """
     parts_of: dict[Any, list[Part]] = {}
     for node in scope.graph.nodes:
@@ -234,11 +239,10 @@ def _region(node: Node) -> Region | None:
 
 @lru_cache(maxsize=4096)
 def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
-    """Returns for each parameter the axis whose index is `loop`; None if no index contains the
-    loop.
+    """Returns for each parameter the axis whose index is `loop`, or None if no axis depends on it.
 
-    Returns None in place of the tuple if an index contains the loop and more, or if no parameter
-    has it.
+    Returns None in place of the tuple if some index depends on `loop` and on more than it, as in
+    `loop + 1`, or if no index depends on it.
     """
     axes_of: dict[int, set[int | None]] = {}
     for stage in region.stages:
@@ -290,10 +294,10 @@ def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
 
 
 def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
-    """Returns the parts of a bundle and the nodes that may share kernels with them.
+    """Returns the parts of a bundle, and the nodes that may share kernels with the parts.
 
-    They are the nodes after the parts, up to the next contractions with constants, and the nodes
-    before them that nothing else reads.
+    The latter are the nodes after the parts, up to the next contractions with constants, and the
+    nodes before the parts whose results nothing else reads.
     """
     nodes = [part.node for part in bundle]
     behind = list(nodes)

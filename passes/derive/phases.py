@@ -1,8 +1,8 @@
-"""Computes transposed convolutions by a convolution for each residue of positions modulo the
-stride.
+"""Computes transposed convolutions phase by phase.
 
-A residue is called a phase.  Phases are the alternative to bilinear forms if they have unequal
-numbers of taps.  The search could find them only by adding zeros.
+A phase is the results whose positions are equal modulo the stride.  Each phase is a convolution
+with a part of the filter's taps.  If phases have unequal numbers of taps, the search of derivations
+could find these convolutions only by adding taps of weight zero; so this module proposes them.
 """
 
 from __future__ import annotations
@@ -50,17 +50,20 @@ class Phases(Candidate):
 
 
 def _contents(value: Value | None) -> Any:
-    """Returns zeros in the shape of a constant for all ranks, because prices do not depend on its
-    elements."""
+    """Returns an array of zeros with the shape of a constant, as the array of all ranks.
+
+    Prices do not depend on the elements of a constant.
+    """
     if value is None:
         return None
     return (np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier),)
 
 
 def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
-    """Returns the phases of a site that is a transposed convolution, as a candidate.
+    """Returns the candidate that computes a transposed convolution by its phases.
 
-    There is no candidate if `searched` finds the phases, or if `phases` cannot compute the site.
+    There is no candidate if `rewritten.searched` finds the phases, or if `decompose.phases` cannot
+    compute them.
     """
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):

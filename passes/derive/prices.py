@@ -37,7 +37,7 @@ _READ = 3
 # The locations that mark direct sums and placeholders in a site's graph.
 _DIRECT, _POOL = "direct", "pool"
 
-# Pairs of a site, which is among the nodes around another site, and the candidate that replaces it.
+# Pairs (site, candidate that replaces the site), for sites within one neighbourhood.
 Replacements: TypeAlias = Sequence[tuple[DerivationSite, Candidate]]
 
 
@@ -66,8 +66,8 @@ class Prices:
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.
 
-        The result is the site's own seconds at typical sizes, times the mean ratio of the seconds
-        with the candidates to the site's own seconds, over all sets of sizes.
+        Let t(s) be the seconds as it is at a set of sizes s, and r(s) with the replacements.  The
+        result is t(typical sizes) * mean over s of r(s) / t(s).
         """
         times, direct = self._times(site, replacements), self._times(site)
         if replacements and all(candidate.guarded for _, candidate in replacements):
@@ -103,10 +103,10 @@ class Prices:
 def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
     """Returns the graph of a site and its neighbours, after the replacements.
 
-    Each item of `replacements` is a site and the candidate that replaces it.  Max-pool nodes with
-    the location `_POOL` are placeholders for kernels outside the graph, which compute the site's
-    input images or read its result images.  With them, the images have the layouts that they would
-    have between kernels.
+    Each item of `replacements` is a site and the candidate that replaces it.  The graph gets
+    placeholders for kernels outside of it: a max-pool with the location `_POOL` in front of each
+    input image, and behind each result image, that another kernel shares.  So these images get the
+    layout of images between kernels, not the layout of a model's inputs and outputs.
     """
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.inputs.items()}
@@ -146,8 +146,8 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     """Adds a max-pool of an image as the placeholder for another kernel, and returns its result.
 
-    The windows of the max-pool have `size` elements along each axis.  Returns a value that is no
-    f32 image as it is.
+    The windows of the max-pool have `size` elements along each axis.  Returns `value` itself if it
+    is no f32 image: a tensor [n, channel, spatial axes...].
     """
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:

@@ -16,7 +16,7 @@ from tcc.passes.derive.derive import Derivations, Option, SiteOptions
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import composed
 
-# The reason of the option begins with this word.
+# The reason of a replayed option begins with this word.
 REPLAYED = "replayed"
 
 

@@ -1,5 +1,9 @@
-"""Finds candidates that are regions: with another order of sums and products, or derived by
-rules."""
+"""Finds candidates that are regions: sums and products in other orders, and regions that rules
+derive.
+
+A region is an expression of stages, each of which computes a tensor (`tcc.ir.region`).  A stage is
+constant if it depends on constants only; it is then computed at compile time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,8 @@ from tcc.schedule.limits import Rates
 # A search has at most _BUDGET states. At most _PRICED regions of a search are priced.
 _BUDGET, _PRICED = 128, 2
 
-# Returns the value in the graph of a constant stage's component; the arguments are their numbers.
+# A function (number of a constant stage, number of its component) that returns the component's
+# value in the graph.
 _Folded: TypeAlias = Callable[[int, int], Value]
 
 
@@ -106,9 +111,10 @@ class Rewritten(Candidate):
         return self._add(b, operands, constant)
 
     def _folded(self, arrays: Arrays) -> dict[int, list[Array]] | None:
-        """Returns the components of constant stages by stage, for one rank's constants.
+        """Returns the arrays of each constant stage, one per component, for one rank's constants.
 
-        None where a constant is infinite, or a sum is beyond the range of its type.
+        Returns None if an element is not finite: a constant is infinite, or a sum is beyond the
+        range of its type.
         """
         folded = {
             n: [_rounded(a, d) for a, d in zip(parts, self.region.stages[n].dtypes, strict=True)]
@@ -120,7 +126,7 @@ class Rewritten(Candidate):
     def _add(self, b: GraphBuilder, operands: Sequence[Value], folded: _Folded) -> Value:
         """Adds a node for every stage that is not constant, and returns the region's result.
 
-        `folded` returns the value of a component of a constant stage.
+        `folded(n, c)` returns the value of component c of the constant stage n.
         """
         fixed = constant_stages(self.region, self.constants)
         values: dict[tuple[int, int], Value] = {}
@@ -144,8 +150,10 @@ class Rewritten(Candidate):
 
 
 def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
-    """Returns regions that compute a site's sums and products in other orders, by lowest
-    estimates."""
+    """Returns regions that compute a site's sums and products in other orders.
+
+    The first region has the lowest estimated time.
+    """
     region = composed(site.nodes)
     seconds = estimate(region, site.constants, rates)
     search = reassociated(region, site.constants, rates, (1 - MARGIN) * seconds)
@@ -159,8 +167,8 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
     """Returns the regions with the lowest estimates that a guided search finds.
 
     Regions with equal estimates differ only in the order of nested loops, so only the first is
-    kept.  If contractions of the site do not run at peak, the site gets no estimate, and is priced
-    instead.
+    kept.  Estimates assume that contractions run near peak (`guide`).  If those of the site do not,
+    the site gets no estimate, and candidates are compared with its price instead.
     """
     region = composed(site.nodes)
     states, candidates_found = _derived(region, strict)
@@ -184,10 +192,10 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
 
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-    """Returns the number of states that a guided search visited, and the states whose contractions
-    run at peak.
+    """Returns the number of states that a guided search visited, and its states without obstacles
+    (`guide`).
 
-    A region without obstacles is not searched.
+    A region that has no obstacle itself is not searched.
     """
     if next(repairs(region), None) is None:
         return 0, ()
@@ -211,10 +219,10 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 
 def _single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
-    """Returns a region of a single stage, and the (source, component) that each of its parameters
-    reads.
+    """Returns a region that consists of `stage`, and the list of its parameters' sources.
 
-    The region lacks the types of its parameters.
+    Parameter n of the region stands for component c of source s in the old region, where the list's
+    element n is (s, c).  The types of the parameters are left out.
     """
     places: dict[tuple[int, int], int] = {}
 

@@ -1,13 +1,13 @@
 """Searches derivations of a region, until a budget of states is used up.
 
-A guided step removes an obstacle of a region (guide.py).  An unguided step is any step that a rule
-offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are the
-same state.
+A guided step removes an obstacle: an index that keeps a contraction from peak speed (guide.py).  An
+unguided step is any step that a rule offers.  A state is a region with the steps that lead to it.
+Regions of equal fingerprints are the same state.
 
-A queue holds the states to expand.  States with the fewest unguided steps come first, and among
-them those with the fewest steps.  So each state is expanded once, at its fewest steps (limited
-discrepancy search; Harvey and Ginsberg 1995).  A larger budget visits the same states first, and
-then more; so it finds at least as much.
+A queue holds the states to expand, ordered by (unguided steps, steps).  So each state is expanded
+once, with the fewest unguided steps that lead to it (limited discrepancy search; Harvey and
+Ginsberg 1995).  A larger budget visits the same states first, and then more, so it finds at least
+as much.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class DerivationState(NamedTuple):
 class Derivation(NamedTuple):
     """The result of a search.
 
-    `candidates` are the states whose contractions run at peak, in the order of discovery.
-    `states` is the number of visited states.
+    `candidates` are the states whose regions have no obstacle left (`guide.is_regular`), so that
+    their contractions run near the machine's peak.  They are in the order of discovery.  `states`
+    is the number of visited states.
     """
 
     candidates: tuple[DerivationState, ...]

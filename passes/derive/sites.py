@@ -2,9 +2,9 @@
 
     %s = matmul(%q, %kt) ; %y = matmul(%s, %v)       one site: its result is a sum over two loops
 
-A site ends at its last node, the sink.  It grows from there towards the inputs, along values that
-have a single reader, which reads them once, as a factor.  Nodes are recognised by their
-expressions, so that ops and expression nodes are treated equally.
+A site ends at its last node, the sink.  It grows from the sink towards the inputs: a producer joins
+if its value has a single reader, which reads the value once, as a factor of a product.  Nodes are
+recognised by their expressions, so that ops and expression nodes are treated equally.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SiteScope:
         return None if flags is None or self._has_far_number(node) else flags
 
     def _has_far_number(self, node: Node) -> bool:
-        """Returns True if a node reads a constant with a single element that must not be moved.
+        """Returns True if a node reads a scalar constant that is not near 1.
 
         A number may be moved within a product only if it is near 1 (`is_near_one`).
         """
@@ -205,8 +205,8 @@ class SiteScope:
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
         """Returns the nodes before and after `nodes` that may share kernels with them.
 
-        They are no contractions, except for contractions that read a reduction which comes after
-        `nodes`, as after a softmax.
+        The returned nodes are no contractions, with one exception: a contraction after `nodes` that
+        reads a reduction, such as the matmul after a softmax.
         """
         after: list[Node] = [nodes[-1]]
         for node in after:
@@ -302,8 +302,8 @@ def composed(nodes: Sequence[Node]) -> Region:
 def _composed_source(first: int, places: Sequence[int | None], source: int) -> int:
     """Returns the source in the composed region that corresponds to `source` in a node's region.
 
-    The node's stages begin at stage `first` of the composed region.  `places` has the sources in
-    that region of the node's parameters.
+    Stage n of the node is stage `first + n` of the composed region.  Parameter n of the node is
+    source `places[n]` of the composed region.
     """
     composed_source = source - first if source < 0 else places[source]
     assert composed_source is not None

@@ -30,9 +30,9 @@ from tcc.schedule.nest import all_accesses, contraction_factors, depends
 def order_loops(group: TileGroup) -> TileGroup:
     """Returns the group with its loops in the order of storage, the largest stride first.
 
-    Result loops have the stride of the first value that the stage stores or, if the stage
-    stores none, that the last stage stores.  Reduced loops have the stride of the operand that
-    depends on most of them, constants excluded.
+    A result loop counts with its stride in the first value that its stage stores; if the stage
+    stores none, in the first value that the last stage stores.  A reduced loop counts with its
+    stride in the operand that depends on most reduced loops, constants excluded.
     """
     last = group.stages[-1]
     group_stores = last.written[:1]
@@ -54,12 +54,11 @@ def order_loops(group: TileGroup) -> TileGroup:
 
 
 def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
-    """Returns the loops in their order, except that loops over the rows of a matmul's factor come
-    last.
+    """Returns the loops in their order, except that row loops come last.
 
-    Such a loop indexes one factor of a matmul of `streaming`; each of its points reads the whole
-    other factor again.  A tile holds several points of the last loops, and tiles that share a
-    factor run close together.
+    A row loop indexes only one factor of a matmul of `streaming`, so each of its points reads the
+    whole other factor again.  A tile holds several points of the last loops, so it reads the other
+    factor less often.  Tiles that share a factor run close together.
     """
     rows: set[Var] = set()
     for stage in streaming:
@@ -126,8 +125,8 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _pinned(group: TileGroup) -> set[Var]:
-    """Returns the iterators that must not be merged: guards, strips or index values depend on
-    them."""
+    """Returns the iterators that must not be merged, because guards, strips or index values depend
+    on them."""
     pinned: set[Var] = set() if group.stream is None else {group.stream.loop}
     for stage in group.stages:
         if stage.strip is not None:

@@ -14,10 +14,9 @@ from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size
 
 
 def read_plainly(expr: Expr) -> bool:
-    """Returns True if stages read earlier stages element by element.
+    """Returns True if stages read earlier stages element by element, and not through windows.
 
-    A window is no such read: windows overlap, so a tile would compute elements of neighbouring
-    tiles again.
+    Windows overlap, so a tile would compute elements of neighbouring tiles again.
     """
     return all(
         as_int(index) is not None or digits_of(index, radix_size(formula)) is not None
@@ -42,10 +41,10 @@ def combines_once(expr: Expr) -> bool:
 
 
 def chooses_matrices(expr: Expr) -> bool:
-    """Returns True if contractions read data-dependent operands, and all of them are whole
-    matrices.
+    """Returns True if contractions read operands at data-dependent indices, and each index selects
+    a whole matrix, such as the weights of an expert.
 
-    Single rows are excluded: it is better to copy them next to each other before the contraction.
+    If an index selects a row, it is better to copy the rows next to each other first.
     """
     indirect_reads = [
         (stage, node)

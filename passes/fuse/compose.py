@@ -4,10 +4,10 @@
     t[i]    = s[i] * 0.5                   ->      y[i] = max(s[i] * 0.5, 0)
     y[i]    = max(t[i], 0)
 
-A stage without a reduction is substituted into its readers, with two exceptions.  It stays if it is
-a result of the group.  It also stays if three conditions hold: its work is costly, a contraction or
-several stages read it, and a tile can hold it.  Iterators are renumbered, so that equal groups give
-the same (interned) expression.
+A stage without a reduction is substituted into its readers (inlined), with two exceptions.  It
+stays a stage if it is a result of the group.  It also stays if its work is costly, if a contraction
+or several stages read it, and if a tile can hold it.  Iterators are renumbered, so that equal
+groups give the same (interned) expression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -82,7 +82,8 @@ def _expr(
     return build(types, attrs)
 
 
-# A node's expression, and for each of its operands the source in the composed expression.
+# A pair (expression of a node, sources): operand n of the node is source `sources[n]` of the
+# composed expression.
 _Part: TypeAlias = "tuple[Expr, tuple[int | StageRef | None, ...]]"
 
 
@@ -118,8 +119,8 @@ def _composed(
     outputs: tuple[StageRef, ...],
     limits: FusionLimits,
 ) -> tuple[Expr, tuple[int, ...]]:
-    """Returns the simplified expression of all parts, and the indices in `params` of its
-    operands."""
+    """Returns (expr, numbers): the simplified expression of all parts; its operand n is parameter
+    `numbers[n]` of `params`."""
     stages: list[Stage] = []
     for expr, sources in parts:
         first = len(stages)
@@ -154,8 +155,8 @@ def _renumbered(
 ) -> Stage:
     """Returns a stage of a node's expression with its sources in the composed expression.
 
-    Its own stages get numbers from `first` on.  `sources` has the source of each of the node's
-    operands.  Names of reduced loops begin with `prefix`.
+    Stage n of the node gets the number `first + n`.  `sources` has the source of each operand of
+    the node.  Names of reduced loops begin with `prefix`.
     """
     named = _own_names(stage, prefix if stage.reduce or bound_indices(stage) else "")
 
@@ -194,8 +195,8 @@ def _computing(expr: Expr) -> frozenset[int]:
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
     """Returns the stages, by number, that are better stored than inlined.
 
-    They are too costly to repeat in each reader, or they are results that only pointwise stages
-    read.
+    A stage is better stored if it is too costly to repeat in each reader, or if it is a result that
+    only pointwise stages read.
     """
     results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
@@ -214,8 +215,8 @@ def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -
     """Returns True if storing a stage is better than repeating it in its readers.
 
     A contraction reads each element of its factors several times.  So a stage that computes a
-    factor is stored before the contraction.  A stage that reductions read is stored if repeating it
-    takes longer than a write, and a read by each reader.
+    factor is stored before the contraction.  A stage that reductions read is stored if computing it
+    in each reader takes longer than storing it once and loading it in each reader.
     """
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
@@ -266,8 +267,8 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
 def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
     """Returns True if inlining `stage` at a read keeps the value.
 
-    It does not if the read may get its fill value.  It also does not if the read is data-dependent
-    and the stage computes with its indices.
+    Inlining may change the value if the read may be outside and get its fill value.  It may also if
+    the read has a data-dependent index and the stage uses its indices as values.
     """
     inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
     if node.fill is not None and not inside:

@@ -3,9 +3,9 @@
     %a = conv(%x) ; %b = conv(%y)            kernels write %a and %b into parts of %c,
     %c = concat(%a, %b)              ->      and the concat needs no kernel
 
-An operand can be stored in the result of a single concatenation.  It is copied there if its kernel
-cannot write it there: if it belongs to the caller, is constant, is read by a call, or is stored in
-another result.
+An operand can be stored in the result of one concatenation only.  It is copied into the result if
+its kernel cannot write it there: if it belongs to the caller, is constant, is read by a call, or is
+already stored in the result of another concatenation.
 """
 
 from collections.abc import Collection
@@ -22,9 +22,10 @@ from tcc.schedule.nest import typical
 
 @entity
 class ConcatPart:
-    """An operand of a concatenation, which begins at `start` along the concatenated axis.
+    """An operand of a concatenation, which begins at index `start` of the concatenated axis.
 
-    `placed` is True if its kernel writes it there, and False if it must be copied there.
+    `placed` is True if the operand's kernel writes it into the result, and False if it must be
+    copied into the result.
     """
 
     value: Value
@@ -36,7 +37,7 @@ class ConcatPart:
 class Join:
     """A concatenation without a kernel.
 
-    `result` is its value; `parts` are the operands that are not empty.
+    `result` is the concatenated value; `parts` are the operands that are not empty.
     """
 
     result: Value
@@ -111,8 +112,8 @@ class _Joins:
     def _stored_anyway(self, value: Value) -> bool:
         """Returns True if some kernel stores the value even without the concatenation.
 
-        That is so if the kernel has a reduction, or if several nodes read the value.  Index maps
-        are not stored, because each reader repeats them.
+        A kernel stores the value if the kernel has a reduction, or if several nodes read the value.
+        Index maps are not stored, because each reader repeats them.
         """
         pending = [value]
         while pending:

@@ -26,10 +26,10 @@ def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
 
 
 def repeating_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Returns limits under which tiles repeat no stage, then limits under which they may repeat
-    some.
+    """Returns limits under which tiles repeat no stage, then limits under which tiles may compute a
+    stage again that several tiles need.
 
-    Omits the second limits if they give the same loops.
+    Omits the second limits if the kernel has the same loops under both.
     """
     once, again = (replace(limits, repeats=repeats) for repeats in (False, True))
     differ = len(expr.stages) > 1 and shared_loops(expr, again) != shared_loops(expr, once)

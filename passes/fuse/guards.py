@@ -4,9 +4,10 @@
     %y = guarded(%t, %f, %x, %w) {direct}     ->     %z = relu(%y)
     %z = relu(%y)                                    where %f: %y = direct(%x, %w) ; %z = relu(%y)
 
-A guard selects the direct sums where the fast algorithm fails.  The graph that is partitioned has
-no guards, so nodes after a fast algorithm can share its kernel.  Where the flag is set, kernels
-with direct sums compute the group again, and overwrite its results.
+A guard is a node that selects the result of a fast algorithm, or direct sums if the flag %f says
+that the fast algorithm failed.  The graph that is partitioned has no guards, so nodes after a fast
+algorithm can share its kernel.  If the flag is set at run time, kernels with direct sums compute
+the group again, and overwrite its results.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,9 +24,9 @@ from tcc.ops import OPS
 class Guards:
     """A graph whose guards are removed.
 
-    The outputs of `graph` include the flags, each of which is true if a fast algorithm failed.
-    `flags` maps each guarded value to its flag, and `direct` to the node that computes it by direct
-    sums.
+    `flags` maps each guarded value to its flag, a bool that is true if the fast algorithm failed.
+    The flags are outputs of `graph` too.  `direct` maps each guarded value to the node that
+    computes it by direct sums.
     """
 
     graph: Graph

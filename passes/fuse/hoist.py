@@ -1,4 +1,4 @@
-"""Moves the normaliser of weights out of a weighted sum.
+"""Moves the normaliser of weights (one over their sum, as in softmax) out of a weighted sum.
 
     l[i]    = sum(k) e[i, k]                       l[i]    = sum(k) e[i, k]
     p[i, k] = e[i, k] * (1 / l[i])          ->     s[i, j] = sum(k) e[i, k] * v[k, j]
@@ -66,7 +66,7 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
     return None
 
 
-# ---- weights that are 0 where they are NaN ------------------------------------------------------
+# ---- weights with 0 in place of NaN -------------------------------------------------------------
 
 
 def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
@@ -153,7 +153,8 @@ def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
 
 
 def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
-    """Returns pairs (part, factor) whose product is `share`; for a / b, the factor is 1 / b."""
+    """Returns pairs (part, factor) with part * factor = `share`: (a, b) and (b, a) for a * b, and
+    (a, 1 / b) for a / b."""
     match share:
         case Apply(function="mul", args=(a, b)):
             return (a, b), (b, a)

@@ -28,9 +28,9 @@ def fuse_horizontally(
 ) -> tuple[Group, ...]:
     """Returns the groups of a loop's body, with groups merged into their readers where possible.
 
-    A group merges only if a single group reads its results, and if each tile can compute all values
-    that it needs.  Results of the body stay results.  `constants` are the constants of the body and
-    of enclosing graphs.
+    A group merges into its reader only if no other group reads its results, and if each tile of the
+    merged kernel can compute all values that the tile needs.  Results of the body stay results.
+    `constants` are the constants of the body and of enclosing graphs.
     """
     return _Fusion(graph, constants, model).run(groups)
 
@@ -74,7 +74,8 @@ class _Fusion:
         return Group(reader.sink, members, anchors, None, [*reader.extra, *outputs])
 
     def is_one_kernel(self, group: Group, parts: Sequence[Group]) -> bool:
-        """Returns True if the group can be a kernel, predicted to take no longer than its `parts`.
+        """Returns True if the group can be one kernel that is predicted to take no longer than the
+        kernels of its `parts`.
 
         All of its results must have the same shape, and no tile may need values of another tile.
         """

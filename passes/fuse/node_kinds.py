@@ -32,9 +32,10 @@ class Traits:
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Returns the values that the caller, bodies, calls or states access, and not only kernels.
+    """Returns the values that not only kernels access, but also the caller, bodies, calls or
+    states.
 
-    Their types and their storage, which is row-major, are fixed.
+    The types of these values are fixed, and their storage is row-major.
     """
     visible = {*graph.inputs, *graph.outputs}
     visible.update(v for pair in graph.aliases for v in pair)

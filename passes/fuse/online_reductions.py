@@ -5,17 +5,18 @@
     o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(block) exp(s - m') * v
 
 The chain may contain stages that compute values for each j, such as scores and exponentials.  A
-tile then holds only the values of one K-block.  A state is a maximum or minimum that the loop
-computes, such as m.  A sum may join the loop if its terms depend on no state, or on a state for
-which `rescale` finds a factor.
+K-block is some consecutive j; a tile holds the values of one K-block only.  An accumulator is the
+result of a reduction in the loop.  A state is an accumulator that is a maximum or minimum, such as
+m.  A sum may join the loop if its terms depend on no state, or on a state for which `rescale` finds
+a factor.
 
-Before its first term, a state is its identity, which is an infinity.  Terms then read 0 in its
-place.  So blocks whose elements are all masked give zeros; terms of -inf do the same with a finite
-maximum.
+Before its first term, a state is the identity of max or min, which is an infinity.  As long as it
+is, terms read 0 in its place.  So in a block whose elements are all masked (-inf), the terms
+exp(-inf - 0) are zeros, as they are with a finite maximum.
 
-After the streaming loop, readers of a sum multiply it by the rescaling factor for an unchanged
-state.  The factor is 1, or NaN if the final state is infinite.  So the results equal those of the
-split form, in which each reduction has a loop of its own.
+After the streaming loop, readers of a sum multiply it by the rescaling factor h(m, m) for the final
+state m.  The factor is 1, or NaN if m is infinite.  So the results equal the results of the split
+form, in which each reduction has a loop of its own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,10 +80,8 @@ def above(expr: Expr, roots: Iterable[int]) -> set[int]:
 
 
 def _states_read(expr: Expr, number: int) -> list[int]:
-    """Returns the maxima and minima, by stage number, on which the sum `number` depends.
-
-    Their loops are as long as the loop of the sum.
-    """
+    """Returns the numbers of the max and min reductions on which the sum `number` depends, and
+    whose reduced loop is as long as the sum's."""
     (loop,) = expr.stages[number].reduce
     return [
         n
@@ -94,12 +93,13 @@ def _states_read(expr: Expr, number: int) -> list[int]:
 
 
 def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
-    """Returns the stages of the streaming loop, each with its loop that the streaming loop
-    replaces.
+    """Maps the number of each stage of the streaming loop to the stage's loop that the streaming
+    loop replaces.
 
-    The stages are the reductions `seeds`, the stages that they read along their reduced loop, and
-    the reductions that read any of these stages along it.  Returns None if loops of two stages
-    correspond only in part.
+    The stages are the reductions `seeds`, the stages that these read along their reduced loop, and
+    all other reductions that read a stage of the streaming loop along it.  Returns None if a stage
+    reads another at an index of its loop other than the loop itself, such as `j + 1`, or if two
+    loops of one stage would be replaced.
     """
     loops = {n: expr.stages[n].reduce[0] for n in seeds}
     pending = [*seeds]
@@ -121,11 +121,8 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
 
 
 def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
-    """Returns the reductions that read stage `number` along its loop, and adds their loops to
-    `loops`.
-
-    They join the streaming loop.
-    """
+    """Returns the reductions that join the streaming loop because they reduce along the loop of
+    stage `number`; adds their reduced loops to `loops`."""
     stage = expr.stages[number]
     if loops[number] not in stage.iters:
         return []
@@ -153,7 +150,8 @@ class _Derivation:
         self.inside = sorted(loops)
         self.before = sorted(above(expr, self.inside).difference(loops))
         self.rescales: dict[int, Rescale] = {}
-        # Sums whose terms replace NaN by 0. For infinite states too, they have no final factor.
+        # Sums whose terms replace NaN by 0. They get no final factor, even if the state is
+        # infinite.
         self.clean: set[int] = set()
 
     def run(self) -> Streamed | None:
@@ -173,8 +171,11 @@ class _Derivation:
         return Streamed(Expr(self.expr.params, tuple(stages), outputs), stream_loop)
 
     def _is_chain(self) -> bool:
-        """Returns True if only the streaming loop reads values of each j, and no stage before it
-        reads results of its reductions."""
+        """Returns True if the stages of the streaming loop depend on each other as a chain.
+
+        Each reduction has one reduced loop.  No stage outside of the loop, and no output, reads
+        values for each j.  No stage that runs before the loop reads results of its reductions.
+        """
         for n in self.inside:
             stage = self.expr.stages[n]
             if n in self.accumulators and (len(stage.reduce) != 1 or stage.monoid is None):
@@ -190,8 +191,8 @@ class _Derivation:
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
-        """Returns `scalar` with the bodies of the streaming loop's pointwise stages in place of
-        reads."""
+        """Returns `scalar` with each read of a pointwise stage of the streaming loop replaced by
+        the stage's body."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -237,8 +238,8 @@ class _Derivation:
         return [(node, number) for node, number in references if number in self.accumulators]
 
     def _hides_accumulator(self, number: int) -> bool:
-        """Returns True if stage `number` of the streaming loop is no accumulator but depends on an
-        accumulator."""
+        """Returns True if stage `number` is a stage of the streaming loop without a reduction that
+        depends on an accumulator."""
         if number not in self.loops or number in self.accumulators:
             return False
         return not above(self.expr, [number]).isdisjoint(self.accumulators)
@@ -248,7 +249,7 @@ class _Derivation:
     def _rewritten(self, number: int, stage: Stage, loop: Index) -> Stage:
         """Returns the stage with `loop` in place of its own loop.
 
-        Its terms read 0 in place of a state that is still its identity.
+        If a state is still the identity of its monoid, the stage's terms read 0 in its place.
         """
         if number not in self.loops:
             return stage

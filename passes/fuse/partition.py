@@ -3,25 +3,26 @@
     conv -> add(bias) -> relu -> conv        { conv, add, relu }  { conv }
     matmul -> reshape -> transpose -> matmul { matmul, reshape, transpose } { matmul }
 
-The nodes are visited from the outputs up. A node joins the groups of its users if a kernel of it
-can be built (`_way`) and is predicted to take no longer than without the node (`_pays`):
+The nodes are visited from the outputs up.  A node joins the groups of its users under two
+conditions: a kernel with the node can be built (`_way`), and it is predicted to take no longer than
+without the node (`_pays`).  An anchor is a reduction or contraction.
 
-* pointwise work joins pointwise work, the epilogue of an anchor, or the reductions that read it;
-* an anchor (a reduction or contraction) joins pointwise work that reads each of its elements once,
-  or an anchor that needs the rows of a tile (attention, a contraction and the normalisation of its
-  rows); pointwise work between them is stored too where other groups read it;
-* an index map joins every group that reads it, unless a contraction is better with its operand in
-  memory;
-* a copy of whole matrices at data-dependent indices (the weights of an expert) joins the
-  contraction that multiplies them.
+* Pointwise work joins pointwise work, the epilogue of an anchor, or the reductions that read it.
+* An anchor joins pointwise work that reads each of its elements once.  It also joins an anchor that
+  needs the rows of a tile, as in attention, or in a contraction with a normalisation of its rows.
+  The kernel then also stores pointwise work between the two anchors, if other groups read it.
+* An index map joins every group that reads it, unless a contraction is better with its operand in
+  memory.
+* A copy of whole matrices at data-dependent indices (the weights of an expert) joins the
+  contraction that multiplies the matrices.
 
 Without a join, the price of a node is the price of a kernel of its own, or what it adds to the
-price of its producers' kernel.  A node whose join does not save time may save time together with
-the anchor from whose result it is computed.  Then all nodes back to the anchor join, or only the
-first of them if the remaining nodes are cheaper as a kernel of their own.  Without prices, every
-join that can be built is taken.
+price of its producers' kernel.  If the join of a node does not save time, the join of several nodes
+may: the node, the anchor from whose result it is computed, and all nodes between.  Then all of them
+join, or only the nodes next to the group, if the remaining nodes are cheaper as a kernel of their
+own.  Without prices, every join that can be built is taken.
 
-A concatenation that has a `Join` is a group of its own that nothing joins.
+A concatenation that has a `Join` (`concat_in_place`) is a group of its own that nothing joins.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -48,12 +49,13 @@ from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
 
-# A kernel has at most this many nodes, because each join reads all of them. No group of the models
-# has half as many.
+# A kernel has at most this many nodes, because each join examines all of them. The largest group in
+# `models/` has less than half as many.
 _MOST = 64
 
 
-# The nodes that join a group together, the visited node first; None if it cannot join.
+# A way is the list of nodes that join a group together, the visited node first; None if the visited
+# node cannot join.
 _Way: TypeAlias = "list[Node] | None"
 # The kinds of nodes that reduce: the anchors.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
@@ -61,8 +63,10 @@ _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Nodes that become one kernel, in topological order; `sink` is the last.  `extra` has the
-    values that it stores for other groups, besides the sink's outputs."""
+    """Nodes that become one kernel, in topological order; `sink` is the last.
+
+    `extra` has the values that the kernel stores for other groups, besides the sink's outputs.
+    """
 
     sink: Node
     members: list[Node] = field(default_factory=list)
@@ -83,9 +87,9 @@ class Group:
 
 
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
-    """Returns groups in an order in which they can run; a node without an expression is a group
-    alone.  `model.legal` must allow each joined group.  The nodes `ends` stay groups of their own.
-    """
+    """Returns the groups of a graph's nodes, in an order in which they can run.  A node without an
+    expression is a group of its own, and so is each of the nodes `ends`.  `model.legal` allows each
+    group of several nodes."""
     return _Partition(graph, model, ends).run()
 
 
@@ -127,9 +131,9 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """Returns True if a group reads the node, or if the node must run in any case.  It must if
-        it has no outputs, if it computes an output of the graph, or if it is a call or control flow
-        that decides a size."""
+        """Returns True if a group reads the node, or if the node must run in any case.  It must run
+        if it has no outputs, if it computes an output of the graph, or if it is a call or control
+        flow that decides a size."""
         is_read = any(u in self.groups for u in self._readers(node))
         gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
@@ -142,8 +146,8 @@ class _Partition:
         return not self.kept_values.isdisjoint(node.outputs)
 
     def _user_groups(self, node: Node) -> list[Group]:
-        """Returns the groups that the node may join: all that read it, or none if it must be
-        stored."""
+        """Returns the groups that the node may join: all groups that read it, or none if the node's
+        result must be stored."""
         if self._is_kept(node):
             return []
         reading_groups = self._reading(node)
@@ -155,14 +159,13 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if each of `groups` may compute the node again.
-
-        Either each reader of the node is computed by several groups already.  Or the node computes
-        an operand of contractions with constant weights: their tiles need whole rows of it anyway.
-        """
+        """Returns True if each of `groups` may compute the node again.  They may in two cases.
+        Each reader of the node is computed by several groups already.  Or each group reads the node
+        as an operand of contractions with constant weights, whose tiles need whole rows of the
+        operand anyway."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        # readers in no group never run
+        # a reader that is in no group never runs
         users = [u for u in self._readers(node) if u in self.groups]
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
@@ -177,9 +180,9 @@ class _Partition:
         return min(reading_groups, key=lambda g: self.position[g.sink])
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
-        """Returns True if pointwise work that several groups read joins `group`, the first of them.
-        The group then stores the node's result for the later groups.  If the node is the last step
-        after a contraction without a window (see `_completed`), the contraction joins too."""
+        """Returns True if pointwise work that several groups read joins `group`, the first group to
+        run.  The group then stores the node's result for the later groups.  If the node is the last
+        step after a contraction without a window (see `_completed`), the contraction joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -213,9 +216,8 @@ class _Partition:
         return self._if_sound(chain, group)
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
-        """Returns the node if a tile can hold its rows.  Otherwise returns the node and the
-        contraction before it: a tile that computes rows may stream along them in K-blocks.
-        """
+        """Returns the node alone if a tile can hold its rows, else with the contraction before it.
+        With the contraction, a tile may compute the rows in K-blocks instead (`streaming`)."""
         way = self._if_sound([node], group)
         if way is None and not self.model.scratch:
             return self._completing(node, (NodeKind.CONTRACTION,), group)
@@ -227,8 +229,8 @@ class _Partition:
         return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
     def _passing_matrices(self, node: Node, group: Group) -> _Way:
-        """Returns the node if it only copies whole matrices at data-dependent indices, because
-        contractions can read the matrices in place; else None."""
+        """Returns the node if it only copies whole matrices at data-dependent indices; else None.
+        Contractions can read these matrices where they are stored."""
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
@@ -239,10 +241,8 @@ class _Partition:
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
         """Returns the nodes from `node` back to an anchor of `kinds`; None if there is none.
-
-        `node` is the last step after the anchor: only pointwise nodes and index maps are between
-        them.  Only these nodes and the group read the results.
-        """
+        `node` is the last step after the anchor: all nodes between the two are pointwise nodes and
+        index maps.  No node outside of the returned nodes and `group` reads their results."""
         chain = [node]
         for member in chain:
             for value in member.inputs:
@@ -267,8 +267,8 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if the node joins all of `groups`: kernels with it can be built, and are
-        predicted to take no longer than without it."""
+        """Returns True if the node joins all of `groups`.  It joins if kernels with the node can be
+        built, and if they are predicted to take no longer than without the node."""
         ways = [self._way(node, group) for group in groups]
         possible_ways = [way for way in ways if way is not None]
         if len(possible_ways) < len(ways):
@@ -288,9 +288,9 @@ class _Partition:
     def _accepted(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Returns True if joining `ways`, a way for each group, saves time.  Then records the nodes
-        of the ways, so that they join when they are visited.  `extra` are values to store for other
-        groups."""
+        """Returns True if joining `ways`, a way for each group, saves time.  If so, records the
+        nodes of the ways, so that they join when they are visited.  `extra` are values to store for
+        other groups."""
         if not self._pays(groups, ways, extra):
             return False
         if len(groups) == 1 and not extra:
@@ -305,8 +305,8 @@ class _Partition:
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
-        """Returns the nodes that join if `node` does: the node, and nodes that make its join
-        worthwhile.  Returns None if it cannot join the group."""
+        """Returns `node` and the nodes that must join together with it; None if `node` cannot join
+        the group."""
         if (
             node in self.joins
             or group.join is not None
@@ -353,10 +353,10 @@ class _Partition:
         return anchors
 
     def _persists(self, node: Node, group: Group) -> bool:
-        """Returns True if an anchor may join the group's anchors, so that a tile keeps rows between
-        them.  Two contractions with constant weights do not join, because each would wait for the
-        other's weights.  Groups with windows, whose tiles compute strips of
-        whole rows, are an exception."""
+        """Returns True if an anchor may join the group's anchors, so that a tile keeps rows from
+        one anchor to the next.  Two contractions with constant weights do not join, because a tile
+        would read the weights of both.  Groups with windows, whose tiles compute strips of whole
+        rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
@@ -371,9 +371,9 @@ class _Partition:
         return len(sizes) == 1
 
     def _spreading(self, node: Node, group: Group) -> _Way:
-        """Returns a contraction, and the node that computes a factor of it, if they may join.  Each
-        point of the sink must combine several elements of the contraction, and read each element
-        once."""
+        """Returns [contraction, node that computes a factor of it] if both may join; else None.
+        Each point of the sink must combine several elements of the contraction, and each element
+        must be read once."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
@@ -392,13 +392,11 @@ class _Partition:
     def _pays(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Returns True if groups that nodes join are predicted to take no longer than without them.
-
-        `ways` has the nodes that join each group, and `extra` has values to store for other groups.
-        Without a join, the nodes of the longest way are kernels of their own, or join the kernels
-        of their producers.  Both cases are priced with and without `before`: the nodes from the end
-        of the way back to an anchor.
-        """
+        """Returns True if the kernels of groups that nodes join are predicted to take no longer
+        than without these nodes.  `ways` has the nodes that join each group, and `extra` has values
+        to store for other groups.  Without a join, the nodes of the longest way are kernels of
+        their own, or join the kernels of their producers.  Both alternatives are priced without and
+        with `before`, the nodes from the end of the longest way back to an anchor."""
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)
@@ -435,8 +433,9 @@ class _Partition:
         way: Sequence[Node],
         before: Sequence[Node],
     ) -> Site:
-        """Returns the site of a join.  Its content is the kernels with and without the join, the
-        kernel of each node of the longest `way`, and the kernel `before`."""
+        """Returns the site (the subject of a decision) of a join.  Its content is the kernels with
+        and without the join, the kernel of each node of the longest `way`, and the kernel of the
+        nodes `before`."""
         pairs = zip(ways, groups, strict=True)
         return site(
             "join",
@@ -447,10 +446,8 @@ class _Partition:
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
-        """Returns the nodes of a way that are best joined: all of them, or only the first nodes.
-
-        The remaining nodes are then a kernel of their own.
-        """
+        """Returns the nodes of a way to join: all of them, or the first nodes if it takes less time
+        with the remaining nodes as a kernel of their own."""
         if len(way) < 2:
             return way
         joined = self._kernel_seconds((*way, *group.members), group) or NO_TIME
@@ -474,8 +471,8 @@ class _Partition:
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[Seconds]:
         """Yields the seconds of a kernel of the group, `way` and `before`, minus the seconds of
-        `before` alone.  Yields nothing if such a kernel cannot be built, if `before` is empty, or
-        if `way` does not end at an anchor."""
+        `before` alone.  Yields nothing if this kernel cannot be built, if `before` is empty, or if
+        `way` does not end at an anchor."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (
@@ -483,8 +480,10 @@ class _Partition:
             ) - self._fewest_seconds(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
-        """Returns True if a join saves traffic and costs nothing: it repeats no work, and its
-        stages exchange nothing through a tile's scratch."""
+        """Returns True if a join saves traffic and costs nothing, so that it needs no price.
+
+        The join then repeats no work, and its stages exchange nothing through a tile's scratch.
+        """
         fed = self._anchors_fed(nodes[0], group)
         if not fed and all(self.traits[n].kind is NodeKind.MAP for n in nodes):
             return True
@@ -496,9 +495,12 @@ class _Partition:
         return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[Seconds]:
-        """Yields the seconds of the nodes without a join, in several arrangements: a kernel for
-        each node; one kernel for all, if it can be built; and a kernel together with the nodes
-        `before` them, which end at an anchor, minus the seconds of `before`."""
+        """Yields the seconds of the nodes without a join, for several arrangements.
+
+        The arrangements are: a kernel for each node; one kernel for all nodes, if it can be built;
+        and one kernel for the nodes together with `before`, the nodes back to an anchor, minus the
+        seconds of `before` alone.
+        """
         yield sum((self._kernel([n]) for n in nodes), NO_TIME)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
@@ -509,8 +511,8 @@ class _Partition:
             yield self._kernel(extended) - self._fewest_seconds(before)
 
     def _is_kernel(self, nodes: Sequence[Node]) -> bool:
-        """Returns True if the nodes can be one kernel.  The last node in the list is the first to
-        run."""
+        """Returns True if the nodes can be one kernel; the list has them in reverse order of
+        execution."""
         *later, first = nodes
         group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
         return not later or self._way(first, group) == [first]

@@ -1,4 +1,6 @@
-"""Finds parallel loops that earlier stages lack, so that tiles repeat the earlier stages.
+"""Finds loops of the last stage that may be parallel although earlier stages do not have them.
+
+Each tile then computes the earlier stages again.
 
     m = sum(k) x[k] ; h[k] = x[k] - m ; y[n] = sum(k) h[k] * w[k, n]
       ->  common (n): every tile of some columns computes all of h first
@@ -17,9 +19,9 @@ from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stag
 def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
     """Returns the loops of the last stage that may be parallel.
 
-    A loop may be parallel if every stage has it.  A loop that only later stages have may be
-    parallel too: then tiles repeat the earlier stages, which must not be among `results`, the
-    stages whose values are stored.
+    A loop may be parallel if every stage has it.  It may also be if only later stages have it and
+    no earlier stage is among `results`, the stages whose values are stored.  Each tile then
+    computes the earlier stages again.
     """
     common = common_loops(stages)
     last = stages[-1].stage.iters
@@ -29,7 +31,7 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
-    # A stage that is unrolled along `var` computes the results of all its values together.
+    # A stage that is unrolled along `var` computes its results for all values of `var` together.
     if any(var in s.unrolled_iters for s in stages):
         return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
@@ -38,7 +40,7 @@ def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) ->
 
 
 def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
-    """Returns True if a point of the loop `var` reads stage `number` only at the same point."""
+    """Returns True if every read of stage `number` has the index `var` along the loop `var`."""
     source = stages[number]
     values = (
         dict(zip(source.stage.iters, loops_at(source, at), strict=True))

@@ -34,8 +34,8 @@ _TRIALS = 64
 def rescaling(term: Scalar, state: Read) -> Scalar | None:
     """Returns the factor by which a change of `state` multiplies `term`; None if there is none.
 
-    The factor is a scalar of `Arg(0)`, the old state, and `Arg(1)`, the new state.  There is none
-    unless `term` and `state` have the same floating-point type.
+    The factor is a scalar of `Arg(0)`, the old state, and `Arg(1)`, the new state.  Returns None
+    also if `term` and `state` do not have the same floating-point type.
     """
     if term.dtype is not state.dtype or not term.dtype.is_float:
         return None
@@ -110,7 +110,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
 
 
 def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
-    """Returns `function` of both operands; if one is neutral, the other operand itself."""
+    """Returns `function` of both operands; if one operand is its neutral element, the other."""
     nothing = literal(1 if function in ("mul", "div") else 0, a.dtype)
     if b is nothing:
         return a

@@ -4,8 +4,8 @@
     s[i] = sum(j) e[i, j]                         e is stored in the memory of y: its last reader
     y[i, j] = e[i, j] / s[i]                      overwrites each element by an element of y
 
-A value of static size can be stored in a tile's scratch.  A value of symbolic size cannot, so this
-module decides where it is stored.
+A value of static size can be stored in a tile's scratch, which has a static size.  A value of
+symbolic size cannot, so this module finds a result of the kernel in whose memory it can be stored.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
 def result_places(
     linked: Sequence[Shaped], loops: Loops, outputs: Sequence[StageRef], dtypes: Sequence[DType]
 ) -> dict[int, int]:
-    """Returns, for stages of symbolic size, the index of the result in whose memory each is stored.
+    """Maps each stage of symbolic size to the index of the result in whose memory it is stored.
 
-    Stages for which no result is suitable are left out.  `dtypes` are the types of the stored
-    results.  Several stages may use the memory of the same result: each overwrites the stage before
-    it, element by element.
+    A stage is left out if no result is suitable.  `dtypes` are the types of the stored results.
+    Several stages may use the memory of one result: each overwrites the previous one, element by
+    element.
     """
     places: dict[int, int] = {}
-    # Maps the first stage that writes to a result's memory to the index of the result.
+    # Has for each result that is used: the first stage that writes to its memory, and its index.
     first: dict[int, int] = {}
     for number in range(len(linked) - 1, -1, -1):
         ref = StageRef(number)
@@ -65,9 +65,9 @@ def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
 
 
 def _replacing(linked: Sequence[Shaped], number: int) -> int:
-    """Returns the last stage that reads stage `number`; -1 if it must not overwrite that stage.
+    """Returns the last stage that reads stage `number`; -1 if it must not overwrite stage `number`.
 
-    It may overwrite stage `number` if it reads, at each point, only the element at the same point.
+    It may overwrite stage `number` if at each point p it reads only element p of stage `number`.
     """
     readers = [
         (n, node)

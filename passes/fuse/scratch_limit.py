@@ -11,7 +11,7 @@ from tcc.schedule.limits import FusionLimits
 def too_large(expr: Expr, limits: FusionLimits) -> int | None:
     """Returns the first stage that does not fit a tile's scratch; None if all stages fit.
 
-    An expression that can be streamed in K-blocks fits.
+    An expression that can be computed in K-blocks (`streaming`) fits.
     """
     if len(expr.stages) == 1 or streamed(expr, limits) is not None:
         return None

@@ -23,15 +23,15 @@ from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
 
-# At most this many padding elements are stored at each end of a row. Reads of wider padding have
-# guards instead.
+# At most this many padding elements are stored at each end of a row. If reads need wider padding,
+# no padding is stored, and reads have guards.
 _WIDEST = 16
 
 
 @frozen
 class Loops:
-    """The loops that all stages share, and the strip of each stage; None for a stage without a
-    strip."""
+    """`common` are the loops that all stages share; `strips` has the strip of each stage, or None
+    for a stage without a strip."""
 
     common: Vars
     strips: tuple[Strip | None, ...]
@@ -59,8 +59,8 @@ class _Rows:
 class _Use:
     """A read of a component of a stage.
 
-    `reader` is the number of the stage that reads, and `at` has the values of the read stage's
-    iterators.
+    `reader` is the number of the stage that reads.  `at` has an index for each iterator of the
+    stage that is read.
     """
 
     reader: int
@@ -107,8 +107,8 @@ def _strips(
 ) -> tuple[Strip | None, ...] | None:
     """Returns for each stage its strip along `loop`, a loop of the last stage.
 
-    A stage that no other stage reads has no strip.  Returns None if the rows of some stage that are
-    needed for a row of `loop` are not of the form of `_Rows`.
+    A stage that no other stage reads has no strip.  Returns None if the rows of some stage that row
+    i of `loop` needs are not rows `scale*i + low` to `scale*i + high` (`_Rows`).
     """
     last = len(stages) - 1
     rows_of = {last: _Rows(loop, 1, 0, 0)}
@@ -123,7 +123,7 @@ def _strips(
     if all((r.scale, r.low, r.high) == (1, 0, 0) for r in rows_of.values()):
         return None
     if len({(r.rows, r) for r in rows_of.values()}) != len({r.rows for r in rows_of.values()}):
-        # Stages that share a loop must need the same rows of it.
+        # Two stages with one loop for their rows need different rows.
         return None
     strips: list[Strip | None] = [None] * len(stages)
     for number, rows in rows_of.items():
@@ -167,7 +167,7 @@ def _needed_rows(
         if needed is None:
             return None
     if needed is None and rows_of[len(stages) - 1].rows in stages[number].stage.iters:
-        # A result that no stage reads needs the row itself.
+        # The stage is a result that no stage reads: row i of it belongs to row i of the last stage.
         return rows_of[len(stages) - 1]
     return needed
 

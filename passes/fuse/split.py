@@ -3,9 +3,10 @@
     m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with symbolic i
       ->  kernel { m } , kernel { l } that reads m
 
-Values that stages exchange are stored in a tile's scratch, unless they are needed only at the point
-that computes them.  Scratch is small and has static size.  An expression whose stages share no loop
-is split too, if several threads then take less time (`split_reductions.py`).
+Stages exchange values through a tile's scratch, unless a value is read only at the point that
+computes it.  Scratch is small and has static size; an expression that needs more is split.  An
+expression whose stages share no loop, which a single thread would run, is split if several threads
+then take less time (`split_reductions.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,10 +48,10 @@ def split(
 ) -> tuple[SplitKernel, ...]:
     """Returns `expr` as kernels in the order in which they run; values between them are new.
 
-    `lowers` returns False for an expression that the target cannot lower.  If such an expression
-    has several stages, it is split after a reduction.  `seconds` returns the price of a kernel.  If
-    it is given, reductions are computed in parts, and stages that share no loop are split, where
-    that costs less.
+    `lowers` returns False for an expression that the target cannot lower; an expression of several
+    stages is then split after a reduction.  `seconds` returns the price of a kernel.  If `seconds`
+    is given, reductions are computed in parts, and stages that share no loop are split, if that
+    costs less.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
@@ -128,11 +129,11 @@ class _Split:
 def cut_behind(
     kernel: SplitKernel, numbers: Collection[int], names: Iterator[str]
 ) -> tuple[SplitKernel, SplitKernel]:
-    """Returns two kernels that compute a kernel's results together.
+    """Returns two kernels that together compute the results of `kernel`.
 
-    The first computes and stores the stages `numbers` and all results on which they depend.  The
-    second computes the remaining results, and reads what the first stored.  `names` yields names
-    for the values between the two.
+    The first kernel computes and stores the stages `numbers` and all results on which these stages
+    depend.  The second kernel computes the remaining results from them.  `names` yields names for
+    the values between the two kernels.
     """
     expr, results = kernel.expr, kernel.results
     first_stages = sorted({*numbers, *(above(expr, numbers) & {out.stage for out in expr.outputs})})
@@ -160,9 +161,9 @@ def cut_behind(
 
 
 def _sharing_sources(expr: Expr, number: int) -> list[int]:
-    """Returns the other reductions that have the sources and the loop lengths of stage `number`.
+    """Returns the other reductions with the same sources and loop lengths as stage `number`.
 
-    One kernel can compute all of them, and then reads the sources once.
+    A kernel that computes all these reductions reads the sources once.
     """
 
     def form(stage: Stage) -> tuple[Any, ...]:
@@ -179,11 +180,8 @@ def _sharing_sources(expr: Expr, number: int) -> list[int]:
 
 
 def _first_reduction(expr: Expr) -> int:
-    """Returns the stage after which an expression is split: the first reduction that a later stage
-    reads.
-
-    If no later stage reads a reduction, returns 0: the expression is split after its first stage.
-    """
+    """Returns the number of the stage after which an expression is split: the first reduction that
+    a later stage reads, or stage 0 if there is none."""
     read_later = {s.stage for stage in expr.stages for _, s in reads_of_stages(*stage.body)}
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
@@ -194,8 +192,8 @@ def _piece(expr: Expr, operands: Sequence[Value], results: Values) -> SplitKerne
 
 
 def _reading(expr: Expr, refs: Sequence[StageRef]) -> Expr:
-    """Returns `expr` with additional operands, which its stages read in place of the results
-    `refs`."""
+    """Returns `expr` with an additional operand for each of the stage results `refs`; stages read
+    the operand instead of the result."""
     places = {ref: len(expr.params) + n for n, ref in enumerate(refs)}
 
     def as_operand(source: Source) -> Source:

@@ -8,7 +8,7 @@ their reductions along one axis.
     y[i] = max(u, v) x[i + u, v]     ->   p[j] = max(v) x[j, v] ; y[i] = max(u) p[i + u]
 
 Without parts, a single thread would run a kernel whose stages share no loop.  The order of sums
-depends on sizes and prices only.
+depends on sizes and prices only, so results are reproducible.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _MOST = 64
 def in_parts(expr: Expr) -> Iterator[Expr]:
     """Yields forms of `expr` in which reductions and windows are computed in two steps.
 
-    The forms differ in the loops that become the loops over parts.
+    Form n has the n-th reduced loop of each reduction as its loop over parts.
     """
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
@@ -42,7 +42,7 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
     """Returns True if `expr` has several stages and no contraction, and its stages share no loop.
 
-    Loops over the rows of strips do not count.
+    A loop over rows that tiles compute as strips (`sliding_window`) does not count as shared.
     """
     if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
         return False
@@ -57,7 +57,7 @@ def _has_parts(stage: Stage) -> bool:
 def _divided(stage: Stage) -> Stage:
     """Returns a reduction over one loop as a reduction over two loops.
 
-    The outer loop has as many iterations as possible, but at most `_MOST`.
+    The outer loop has the largest number of iterations, up to `_MOST`, that divides the loop.
     """
     if len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
         return stage
@@ -79,7 +79,7 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
     becomes the loop over partial results.
     """
     stages: list[Stage] = []
-    # Maps the number of each stage of `expr` to its number in the result.
+    # Element n is the number in the result of stage n of `expr`.
     number: list[int] = []
 
     def renumbered_ref(ref: StageRef) -> StageRef:
@@ -95,9 +95,10 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
     """Returns a reduction as two stages: partial results, and their reduction.
 
     The reduced loop at position `loop` (modulo the number of reduced loops) becomes the loop over
-    the partial results.  Their stage gets the number `number`.  Returns the stage alone if it is no
-    reduction over several loops, or if a split does not help.  A split helps a reduction to a
-    single result from known sizes, and neighbouring windows that share partial results.
+    the partial results.  The stage of the partial results gets the number `number`.  Returns the
+    stage alone if it is no reduction over several loops, or if a split does not help.  A split
+    helps in two cases: a reduction of known size has a single result, or neighbouring windows share
+    partial results.
     """
     if not _has_parts(stage):
         return (stage,)
@@ -118,7 +119,7 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """Returns True if part p of point i equals part p + 1 of point i - 1, as in a sliding window.
+    """Returns True if term p of point i equals term p + 1 of point i - 1, as in a sliding window.
 
     `along` is the loop over points, and `part` the loop over parts.
     """

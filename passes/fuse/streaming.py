@@ -1,9 +1,9 @@
 """Decides whether a group streams along a loop in K-blocks, because tiles cannot hold whole rows.
 
-In the split form, a tile holds whole rows, and each reduction has a loop of its own.  Rows of
-symbolic size, or of more bytes than a core's cache holds, are computed in the online form
-(`online_reductions`): a streaming loop holds only a K-block of a row.  So no buffer grows with the
-length of the loop.
+A K-block is some consecutive elements of a row.  In the split form, a tile holds whole rows, and
+each reduction has a loop of its own.  Rows of symbolic size, or of more bytes than a core's cache
+holds, are computed in the online form (`online_reductions`): one streaming loop runs over K-blocks,
+and a tile holds only one K-block of a row.  So no buffer grows with the length of the loop.
 """
 
 from collections.abc import Sequence
@@ -66,10 +66,10 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
-    """Returns the common loops that index only one factor of some matmul.
+    """Returns the common loops that index only one factor of some matmul; if there is none, the
+    innermost common loop.
 
-    Each point of such a loop reads the other factor again.  If there is none, returns the innermost
-    common loop.
+    Each iteration of a returned loop reads the matmul's other factor again.
     """
     row_loops: set[Var] = set()
     for shaped in linked:
@@ -89,12 +89,12 @@ def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
-    """Returns True if both factors of a matmul are contiguous along the sum, and both have many
-    rows.
+    """Returns True if both factors of a matmul are contiguous along the sum, and both have at least
+    `limits.transposed_rows` rows.
 
-    Then no loop over its results reads neighbours in memory, and holding whole rows could not
-    change that.  With few rows, the matmul reads the factors as they are stored, and vectors run
-    along the sum.
+    An example is sum(k) a[i, k] * b[j, k].  Neither i nor j then reads neighbours in memory, so one
+    factor should be transposed block by block, as a streaming loop does.  If a factor has few rows,
+    the factors are read as they are stored, and vectors run along the sum.
     """
     factors, few = _factors(stage), limits.transposed_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
@@ -103,10 +103,10 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
 
 
 def _own_points(stage: Stage, factor: Read, few: int) -> int:
-    """Returns the number of results that use the same element of the other factor.
+    """Returns the number of rows of `factor`: the product of the extents of the result loops that
+    `factor` has and the other factor does not have.
 
-    It is the product of the extents of the loops that only `factor` has; a symbolic extent counts
-    as `few`.
+    A symbolic extent counts as `few`.
     """
     factor_loops = free_vars(*factor.indices)
     other_loops = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
@@ -126,12 +126,12 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
 
 
 def _with_factors(online: Streamed, limits: FusionLimits) -> Streamed:
-    """Returns the form, with a transposed copy of a factor if both factors are contiguous along the
-    sum.
+    """Returns the form with a transposed copy of a matmul's factor, if both factors are contiguous
+    along the sum; else `online` itself.
 
-    The factor does not vary along the streaming loop, so each tile copies it once.  Neighbouring
-    rows of the factor are adjacent in the copy, so that vectors run along them, and the streamed
-    factor needs no copy.
+    The copied factor does not vary along the streaming loop, so each tile copies it once.  In the
+    copy, neighbouring rows are adjacent in memory, so that vectors run along them.  The other
+    factor, which the loop streams, is read as it is stored.
     """
     loop = online.stream.loop
     for number in online.stream.stages:
@@ -178,8 +178,8 @@ def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
 def _fits(online: Streamed, limits: FusionLimits) -> bool:
     """Returns True if a tile's scratch can hold a K-block of the streaming loop.
 
-    The values of each stage must have a static size of at most `limits.room` bytes. An accumulator
-    by which other sums are rescaled may only have common loops, and stays in registers.
+    The values of each stage in a K-block must have a static size of at most `limits.room` bytes.  A
+    state by which other sums are rescaled must have common loops only, and stay in registers.
     """
     loop = online.stream.loop
     if any(_is_cut(stage, loop) for stage in online.expr.stages):

@@ -4,8 +4,8 @@
       ->  y@(8*i + j) = max(x@(4*j + i), 0)
 
 Requires stages that read each other only at plain iterators, as `compose` establishes.  Establishes
-that corresponding loops of stages have the same iterator, that offsets are flat, and that each
-index that is not proved to be inside has a guard.
+that corresponding loops of stages have the same iterator, that each access has a single offset into
+its buffer, and that each index that may be outside of its axis has a guard.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,8 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 @frozen
 class Storage:
-    """The storage of an operand or result: its type, its logical shape, and its layout."""
+    """The storage of an operand or result: its type, its logical shape, and its layout (the order
+    in which memory holds the elements)."""
 
     dtype: DType
     shape: Indices
@@ -157,7 +158,7 @@ class InResult:
         return None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Returns the access of the element at the values `at` of the stage's iterators."""
+        """Returns the access to the stage's element at the iterator values `at`."""
         values = dict(zip(self.shaped.axes, at, strict=True))
         logical = tuple(substitute(index, values) for index in self.shaped.logical)
         return Access(self.buffer, flat(place(self.layout, logical), self.layout.sizes))
@@ -166,9 +167,10 @@ class InResult:
 def _placed(
     expr: Expr, results: Sequence[Storage], limits: FusionLimits
 ) -> tuple[Expr, Mapping[int, int]]:
-    """Returns (expr, places): `places` maps stages of symbolic size to the results that store them.
+    """Returns (expr, places): `places` maps a stage of symbolic size to the index of the result in
+    whose memory it is stored.
 
-    A pointwise stage of symbolic size without a place is inlined, so that its readers compute it.
+    If a pointwise stage of symbolic size fits no result, it is inlined: its readers compute it.
     """
     if not limits.reuses_results:
         return expr, {}
@@ -195,9 +197,10 @@ class InScratch:
     """A stage in a tile's scratch.
 
     `buffers`: the number of each component's buffer.
-    `order`: the positions of the iterators that are no common loops, in order of storage.
-    `sizes`: the extents of these iterators in storage.
-    `before`: for each of them, the number of padding elements before the first element.
+    The scratch has an axis for each iterator of the stage that is no common loop.
+    `order`: the positions of these iterators among all iterators, in order of storage.
+    `sizes`: the sizes of the axes, with padding.
+    `before`: the number of padding elements before the first element along each axis.
     """
 
     buffers: tuple[int, ...]
@@ -207,7 +210,7 @@ class InScratch:
     strip: Strip | None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Returns the access of the element at the values `at` of the result's iterators."""
+        """Returns the access to the stage's element at the iterator values `at`."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
         offset = flat(tuple(indices), self.sizes)
         if self.strip is None:
@@ -278,7 +281,8 @@ def _read_access(
     stages: Sequence[Shaped],
     resident: Mapping[int, InScratch | InResult],
 ) -> Access | None:
-    """Returns the access of a read; None if the read takes the element that was just computed."""
+    """Returns the access of a read; None if it reads the element that was just computed, which is
+    in registers."""
     source = node.source
     if isinstance(source, int):
         return _access(source, node, operands[source])

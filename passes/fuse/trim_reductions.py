@@ -84,7 +84,7 @@ def _shape(node: Read, expr: Expr) -> Indices:
 
 
 def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
-    """Returns a range of `var`, a loop of `size` iterations; all terms outside of it are the
+    """Returns a range of `var`, a loop of `size` iterations, outside of which all terms are the
     identity."""
     assert stage.monoid is not None
     identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
@@ -119,8 +119,8 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
 
 
 def _within(indices: Sequence[Index], var: Var, size: int) -> _Range:
-    """Returns a range of `var`, a loop of `size` iterations; outside of it some index is
-    negative."""
+    """Returns a range of `var`, a loop of `size` iterations, outside of which one of `indices` is
+    negative for all values of the other loops."""
     first, end = 0, size
     for index in indices:
         linear = step_in(index, var)

@@ -39,7 +39,7 @@ from tcc.ir.types import element_count
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 
-# Stands for an index along an axis for which the two stages share no iterator.
+# Stands for an index of a read along an axis for which reader and producer share no iterator.
 _LOOSE = const(0)
 
 
@@ -47,11 +47,11 @@ _LOOSE = const(0)
 class Shaped:
     """A stage with the indices of its result, as functions of its iterators.
 
-    `logical`: the indices of the result.  After a split of i into u and v, the index is
-    `extent(v)*u+v`.
+    `logical`: the result's index along each axis.  After a split of i into u and v, the index is
+    `extent(v)*u + v`.
     `places`: for an unrolled stage, the indices of each body's result.
-    `unrolled_iters`: for an unrolled stage that another stage reads, the iterators of the result
-    that are no loops: there is a body for each of their values.
+    `unrolled_iters`: for an unrolled stage that another stage reads, the iterators over which no
+    loop runs, because there is a body for each of their values.
     """
 
     stage: Stage
@@ -82,8 +82,8 @@ def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
 def _chosen_stage(stage: Stage) -> Shaped:
     """Returns the form of a stage that another stage reads, unrolled if possible.
 
-    Along each axis of the result, the bodies must have the same index, or all values of an
-    iterator.
+    It is possible if along each axis of the result, either all bodies have one index, or there is a
+    body for each value of an iterator.
     """
     shaped = shaped_stage(stage)
     split = unroll(shaped.stage, shaped.logical)
@@ -119,9 +119,9 @@ def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     """Makes readers and their producers loop over the same iterators.
 
-    A reshape between them appears as quotients and remainders in the read.  The loop that they
-    divide is split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.  Afterwards
-    each producer gets the iterators of its reader, the last stage first.
+    A reshape between two stages appears as quotients and remainders in the read.  The divided loop
+    is split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.  Then, from the
+    last stage to the first, each producer gets the iterators of its reader.
     """
     linked: list[Shaped] = []
     for shaped in stages:
@@ -145,12 +145,13 @@ def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
-    """Returns the indices of a read of stage `number`, whose iterators the stage should get.
+    """Returns the indices at which another stage reads stage `number`, so that the stage can take
+    over their iterators.
 
-    It is the first read whose indices have only loops of the reader's result.  If there is none, it
-    is the first read, with `_LOOSE` in place of indices that have reduced loops.  So a factor of a
-    contraction gets its iterators along all axes but the summed axis.  Returns None if nothing
-    reads the stage.
+    The first read counts whose indices have only loops of the reader's result.  If there is none,
+    the first read counts, with `_LOOSE` in place of indices that have reduced loops.  So a factor
+    of a contraction takes over the reader's iterators along all axes but the summed axis.  Returns
+    None if no stage reads stage `number`.
     """
     partial = None
     for shaped in stages[number + 1 :]:
@@ -167,7 +168,7 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
 
 
 def _split_own(shaped: Shaped) -> Shaped:
-    """Returns a stage with each loop split that its reads divide into quotient and remainder."""
+    """Returns a stage with each loop split whose quotient and remainder its reads use."""
     while (division := _find_cut(shaped.stage)) is not None:
         shaped = _split(shaped, *division)
     return shaped
@@ -176,8 +177,8 @@ def _split_own(shaped: Shaped) -> Shaped:
 def _split_as_producer(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
     """Returns a stage with its loops split like its producers' loops over the same axes.
 
-    For example, a loop over query heads is split where the producer has a loop over key heads, and
-    a loop over the query heads of a key head.
+    For example, a producer has two loops: over key heads, and over the query heads of a key head.
+    The stage's loop over all query heads is then split into the same two loops.
     """
     while (division := _find_shared_cut(shaped.stage, earlier)) is not None:
         shaped = _split(shaped, *division)
@@ -236,9 +237,9 @@ def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars
 def _follow(shaped: Shaped, at: Indices) -> Shaped:
     """Returns a stage with the iterators of its reader, where possible.
 
-    The reader reads the stage at the indices `at`.  If an index is a mixed-radix number of
-    iterators that no earlier index uses, these iterators replace the stage's iterators along the
-    axis.  All other iterators of the stage stay.
+    The reader reads the stage at the indices `at`.  If an index is a mixed-radix number, such as
+    64*u + v, of iterators that no earlier index uses, these iterators replace the stage's iterators
+    along the axis.  All other iterators of the stage stay.
     """
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}
@@ -261,7 +262,8 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
 
 @lru_cache(1 << 14)
 def digits_of(index: Index, size: Index) -> Vars | None:
-    """Returns the iterators that are the digits, largest first, of a mixed-radix number.
+    """Returns the iterators that are the digits of a mixed-radix number, the most significant
+    first.
 
     For example, the digits of 64*u + v are u and v if v has extent 64.  The number must take each
     value below `size` once.  Returns None for another index.
@@ -282,8 +284,10 @@ def coefficient(index: Index, var: Var) -> Index:
 
 
 def common_loops(stages: Sequence[Shaped]) -> Vars:
-    """Returns the loops that all stages share: their points read other stages only at the same
-    point."""
+    """Returns the loops that all stages have, and along which no stage reads another iteration.
+
+    A stage may read `s[v, ...]` along such a loop v, but neither `s[v - 1, ...]` nor `s[w, ...]`.
+    """
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
         shared &= set(shaped.stage.iters)
@@ -304,15 +308,14 @@ def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
 
 
 def loops_at(shaped: Shaped, logical: Indices) -> Indices:
-    """Returns the values of a stage's iterators at the logical indices of its result."""
+    """Returns the values of a stage's loops at which it computes its result with the indices
+    `logical`."""
     return axes_at(shaped, logical)[len(shaped.unrolled_iters) :]
 
 
 def axes_at(shaped: Shaped, logical: Indices) -> Indices:
-    """Returns the values of the result's iterators at the indices `logical` of the result.
-
-    The iterators include `unrolled_iters`.
-    """
+    """Returns the values of the result's iterators, `unrolled_iters` included, at which the result
+    has the indices `logical`."""
     values = _values_at(shaped.logical, logical)
     return tuple(values[v] for v in shaped.axes)
 
@@ -339,15 +342,13 @@ def radix_size(formula: Index) -> Index:
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """Returns True if a stage reads stage `number` at other points than the point just computed.
-
-    Then the results of stage `number` must be stored in memory.
-    """
+    """Returns True if the results of stage `number` must be stored in memory: a stage reads them at
+    other points than the point just computed."""
     producer = stages[number]
     read_at = [at for shaped, at in stage_reads(stages) if shaped is producer]
     if not read_at:
         return False
-    # The results of several bodies are not in a single block, so readers need memory.
+    # The results of an unrolled stage are in several blocks, so readers need memory.
     if producer.unrolled_iters:
         return True
     away = any(

@@ -1,4 +1,6 @@
-"""Rewrites reads outside of axes of length 1 or 0; the axes have no loop that could skip them.
+"""Rewrites reads that may be outside of an axis of length 1 or 0.
+
+Longer axes have a loop whose bounds keep reads inside; an axis of length 1 or 0 has no loop.
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
@@ -16,8 +18,9 @@ from tcc.ir.types import I64, element_count
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
     """Returns the stages of `expr` with rewritten reads.
 
-    For an axis of length 1, a comparison of the index selects the fill value.  For an axis of
-    length 0, the fill value replaces the read.
+    Along an axis of length 1, a read at index i becomes a read at index 0, inside
+    `select(i == 0, read, fill value)`.  A read of a source with an axis of length 0 becomes the
+    fill value.
     """
 
     def inside(node: Read) -> Scalar:

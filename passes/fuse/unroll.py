@@ -45,7 +45,8 @@ from tcc.ir.index import (
 )
 from tcc.known import all_known
 
-# At each point, a stage has at most this many results: more formulas than registers gain nothing.
+# At each point, an unrolled stage has at most this many results, because more formulas than
+# registers gain nothing.
 MOST_RESULTS = 64
 
 
@@ -59,11 +60,10 @@ class Unrolled:
 
 @lru_cache(maxsize=64)
 def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
-    """Returns `stage` with a body for each way in which its conditions can turn out.
+    """Returns `stage` with a body for each value of the loops that decide its conditions.
 
-    The loops that decide them are left out.  `logical` are the indices of the stage's result.
-    Returns None if there are no conditions that compare an index with a number, or too many
-    formulas.
+    These loops are left out.  `logical` are the indices of the stage's result.  Returns None if no
+    condition compares an index with a number, or if there would be more than `MOST_RESULTS` bodies.
     """
     if stage.monoid is not None or len(stage.body) != 1:
         return None
@@ -141,7 +141,8 @@ def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitu
 def _digits(var: Var, steps: list[int]) -> list[Index]:
     """Returns new iterators for the digits of `var`, the most significant first.
 
-    `steps` are the weights of all digits but the last, whose weight is 1; they rise.
+    `steps` are the weights of all digits but the last one, in rising order; the weight of the last
+    digit is 1.
     """
     sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
     bounds = [1, *steps]
@@ -150,10 +151,8 @@ def _digits(var: Var, steps: list[int]) -> list[Index]:
 
 
 def _steps(atom: object, var: Var) -> tuple[int, ...]:
-    """Returns the distance along `var` after which a quotient changes, or a remainder is 0 again.
-
-    The result is a tuple of that distance.  It is empty for another atom.
-    """
+    """Returns (n,) if `atom` is a quotient that changes, or a remainder that is 0 again, after
+    every n values of `var`; () for another atom."""
     if not isinstance(atom, Quotient | Remainder) or free_vars(atom.num) != (var,):
         return ()
     by = as_int(atom.den)
@@ -162,8 +161,8 @@ def _steps(atom: object, var: Var) -> tuple[int, ...]:
 
 
 def _constant_span(index: Index, var: Var) -> int | None:
-    """Returns the number of neighbouring values of `var` for which `index`, a quotient, is the
-    same.
+    """Returns n if `index` keeps its value for n consecutive values of `var`: 1 for `var`, and 4
+    for a quotient `var // 4`.
 
     Returns None for another index.
     """

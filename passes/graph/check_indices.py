@@ -2,14 +2,14 @@
 
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
 
-Kernels clamp data-dependent indices, so no data lead outside of memory.  The check makes a bad
-index an error at run time, as a bad constant index is at compile time.
+Kernels clamp data-dependent indices, so no read is outside of memory.  The check makes the run fail
+for an index outside of its axis.  A constant index outside of its axis is an error of the compile.
 
 Requires nothing.  Establishes a check before each gather, each rotation by a table of angles and
 each loss of labels.  There is no check if an op like top_k computed the indices for the same axis,
-or if the bounds of the indices prove them inside.  For a constant index along an axis of symbolic
-size, the size of the axis is checked instead.  Caches are checked to have room for their new rows.
-The checks of `tcc.passes.graph.check_sizes` are added too.
+or if bounds prove that all indices are inside of their axis.  For a constant index along an axis of
+symbolic size, the size of the axis is checked instead.  Caches are checked to have room for their
+new rows.  The checks of `tcc.passes.graph.check_sizes` are added too.
 """
 
 from collections.abc import Iterator

@@ -37,8 +37,7 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
     """Adds a check that the size `extent` of an axis equals `needed`.
 
     Returns True if it added one, and False if the two are known to be equal.  `needed` may depend
-    on
-    `extent`: max(extent, 1) checks that the axis is not empty.
+    on `extent`: max(extent, 1) checks that the axis is not empty.
     """
     if needed is extent:
         return False
@@ -49,7 +48,7 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
 def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
     """Yields the demands that sizes of results are not negative.
 
-    A size that an operand has too needs no demand, because it cannot be negative.
+    There is no demand for a size that an operand has too, because it cannot be negative.
     """
     if bodies(node):  # the sizes of loops and branches are checked in their bodies
         return

@@ -3,8 +3,9 @@
     %y = gather(%x, [[0,0,1],[0,1,2],[1,2,3],..])    y[i, j] = x[max(min(i + j - 1, n - 1), 0)]
     %y = add(%x, [[0, -inf], [0, 0]])                y[i, j] = x[i, j] + select(j < i + 1, 0, -inf)
 
-With a table of indices, a compiler does not know in which order a kernel reads.  With a mask, it
-does not know which terms do not count.  Both also cost loads.  `index_forms` finds the formulas.
+If a table has the indices, the compiler does not know in which order a kernel reads.  If a table
+has a mask, the compiler does not know which terms are masked.  Tables also cost loads.
+`index_forms` finds the formulas.
 
 If an index becomes a formula, a data-dependent read becomes an ordinary read.  Constants that are
 values themselves, such as masks and positions, are computed if the node is then predicted to take
@@ -162,9 +163,9 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
 class _Forms:
     """The expression of a node, with formulas in place of its constants.
 
-    `streams` is True if a data-dependent read became an ordinary read.  `extended` has the
-    additional operands.  Each is a pair: the index of an operand, and an expression that computes
-    the new operand from it.
+    `streams` is True if a data-dependent read became an ordinary read.  `extended` has a pair for
+    each additional operand: the index of an operand, and an expression that computes the additional
+    operand from that operand.
     """
 
     def __init__(self, expr: Expr, arrays: Mapping[int, Array], formulas: _Formulas) -> None:

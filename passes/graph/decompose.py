@@ -9,9 +9,9 @@ stride s, output o of an axis belongs to the residue (o + before) mod s, and dep
 s-th element of the filter.  So a convolution computes the residues as channels, and a transpose
 interleaves them.
 
-If the stride does not divide the filter's size, the first residues have a tap more than the last.
-They become a convolution of their own: zeros in place of the missing taps would turn infinities
-into NaN.
+If the stride does not divide the filter's size, the first residues have a tap more than the last
+residues.  The first and the last residues then become separate convolutions, because zeros in place
+of the missing taps would turn infinities into NaN.
 
 Requires folded constants.  Establishes that no conv_transpose with constant weights and dilation 1
 is left, except for nodes that the caller keeps, and nodes whose filters would become too large.
@@ -86,7 +86,7 @@ _MOST_FILTERS = 1 << 22  # the most elements in the filters of all residues, zer
 class _Span(NamedTuple):
     """A range of residues (output positions modulo the stride): `first` to `end` - 1.
 
-    A result of each of them sums `taps` taps of the filter.
+    An output with a residue of this range sums `taps` taps of the filter.
     """
 
     first: int
@@ -98,10 +98,9 @@ class _Span(NamedTuple):
 class _Axis:
     """A spatial axis of a transposed convolution, as an axis of ordinary convolutions.
 
-    Each position of the convolutions computes `stride` outputs from `taps` inputs, one output for
-    each residue.  Output o is residue (o + skip) % stride of position (o + skip) // stride.
-    `kernel` is the filter's size.  `before` and `after` are the convolutions' padding, which may be
-    negative.
+    Each position of the convolutions computes `stride` outputs from `taps` inputs.  Output o has
+    the position (o + skip) // stride and the residue (o + skip) % stride.  `kernel` is the filter's
+    size.  `before` and `after` are the convolutions' padding, which may be negative.
     """
 
     stride: int
@@ -211,9 +210,12 @@ class _Parts:
     bias: Sequence[Array] | None
 
     def residues(self, x: Value, source: Value) -> Value | None:
-        """Returns all residues, as [n, group, residues..., channel, positions...].
+        """Returns the outputs of all residues, as [n, group, residues..., channel, positions...].
 
-        Returns None if padding leaves no elements of the image.
+        There is one `residues` axis and one `positions` axis for each spatial axis: the element is
+        the output at position * stride + residue - skip.  `x` is the image; constants get the
+        name and type of `source`, the weights.  Returns None if padding leaves no elements of the
+        image.
         """
         every = product(*(a.spans for a in self.axes))
         parts = all_known(self._part(x, source, spans) for spans in every)
@@ -244,10 +246,10 @@ class _Parts:
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
-        """Returns the residues of one span for each axis.
+        """Returns the outputs of the residues in `spans`, which has a range for each spatial axis.
 
-        They have the shape [n, group, residues..., channel, positions...].  Returns None if padding
-        leaves no elements of the image.
+        The result is [n, group, residues..., channel, positions...], as in `residues`.  Returns
+        None if padding leaves no elements of the image.
         """
         b, rank, group = self.b, len(self.axes), self.kernels[0].shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]

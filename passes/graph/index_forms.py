@@ -4,10 +4,11 @@
     [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
     [[T, F, F], [T, T, F], [T, T, T]]        j < i + 1
 
-For integers, three forms are tried: a sum of multiples of digits, this sum clipped to the least and
-the largest element, and the sum wrapped around at them.  A digit is a quotient or remainder of the
-index along an axis.  For bools, the form is an interval along an axis; its ends are integers of
-these forms.
+For integers, three forms are tried.  The first is a sum of multiples of digits, such as
+2*(j % 2) + j // 2.  A digit is the quotient or remainder of an axis's index by a number.  The
+second is min(max(sum, low), high), with the least and the largest element as `low` and `high`.  The
+third is low + (sum - low) % (high + 1 - low).  For bools, the form is a condition on the index of
+an axis, start <= j < stop, where start and stop are numbers or have one of these three forms.
 
 The differences between neighbours give candidates.  Each candidate is compared with all elements,
 so the result is exact.  The work is linear in the number of elements, apart from sorting the
@@ -33,7 +34,7 @@ _PIECE = 1 << 20
 
 
 class Ends(Enum):
-    """How an index form continues where its sum is below the least or above the largest element."""
+    """How an index form continues where its sum is outside of the array's range of values."""
 
     OPEN = "goes on"
     CLIPPED = "stays there"
@@ -155,7 +156,7 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
     """Yields (weight, radix, step) for each digit of the index along the last axis, lowest first.
 
     A digit is index // weight % radix; the last digit has radix 0, which means no remainder.
-    `step` is the difference between elements whose digits differ by one.
+    `step` is the difference of two elements whose indices differ by one in this digit.
     """
     weight = 1
     while lines.shape[-1] > 1:
@@ -179,10 +180,11 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
 
 
 def _radix(wraps: Array) -> int:
-    """Returns the largest radix with which a digit has its last value at all marked elements.
+    """Returns the largest n for which i % n is n - 1 at every index i where `wraps` is true.
 
-    `wraps` marks the elements along the last axis whose difference to the next element is not the
-    step of the digit: the digit starts again at 0 after them.  Returns 0 if no element is marked.
+    The digit i % n starts again at 0 after such an index.  `wraps`[..., i] says that element i + 1
+    minus element i along the last axis is not the digit's step.  Returns 0 if `wraps` has no true
+    element.
     """
     (places,) = np.nonzero(wraps.reshape(-1, wraps.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
@@ -193,10 +195,7 @@ def _radix(wraps: Array) -> int:
 
 @frozen
 class _Edge:
-    """The start of an interval of values of `along`; its end if `upper`.
-
-    The interval includes `place` if it is the start, and excludes it if it is the end.
-    """
+    """An end of an interval: the condition `along` >= `place`, or `along` < `place` if `upper`."""
 
     along: Index
     place: Index
@@ -206,9 +205,10 @@ class _Edge:
 def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
     """Yields candidates for the start and the end of the interval of each line along the last axis.
 
-    Yields nothing if some line has several intervals.  The interval of a line without true elements
-    is empty, and may be at the start or the end of the line.  It is at the same end for all lines
-    before the first nonempty interval, and at the same end for all lines after that.
+    Yields nothing if some line has several intervals.  A line without true elements has an empty
+    interval, which may be placed at the start or at the end of the line.  All empty intervals
+    before the first nonempty interval are placed at the same end, and so are all empty intervals
+    after it.
     """
     size = inside.shape[-1]
     count = inside.sum(axis=-1)
@@ -224,7 +224,10 @@ def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Inde
 
 
 def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
-    """Returns the edges of `start <= index < stop`; an edge that excludes nothing is left out."""
+    """Returns the edges (ends) of the interval `start <= index < stop`, for 0 <= index < `size`.
+
+    An edge that excludes no index is left out: a start of at most 0, or a stop of at least `size`.
+    """
     edges = []
     if _exceeds(start, 0):
         edges.append(_Edge(index, start, False))

@@ -53,8 +53,8 @@ def _bounds(b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: in
 def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) -> Bounds:
     """Returns the bounds of an op's results.
 
-    The operand bounds are None for an operand that is absent or not of an integer type.  `limits`
-    are the bounds of the result's type.
+    `operand_bounds` has None for an operand that is absent or not of an integer type.  `limits` are
+    the least and the largest number of the result's type.
     """
     ranges = [limits if bounds is None else bounds for bounds in operand_bounds]
     lows, highs = zip(*ranges, strict=True)

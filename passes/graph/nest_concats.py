@@ -4,9 +4,9 @@
     %e = concat(%a, %b, %c)                   %e = concat(%d, %c)
 
 Every value is then concatenated once.  So it has a single place in memory when kernels store their
-results directly into concatenated values.  Requires nothing.  Establishes that if the operands of a
-concatenation contain, as neighbours, all operands of an earlier one along the same axis, the
-earlier result is used.
+results directly into concatenated values.  Requires nothing.  Establishes that no concatenation has
+all operands of an earlier concatenation along the same axis as neighbouring operands: it has the
+earlier result in place of them.
 """
 
 from collections.abc import Sequence

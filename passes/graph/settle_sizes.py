@@ -3,9 +3,11 @@
     r = broadcast_size(t, s) ; ... ; require(r, s)    ->    require(t, s or 1) ; ...   with r = s
     r = name_size(4) ; ...                            ->    ...                        with r = 4
 
-Establishes that a symbol of `broadcast_size` is left only if the model works for each size that the
-symbol may have, and a symbol of `name_size` only if it stands for a formula.  Later passes drop
-broadcasts to a size that a value already has.
+`broadcast_size` defines a symbol for the size to which two sizes broadcast, and `name_size` a
+symbol for a formula of sizes.  Establishes that a symbol of `broadcast_size` is
+left only if the model works for each size that the symbol may have.  A symbol of `name_size` is
+left only if it stands for a formula.  Later passes drop broadcasts to a size that a value already
+has.
 """
 
 from tcc.ir.graph import Graph, GraphBuilder, Node

@@ -2,10 +2,9 @@
 
     %v, %i = top_k(%x) {k=2}   ->   m0, i0 = argmax(j) x[j] ;  m1, i1 = argmax(j != i0) x[j]
 
-Gates of mixtures of experts select one to eight of few elements.  A target without host functions
-computes them as reductions, one for each selected element.  Requires nothing.  Establishes that no
-top_k of at most eight largest elements is left.  Equal elements keep their order, and NaN comes
-first.
+The gates of mixtures of experts select one to eight of few elements.  On a target without host
+functions, a reduction finds each selected element.  Requires nothing.  Establishes that no top_k of
+at most eight largest elements is left.  Equal elements keep their order, and NaN comes first.
 """
 
 from collections.abc import Sequence

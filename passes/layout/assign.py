@@ -10,7 +10,8 @@ Requires a partitioned graph.  Establishes a layout for each stored value:
 - Values with padded reads get a halo that holds the fill value, so that the reads need no checks.
   If the value belongs to the caller, the kernel reads a padded copy of it.
 - The operands of a concatenation without a kernel lie in parts of its result.
-- Planes that one point reads together begin in different cache sets.
+- Planes, the parts of a value at each index of its first axis, begin in different cache sets if a
+  kernel reads an element of each of them for a single result.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -344,8 +345,8 @@ def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
     """Returns `halos` with the halos of parts moved to the concatenated values that contain them.
-    Along the joined axis their width is 0, because the next part lies there.  So reads beyond a
-    part along this axis are still checked."""
+    Along the joined axis a moved halo has width 0, because the next part lies there.  So reads
+    beyond a part along this axis are still checked."""
     merged = dict(halos)
     for join in joins:
         if join.result in pinned:
@@ -364,8 +365,8 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Returns the values that are stored with channels last: results of windows, values computed
-    from them axis by axis, and concatenated values that contain either."""
+    """Returns the values that are stored with channels last.  They are results of windows, values
+    computed from results of windows axis by axis, and concatenations of these values."""
     values_last: set[Value] = set()
     containers = {p.value: join.result for join in joins for p in join.parts}
     for step in steps:
@@ -409,7 +410,7 @@ def _axis_by_axis(stage: Stage, node: Read) -> bool:
 
 def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
     """Returns True if a stage computes with a source whose last axis its channel loop indexes.  The
-    source is an operand without channels last, or a stage that is read at a constant index."""
+    source is an operand without channels last, or a stage's result read at a constant index."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
@@ -491,8 +492,8 @@ def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
 
 @lru_cache(1 << 14)
 def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
-    """Returns (below, beyond): by how much `index` goes below 0, and beyond `size` - 1; None if
-    that is unknown."""
+    """Returns (max(0, -low), max(0, high - (size - 1))), where low <= `index` <= high; None if no
+    such bounds are known."""
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)

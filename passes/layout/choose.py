@@ -4,15 +4,16 @@
     conv -> conv of one filter       channels last                  row-major: vectors along rows
     k = x @ w ; q[i, d] * k[j, d]    row-major                      d outermost: vectors along j
 
-Requires layouts (`assign`), which are the first alternative for each value.  Other alternatives are
-row-major order, and orders whose innermost axis is one along which a kernel may run its vectors.
-Kernels are priced as they would be scheduled.  Another order must save more than the error of
-prices.  Establishes other orders of the same storage dimensions, with their halos, for values that
-only kernels see.
+Requires layouts.  The layout that `assign` chose by its rule is the first alternative for each
+value.  Other alternatives are row-major order, and orders with an axis innermost along which a
+kernel may run its vectors.  Kernels are priced as they would be scheduled.  Another order than the
+rule's must save more than the error of prices.  Establishes other orders of the same storage
+dimensions, with their halos, for values that only kernels see.
 
-A value that is computed point by point from another value has the same order, and so have the parts
-of a value.  A class is a set of values that must have one order.  Its price is the price of the
-kernels that read or write its values.  Classes that share kernels are chosen together.
+If a value is computed point by point from another value, the two have the same order.  The parts of
+a value have its order.  A class is a set of values that must have one order.  The price of a class
+is the price of the kernels that read or write its values.  Classes that share kernels are chosen
+together.
 
 Afterwards, a copy may become the first stage of the only kernel that reads it, if that takes less
 time.  An example is a copy that pads a caller's input.
@@ -50,8 +51,8 @@ from tcc.schedule.alternatives import (
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# This fraction is added to the price of another order than the rule's, because prices have errors.
-# It is a fraction of the order's price, or of the rule's price if that is lower.
+# Prices have errors, so _MARGIN * min(price of the order, price of the rule's order) is added to
+# the price of each order but the rule's.
 _MARGIN = MARGINS["storage order"].saves
 # A class keeps the rule's order if its kernels take fewer seconds.
 _LEAST = Seconds(1e-5)
@@ -208,7 +209,7 @@ class _Prices:
         return class_.orders, tuple(map(self._key, class_.kernels)), places
 
     def options(self, class_: _Class) -> tuple[Alternative[Order], ...]:
-        """Returns the orders of a class, each with the seconds that it takes more than the rule's.
+        """Returns the orders of a class, each with its seconds minus those of the rule's order.
 
         The seconds are negative if an order saves time.  They include a margin for the error of
         prices.
@@ -223,11 +224,11 @@ class _Prices:
 
 
 def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
-    """Returns one kernel: the copy `first`, as the first stage, and then `reader`.
+    """Returns a kernel whose first stage is the copy `first`, and whose other stages are `reader`.
 
-    None if `first` is not a copy, or pads a value of symbolic size.  In that case each element
-    would be tested, which prices do not count: 3x3 convolutions of 64 and 128 channels took 1.7 and
-    2.6 times as long.
+    Returns None if `first` is not a copy, or pads a value of symbolic size.  With symbolic sizes,
+    each element would be tested, which prices do not count: 3x3 convolutions of 64 and 128 channels
+    took 1.7 and 2.6 times as long.
     """
     match first:
         case Kernel(
@@ -245,9 +246,10 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
 def _links(
     classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Yields ((a, b), link) for each pair of classes that some of `kernels` have in common.
+    """Yields ((a, b), link) for each pair of classes whose values one of `kernels` accesses.
 
-    a < b are the indices of the classes in `classes`, and `link` is the function of `_link`.
+    a < b are the indices of the classes in `classes`, and `link` is a function as `_link` returns
+    it.
     """
     touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
     for number, class_ in enumerate(classes):
@@ -262,10 +264,11 @@ def _links(
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
-    """Returns a function of two numbers: the indices of an order of `first` and one of `second`.
+    """Returns the function link(i, j), for the indices of an order of `first` and of `second`.
 
-    The function returns the seconds that both changes of order cost together, minus the seconds
-    that each change costs alone.  Order 0 is the rule's order, and no change.
+    link(i, j) = price(i, j) - price(i, 0) - price(0, j) + price(0, 0), where price(i, j) is the
+    price of the `shared` kernels with order i of `first` and order j of `second`.  Order 0 is the
+    rule's order.
     """
     extra: dict[tuple[int, int], Seconds] = {}
 
@@ -325,7 +328,8 @@ def _head(heads: Mapping[Value, Value], value: Value) -> Value:
 def _order_of(value: Value, where: Layout) -> Order | None:
     """Returns the order of a value's axes in storage; None if it cannot be changed.
 
-    That is so if a storage dimension is not an axis, or if elements have fewer bits than `_WHOLE`.
+    It cannot be changed if a storage dimension is not an axis, or if elements have fewer bits than
+    `_WHOLE`.
     """
     if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
         return None

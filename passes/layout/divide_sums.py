@@ -20,9 +20,9 @@ from tcc.schedule.backend import Divides
 
 
 def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
-    """Returns `placed` with each kernel that `divides` rewrites cut into two kernels.
+    """Returns `placed` with two kernels in place of each kernel that `divides` rewrites.
 
-    `divides` is `KernelModel.divides`.  If it is None, returns `placed`.
+    `divides` is `KernelModel.divides`.  Returns `placed` itself if it is None.
     """
     if divides is None:
         return placed
@@ -52,7 +52,7 @@ def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:
     """Returns the layout of partial sums.
 
-    The axis of the parts is outermost, and the others have the result's order.
+    The axis of the parts is outermost.  All other axes have the order that they have in the result.
     """
     order, rank = axis_order(result), parts.type.rank
     if order is None or rank not in (len(order), len(order) + 1):

@@ -3,10 +3,10 @@
     y[4*u + k] = f(k; m[0, u], ..., m[35, u])      planes m[p] of 16 KiB: all 36 elements of a point
                                                    lie in one set of a cache with 12 places for them
 
-A plane is the part of a value at one index of its first axis.  The bits of an address above those
-of a cache line select the cache set; in the first-level cache they are bits within a page.  So
-elements whose distance is a multiple of a page evict each other, and loads wait for stores whose
-addresses have the same bits.
+A plane is the part of a value at one index of its first axis.  The cache set of an address is
+address // 64 % (number of sets).  In the first-level cache, number of sets * 64 divides the size of
+a page.  So elements whose distance is a multiple of a page evict each other, and a load waits for
+earlier stores whose addresses differ from its own by a multiple of a page.
 
 With padding between planes, their distance is an odd number of lines, and they begin in different
 sets.  Planes of symbolic size are whole pages at some sizes, so they always get padding.  Requires

@@ -1,9 +1,8 @@
 """Builds the weight section: every constant, once in each layout that a kernel reads.
 
-To pack a weight is to store its elements where the layout puts them.  In all layouts that are
-chosen, each storage dimension is an axis, or the quotient or remainder of an axis by a number.
-Then the array is reshaped and transposed.  For any other layout, each element is stored by its
-index.
+Packing a weight puts its elements in the order of a layout.  In all layouts that tcc chooses,
+each storage dimension is the index i of an axis, or i // n or i % n for a number n.  Then packing
+is a reshape and a transpose.  For any other layout, each element is stored by its index.
 """
 
 from __future__ import annotations

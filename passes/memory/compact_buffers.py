@@ -42,10 +42,7 @@ _PART = 4
 
 @frozen
 class _Life:
-    """When a value is live: the steps that compute or read it, by number, and its bytes.
-
-    The bytes are those at typical sizes.
-    """
+    """The numbers of the steps that compute or read a value, and its bytes at typical sizes."""
 
     steps: tuple[int, ...]
     size: int
@@ -161,7 +158,8 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
     """Returns for each axis of `value` the largest number that divides all indices of a kernel's
     reads.
 
-    None if the kernel may read outside of the value, or at data-dependent indices.
+    For example, it is (1, 2) for reads x[i, 2*j] and x[i, 4*k].  Returns None if the kernel may
+    read outside of the value, or at data-dependent indices.
     """
     factors = [0] * value.type.rank
     for node in (r for _, r, v in operand_reads(kernel) if v is value):

@@ -3,9 +3,9 @@
     c = conv(a); d = add(c, b); ... = d        ->        c = conv(a); c = add(c, b); ... = c
 
 Requires kernels with their groups, and a program whose arena is not planned yet, in which each wait
-comes directly after its collective.  If a launch names one buffer both as an operand and as a
-result, this pass establishes that `in_place` of its kernel has that pair.  The kernel reads each
-element only at the point that overwrites it.
+comes directly after its collective.  Establishes the field `in_place` of kernels: it has the pairs
+(operand, result) that share a buffer in some launch.  A kernel reads each element of this operand
+only at the point that overwrites it.
 """
 
 from collections.abc import Sequence
@@ -91,8 +91,9 @@ class _Merger:
     ) -> bool:
         """Merges two buffers of the instruction at `position`, if possible; returns True if it did.
 
-        `named` are the instruction's buffers, and `pair` has the indices in it of the operand and
-        of the result.  The operand's life must end at the position `end`; None: at `position`.
+        `named` are the instruction's buffers.  `pair` is (index of the operand in `named`, index of
+        the result in `named`).  The operand's life must end at the position `end`, or at `position`
+        if `end` is None.
         """
         buffers = [self.replaced_by.get(b, b) for b in named]
         operand, result = (buffers[n] for n in pair)
@@ -108,8 +109,8 @@ class _Merger:
     def _may_merge(self, operand: BufferId, result: BufferId, position: int, end: int) -> bool:
         """Returns True if a result can have an operand's buffer.
 
-        Both buffers must have equal sizes and halos.  The result's life must begin at `position`,
-        and the operand's must end at `end`.
+        The two buffers must have equal sizes and halos.  The result's life must begin at
+        `position`, and the operand's life must end at `end`.
         """
         a, b = (self._program.buffers[n].place for n in (operand, result))
         return (

@@ -67,8 +67,8 @@ def laid_over(
 ) -> dict[BufferId, BufferId]:
     """Returns a map from buffers to the buffers that take their place in memory.
 
-    A call of `thin` compacts a buffer in place: its result is a new buffer at the front of the old
-    one.  The map has only old buffers that are not used after the call.
+    A call of `thin` compacts a buffer in place: its result is a new buffer at the same address as
+    the old buffer.  The map has only old buffers that are not used after the call.
     """
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
     pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
@@ -78,8 +78,10 @@ def laid_over(
 def born_behind(
     lives: Mapping[BufferId, LiveRange], over: Mapping[BufferId, BufferId]
 ) -> dict[BufferId, LiveRange]:
-    """Returns the lives of the new buffers in `over`, each of which begins when its old buffer's
-    ends."""
+    """Returns the lives of the new buffers in `over`.
+
+    The life of a new buffer begins when the life of its old buffer ends.
+    """
     return {new: LiveRange(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 

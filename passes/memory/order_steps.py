@@ -9,11 +9,11 @@ moves across them.  No price depends on the order of launches, and caches favour
 So the program changes only if its peak of live bytes falls.
 
 The search is that of B. H. Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired
-Neural Networks for Edge Devices (MLSys 2020).  A state is a set of instructions that may run first,
-with the lowest peak of all its orders.  A step adds an instruction to a set.  An instruction is
-added at once if it raises no peak and leaves no more bytes live, because no other order is better.
-The search is exact if it needs at most `WORK` states.  Otherwise only the sets with the lowest
-peaks are extended.
+Neural Networks for Edge Devices (MLSys 2020).  A state is a set of instructions that can run before
+all others, with the order of the set that has the lowest peak of live bytes.  A step of the search
+adds an instruction to a set.  If an instruction raises no peak and leaves no more bytes live, it is
+added without alternatives, because no other order is better.  The search is exact if it needs at
+most `WORK` states.  Otherwise only the sets with the lowest peaks are extended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ from tcc.ir.program.table import Kind
 from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
 
-# The most states of the search for each stretch of a program.
+# The most states of the search for a stretch, a sequence of instructions that may move.
 WORK = 1 << 14
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
@@ -125,11 +125,12 @@ class _Stretches:
     def _order(self, at: int, instrs: Body, limit: int) -> Sequence[int]:
         """Returns the order of the instructions of a stretch that begins at position `at`.
 
-        Prepares the search.  Each instruction gets its buffers, and a bit for each earlier
-        instruction that it needs.  Each buffer gets its bytes, and a bit for each instruction that
-        uses it.  Two more bits stand for the code around the stretch.  The first is for an
-        instruction that is done before the stretch, and uses what is live there.  The second is for
-        an instruction that is never done, and uses what is live after the stretch.
+        The search needs for each instruction its buffers, and a set of bits: the earlier
+        instructions that it needs.  It needs for each buffer its bytes, and a set of bits: the
+        instructions that use it.  Two more bits stand for the code before and after the stretch.
+        The code before it counts as an instruction that has run, and uses the buffers that are live
+        there.  The code after it counts as an instruction that never runs, and uses the buffers
+        that are live after the stretch.
         """
         count, needs = len(instrs), list[int]()
         users = {
@@ -224,8 +225,8 @@ def _lowest_peak(
 def _step(buffers: Sequence[_Buffer], finished: int, live: int, bit: int) -> tuple[int, int]:
     """Returns (peak, after): the bytes that are live during an instruction, and after it.
 
-    `bit` is the instruction's bit, and `finished` has the bits of those that ran before.  `buffers`
-    are its buffers, and `live` the bytes live before it.
+    `bit` is the bit of the instruction, and `finished` has the bits of the instructions that ran
+    before it.  `buffers` are its buffers, and `live` are the bytes live before it.
     """
     peak = live + sum(size for users, size in buffers if not users & finished)
     return peak, peak - sum(size for users, size in buffers if not users & ~(finished | bit))

@@ -119,8 +119,9 @@ def _planned(
     over: Mapping[BufferId, BufferId],
     planner: ArenaPlanner,
 ) -> Program:
-    """Returns `program` with offsets for the buffers of `sizes`, which become places of type
-    `kind`.
+    """Returns `program` with offsets for the buffers of `sizes`.
+
+    The buffers get places of type `kind`.
 
     `sizes` maps each buffer to the register of its bytes.  `lives` and `over` are those of
     `arena_lives`.
@@ -175,8 +176,8 @@ def arena_lives(
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
     _scan(body, 0, touches, loops)
-    # A view of a view is defined after that view. So views are visited in reverse, and each passes
-    # its uses on to its base before that base, if it is a view, passes them on.
+    # The base of a view may be a view, which is then defined earlier. So views are visited in
+    # reverse order: the uses of a view are added to its base before the base adds them to its own.
     for view in reversed([i for i in walk_instructions(body) if isinstance(i, View)]):
         touches[view.base] |= touches[view.buffer]
     for positions in touches.values():

@@ -4,8 +4,8 @@
                                                                      a = ...
 
 Requires a program whose arena is not planned yet, in which only `fill_halo` writes halos.
-Establishes fewer fills.  Between the lives of two values in a shared buffer, no other value may use
-its memory.  So values share a buffer only if the peak of live bytes does not rise.
+Establishes fewer fills.  A shared buffer keeps its memory between the lives of its values.  So
+values share a buffer only if the peak of live bytes does not rise.
 """
 
 from tcc.ir.program import BufferId, Program

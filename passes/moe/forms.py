@@ -3,11 +3,12 @@
     matrix of each row    2 0 2 1 0 2        tiles of 2 rows     | 1 4 | 3 . | 0 2 | 5 . | . . |
                                              matrix of each tile    0     1     2     2     2
 
-A group is the rows of one matrix.  The sort is a counting sort without writes to data-dependent
-places.  Each row counts the earlier rows of its group.  Each group begins at a tile of its own.
-Each place of a tile finds its row from the counts.  Rows keep their order inside a group, so
-results are bitwise equal on every device.  With many rows, counts are computed chunk by chunk, so
-that no row reads all other rows.
+A group is the rows that select one matrix.  A place is a position in the tiles, which a row fills
+or which stays empty (`.`).  The sort is a counting sort without writes to data-dependent places.
+For each row, the earlier rows of its group are counted.  Each group begins at a tile of its own.
+For each place, the row is found from the counts.  Rows keep their order inside a group, so results
+are bitwise equal on every device.  With many rows, counts are computed chunk by chunk, so that no
+row is compared with all other rows.
 """
 
 from collections.abc import Sequence

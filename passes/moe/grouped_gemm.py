@@ -52,10 +52,10 @@ TileOf = Callable[[GroupedMatmul], int | None]
 
 @entity
 class Order:
-    """The grouped order of the rows of an index tensor.
+    """The order of rows by the matrices that the elements of an index tensor select for them.
 
-    `place`: the place of each row in the tiles.
-    `row`: the row at each place.
+    `place`: the position of each row in the tiles.
+    `row`: the row at each position in the tiles.
     `matrix`: the matrix of each tile.
     """
 
@@ -197,8 +197,8 @@ class _Grouper:
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
         """Returns the order of the rows of an index tensor.
 
-        The first matmul by that tensor decides the number of rows in a tile.  Returns None if that
-        matmul stays as it is, or if `matmul` has another number of matrices.
+        The first matmul that reads the index tensor decides the number of rows in a tile.  Returns
+        None if the first matmul stays as it is, or if `matmul` has another number of matrices.
         """
         index, count = selection.index, matmul.matrices.shape[0]
         if (b, index) not in self.orders:

@@ -4,10 +4,10 @@
     %k = const : string[2]                    %k = string_decode(%bytes, %ends) : u64[2]
 
 A run keeps strings and lists in a heap, and programs work with their handles.  Equal strings have
-equal handles, and 0 is the empty string.  So plain kernels can move, select, pad or compare them.
-Requires a graph that is ready to be partitioned.  Establishes that no value is a string or a list.
-The attributes of ops that read or write handles still name strings and lists.  Type inference knows
-only the types before this pass, so this is the last pass over the graph.
+equal handles, and 0 is the empty string.  So plain kernels can move, select, pad or compare
+strings.  Requires a graph that is ready to be partitioned.  Establishes that no value is a string
+or a list.  The attributes of ops that read or write handles still name strings and lists.  Type
+inference has no rules for handles, so this is the last pass over the graph.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,9 +5,10 @@ start.
                                           r = (seq == 64)
                                           branch r { bucket } else { general }
 
-A bucket's program is for fixed sizes of inputs.  Requires programs of one model whose memory is
-planned.  Establishes one program with the ports of the general program.  It checks all sizes first,
-stores weights with equal layouts once, and has an arena for the largest program.
+A bucket is a choice of numbers for symbolic sizes of inputs, such as seq = 64; its program works
+for these sizes only.  Requires programs of one model whose memory is planned.  Establishes one
+program with the ports of the general program.  It checks all sizes first, stores weights with equal
+layouts once, and has an arena for the largest program.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -28,8 +28,8 @@ from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
 Lower: TypeAlias = Callable[[GraphLowering, Node], None]
-# Functions of an op's attributes, for a call: its integers, its constant arrays, and the sizes of
-# its results.
+# Functions that take an op's attributes. They return the integers of a call, its constant arrays,
+# and the sizes of its results.
 Numbers: TypeAlias = Callable[[Any], Iterable[int]]
 Tables: TypeAlias = Callable[[Any], Iterable[Array]]
 Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
@@ -175,7 +175,8 @@ def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     attrs: CheckIndicesAttrs = node.attrs
     smallest, largest = frame.registers.fresh(), frame.registers.fresh()
     first, last = as_int(attrs.least), as_int(attrs.size - 1)
-    # `index_range` is faster if it gets the valid range; an empty range tells it nothing.
+    # `index_range` is faster if it gets the range of valid indices. If the range is symbolic, it
+    # gets the empty range 0 to -1, which means that the range is unknown.
     inside = (0, -1) if first is None or last is None else (first, last)
     ints = (attrs.period, attrs.number, *inside)
     call(frame, "index_range", operands(frame, node), (), ints, (smallest, largest))
@@ -222,9 +223,9 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
-    """Emits a kernel that stores the update as a part of the output.
+    """Emits a copy of operand 0 to the output, then a kernel that stores the update in it.
 
-    Before that, emits a copy of operand 0 to the output, unless they share memory.
+    There is no copy if operand 0 and the output share memory.
     """
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
     axis, start = node.attrs.axis, node.attrs.start

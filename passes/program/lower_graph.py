@@ -383,7 +383,7 @@ def lower_program(
 ) -> tuple[Program, KernelTable, WeightTable]:
     """Returns the program, the kernels and the weights of a placed graph.  The arena of the program
     is not planned yet.  `lower_node` lowers steps that are not kernels.  `precision` has the types
-    in which `placed` stores values; the bodies of loops and branches get the same types."""
+    in which `placed` stores values, and in which the bodies of loops and branches store them."""
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
     layouts, constants = dict(placed.layouts), placed.visible(None)
@@ -514,8 +514,8 @@ def check_facts(
     frame: GraphLowering, what: str, var: Var, register: Register, lower_bound: int = 0
 ) -> None:
     """Emits checks of what the compiler assumed about a symbol: its range and its divisor.
-    `register` holds the symbol's value.  It is known to be at least `lower_bound`, so a lower end
-    of the range up to that is not checked.  `what` names the size in messages."""
+    `register` holds the symbol's value, which is at least `lower_bound`.  So the range's lower end
+    is checked only if it is above `lower_bound`.  `what` names the size in messages."""
     if var.lo > lower_bound:
         low = frame.size(const(var.lo))
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due")
@@ -574,9 +574,9 @@ def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
 
 
 def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
-    """Returns the buffer from which a state's new value must be copied; None if it is in its place.
-    `past` is the old value.  If the new value is an input, it may be the old value of another
-    state.  So it is saved in a temporary buffer before any state is updated."""
+    """Returns the buffer from which a state's new value must be copied; None if it was computed in
+    the state's memory.  `past` is the old value.  If the new value is an input, it may be the old
+    value of another state.  So it is saved in a temporary buffer before any state is updated."""
     if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)

@@ -1,4 +1,4 @@
-"""Lowers what random nodes read from the host: the run's seed, and numbers of streams and trips.
+"""Lowers the numbers that random nodes read: the run's seed, stream numbers and trip numbers.
 
     %s = run_seed()      r0 = seed() ; launch store(r0) -> s
 

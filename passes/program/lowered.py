@@ -1,6 +1,6 @@
 """The last form of a model on its way from a graph to a host program.
 
-Graph -> Grouped (which nodes are one kernel) -> Placed (where values are stored) -> Lowered
+Graph -> Grouped (nodes in kernels) -> Placed (values with layouts) -> Lowered (a host program)
 """
 
 from __future__ import annotations

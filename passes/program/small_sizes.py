@@ -6,8 +6,8 @@
 
 A guard is a run-time check at the end of a fast algorithm.  It runs direct sums for values that
 the algorithm cannot handle.  The algorithm and the direct sums are priced at the sets of sizes of
-`tcc.schedule.open_sizes`.  Between two sets, the logarithm of the ratio of the times is
-interpolated linearly over the logarithm of the product of the sizes:
+`tcc.schedule.open_sizes`.  Between two sets, log(ratio of the times) is interpolated linearly in
+log(product of the sizes).  In this example, direct sums are faster for h * w <= 17:
 
     h x w            128x128   63x63   25x25     8x8     1x1
     fast algorithm    752 us     187      42     4.8     4.2    mostly the transformed weights
@@ -147,8 +147,9 @@ def _site(
     keys: Mapping[Bound, KernelKey],
     dims: tuple[Index, ...],
 ) -> Site:
-    """Returns the site of a decision between two algorithms; its content is the algorithms'
-    kernels.
+    """Returns the site (the name) of the decision between a fast algorithm and direct sums.
+
+    The name contains the keys of the kernels of the two algorithms.
     """
     parts = (
         tuple(keys[lowered.table.bounds[launch.kernel]] for launch in _launches(body))

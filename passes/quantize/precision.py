@@ -17,9 +17,9 @@ Activations are stored in bf16 if a contraction can then multiply pairs of bf16 
 they stay f32: the activations of small batches stay in the caches, so the conversions would take
 longer than the bytes saved.
 
-Weights are the constants that contractions multiply.  Without pairs, each use of a weight converts
-it.  So without pairs, weights that a run uses often stay f32.  Tables of embeddings stay f32,
-because a run reads few of their rows.
+Weights are the constants that contractions multiply.  If no instruction multiplies pairs of bf16,
+each use of a narrow weight converts it to f32, so weights that a run uses often stay f32.  Tables
+of embeddings stay f32, because a run reads few of their rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -267,8 +267,9 @@ class _Narrowing:
     def _pays(self, matmul: _Matmul) -> bool:
         """Returns True if a narrow weight makes a contraction faster.
 
-        That is so if instructions multiply pairs of bf16.  Otherwise each use converts the weight;
-        then few uses pay, for which reading f32 would take longer than the conversions.
+        It does if instructions multiply pairs of bf16.  Otherwise each use converts the weight.
+        Then it does only if a weight has few uses, so that reading it as f32 would take longer than
+        the conversions.
         """
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
@@ -497,8 +498,9 @@ def _long_loops(stage: Stage) -> list[Var]:
 
 
 def _uses(matmul: _Matmul) -> int:
-    """Returns how many results use an element of the weight; a loop of symbolic extent counts as
-    1.
+    """Returns how many results use an element of the weight.
+
+    A loop of symbolic extent counts as a loop of one iteration.
     """
     moving = {v for index in matmul.weight.indices for v in free_vars(index)}
     sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)

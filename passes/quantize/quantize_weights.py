@@ -2,9 +2,9 @@
 
     w f32[768, 3072]   ->   levels i8[768, 3072], scales bf16[24, 3072]     w[k, j] ~ levels * scale
 
-A group of neighbours along one axis shares a scale.  Two four-bit levels share a byte, the earlier
-level in the low half.  Scales are rounded before the levels are computed from them, so that the
-rounding of scales adds no error of its own.
+Consecutive elements along an axis form groups; a group shares a scale.  Two four-bit levels share a
+byte, with the earlier level in the low half.  Scales are rounded to bf16 before levels are
+computed: level = round(w / rounded scale).  So the rounding of scales adds no error.
 """
 
 import numpy as np
@@ -41,9 +41,9 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
     Levels: i8, in the shape of `array`.
     Scales: bf16 values stored as f32, one for each group along `axis`.
 
-    The element of largest magnitude in a group becomes the end of the levels' range.  That is 127
-    or -127 for eight bits.  For four bits it is always -8; the scale is negative if the element is
-    positive.
+    The element of largest magnitude in a group gets a level at the end of the levels' range, up to
+    the rounding of the scale.  The end is 127 or -127 for eight bits.  For four bits it is always
+    -8: the scale is negative if the element is positive.
     """
     if not np.isfinite(array).all():
         return None
@@ -64,7 +64,7 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
 
 
 def as_stored(array: Array, type: str, axis: int) -> Array:
-    """Returns the values, in f32, that are left of `array` (f32) after it is stored in `type`.
+    """Returns the f32 values that `array` (f32) has after it is stored in `type` and read again.
 
     If `type` is an integer type, groups of neighbours along `axis` share a scale.  Returns `array`
     itself if it cannot be stored in `type`.

@@ -3,9 +3,9 @@
     quantize_linear(relu(add(mul(cast(%sums), %s), %bias)), %y, %z)
       ->  cast(add(round(relu(add(mul(cast(%sums), %s * (1 / %y)), %bias * (1 / %y)))), %z))
 
-A division takes as long as all other operations together.  Quotient and product differ by at most
-one rounding of a float, which is a hundred thousandth of a quantisation level; and ONNX does not
-specify how sums are rounded.  A value that is not the result of a contraction is still divided.
+A division takes as long as all other operations together.  The quotient and the product differ by
+at most one rounding of a float, which is a hundred thousandth of a quantisation level.  ONNX does
+not specify how sums are rounded.  A value that is not the result of a contraction is still divided.
 Constants must not be folded yet.
 """
 

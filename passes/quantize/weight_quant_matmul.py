@@ -77,9 +77,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
 
 
 def _along_sum(levels: _Levels) -> bool:
-    """Returns True if each column has one scale, the matrix has one, or blocks run along the
-    sum.
-    """
+    """Returns True if there is one scale, one scale for each column, or blocks along the sum."""
     if levels.block:
         return levels.axis == 0
     return levels.axis == 1 or levels.scale.size == 1
@@ -118,9 +116,7 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
-    """Returns the shape in which the scales are a matrix that broadcasts to the levels or
-    blocks.
-    """
+    """Returns the two-dimensional shape in which scales broadcast to the levels or blocks."""
     if attrs.block_size:
         return tuple(scales.shape)
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)

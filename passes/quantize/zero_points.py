@@ -6,14 +6,15 @@
 
     qlinear_matmul(...)  ->  the same, followed by the requantisation of its results
 
-The form above is for instructions that multiply unsigned by signed bytes; an x in u8 needs no 128.
-For instructions that multiply signed bytes, u is x in i8, or x - 128.  On a target that has both
-kinds of instructions, u is x.  Integers wrap, so all forms are exact.
+The form above is for instructions that multiply unsigned by signed bytes.  If x is u8, u is x, and
+128 is not added.  For instructions that multiply signed bytes, u is x if x is i8, and x - 128 if x
+is u8.  On a target that has both kinds of instructions, u is x.  Integers wrap, so all forms are
+exact.
 
 Most weights are constants that fit signed bytes after their zero point is subtracted.  From other
-u8 weights 128 is subtracted, and sums of x correct the result.  If both factors are computed, sums
-of x also correct for the zero point of the second factor.  A convolution of a padded image needs a
-constant zero point, because the padding holds the zero point.
+u8 weights 128 is subtracted, and the result gets a correction with sums of x.  If neither factor is
+constant, this correction also includes the zero point of the second factor.  A convolution of a
+padded image needs a constant zero point, because the padding holds the zero point.
 
 Activations that are quantised to the other 8-bit type are quantised to the type of u instead:
 
@@ -296,14 +297,15 @@ def _shift(value: Value, to: DType) -> int:
 
 
 def _constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
-    """Returns the array of a constant zero point; a 0 if `zero` is None; None if it is not
-    constant.
+    """Returns the array of a constant zero point, or the array 0 if `zero` is None.
+
+    Returns None if the zero point is not constant.
     """
     return np.zeros((), np.int32) if zero is None else b.array(zero)
 
 
 def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Value | None:
-    """Returns the zero point, in i32, of bytes converted to type `to`; None if it is zero."""
+    """Returns the zero point, as i32, of bytes that are converted to `to`; None if it is zero."""
     shift = _shift(value, to)
     constant_zero = _constant_zero(b, zero)
     if constant_zero is not None:
@@ -351,7 +353,10 @@ def signed_bytes(array: Array, zero: Array) -> Array | None:
 
 
 def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
-    """Returns a zero point as a number: 0 if there is none, None if it is not a single constant."""
+    """Returns a zero point as a number.
+
+    Returns 0 if there is no zero point, and None if it is not a constant with a single element.
+    """
     array = _constant_zero(b, zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 

@@ -1,6 +1,7 @@
 """Computes the scalars of a stage as blocks, each scalar once.
 
-The lowerings for CPU cores and for GPUs share this code.
+A scalar is an expression of one element of a result.  A block is a small array with the scalar's
+value at several points.  The lowerings for CPU cores and for GPUs share this code.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,8 @@ class ScalarBlocks(ABC):
         `args`."""
 
     def shares(self, node: Scalar) -> bool:
-        """Returns True if a scalar that occurs several times should get a block of its own."""
+        """Returns True if `node`, a scalar that occurs several times, should get a block of its
+        own."""
         return isinstance(node, Apply | Cast)
 
     def separate_parts(self, root: Scalar) -> Sequence[Scalar]:

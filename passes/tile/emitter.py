@@ -9,7 +9,7 @@ from tcc.ir.types import DType
 
 
 class StatementEmitter:
-    """Adds statements to the open body, which is the body of the kernel, a loop or a branch."""
+    """Adds statements to the open body: the body of the kernel, of a loop or of a branch."""
 
     def __init__(self) -> None:
         self.stmts: Stmts = []

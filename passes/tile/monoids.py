@@ -1,5 +1,5 @@
-"""Scalars for a stage's monoid: its identity, its combination, and the factors that rescale
-accumulators of a streaming loop."""
+"""Scalars for a stage's monoid (sum, max, ...): its identity, the combination of two values, and
+the factors that rescale accumulators of a streaming loop."""
 
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar, Scalars, apply, argument, literal

@@ -1,10 +1,11 @@
-"""Chooses the kernel of every step: storage of operands, packed weights, schedule and tile kernel.
+"""Chooses the kernel of every step of a program: the storage of operands, packed weights, the
+schedule and the tile kernel.
 
     matmul(x, w) with w constant [768, 3072]
       ->  w stored as [48, 768, 64] (panels), x and y unchanged, blocks 6 x 64, k by 4
 
-Requires layouts.  Establishes one tile kernel for each distinct structure.  Equal layers share it,
-because expressions are interned, and kernels contain no names, addresses or weights.
+Requires layouts.  Establishes one tile kernel for each distinct structure.  Equal layers share a
+kernel, because expressions are interned, and kernels contain no names, addresses or weights.
 """
 
 from abc import abstractmethod
@@ -45,7 +46,7 @@ _SMALL = 64
 class Bound:
     """A tile kernel with its schedule and group; all launches of equal structure share it.
 
-    `resized`: the group at each further set of sizes on which its price depends (`other_sizes`).
+    `resized`: the group at each further set of sizes at which schedules are priced (`other_sizes`).
     `tabulated`: the group at each set of sizes in a manifest's table of times.
     """
 
@@ -75,14 +76,17 @@ class KernelChooser(KernelModel):
     """Chooses kernels for one target, and caches them by structure.
 
     `priced` counts the schedules whose prices were compared.  `prices_layouts` is True if prices
-    choose the layouts of values.
+    choose the layouts of values.  `kind` is the kind of the sites of schedules.
     """
 
     priced: int = 0
+    kind: str = "schedule"
 
     def __init__(self, ledger: Ledger = SILENT) -> None:
         self.ledger = ledger
         self.keys: dict[Bound, KernelKey] = {}  # the key of each chosen kernel
+        # The steps that launch each chosen kernel, by their place in the model.
+        self.launches: dict[Bound, list[str]] = {}
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
@@ -106,7 +110,7 @@ class KernelChooser(KernelModel):
     def least_units(self, bound: Bound) -> Index | None:
         """Returns how many tiles of a kernel are enough work for a thread of their own.
 
-        None for a kernel of one tile, and if the host does not divide tiles among threads.
+        Returns None for a kernel of one tile, and if the host does not divide tiles among threads.
         """
         return None
 
@@ -133,6 +137,7 @@ class KernelChooser(KernelModel):
                 self._known[key] = self.bind(key)
             packed, bound = self.settled(key, digests)
         self.keys.setdefault(bound, key)
+        self.launches.setdefault(bound, []).append(kernel.loc)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
@@ -141,11 +146,11 @@ class KernelChooser(KernelModel):
         )
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the kernel of `key`, or an equal kernel whose constants have other layouts.
+        """Returns the kernel of `key`, or a kernel that differs in the layouts of constants.
 
-        If other programs of the model use these constants in other layouts, the kernel may take
-        those layouts, so that all programs share the constants.  `digests` has the digest of each
-        constant, and None for other operands.
+        If other programs of the model store a constant in another layout, the kernel may use that
+        layout too, so that the constant is stored once.  `digests` has the digest of each constant,
+        and None for other operands.
         """
         return self._known[key]
 
@@ -219,9 +224,10 @@ def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> 
 
 
 def _selects_whole(node: Read, access: Access) -> bool:
-    """Returns True if data select whole parts of a constant, for example a matrix by its number.
+    """Returns True if data-dependent indices select whole parts of a constant, for example a matrix
+    by its number.
 
-    Then each data-dependent index is the whole index of an axis, and no other index has a guard.
+    Each of these indices is then the complete index along an axis, and no other index has a guard.
     """
     data_vars = {v for v, _ in node.indirect}
     if any(not data_vars.issuperset(free_vars(guard.index)) for guard in access.guards):
@@ -235,7 +241,7 @@ def _selects_whole(node: Read, access: Access) -> bool:
 
 @frozen
 class Words:
-    """The axis along which each `count` neighbours share a 32-bit word."""
+    """An axis of a constant along which `count` neighbours share a 32-bit word."""
 
     axis: int
     count: int
@@ -247,7 +253,7 @@ def permuted_constant(
     """Returns a layout with the axes in the order of `loops`, but with the axis along `vector`
     last.
 
-    None if several axes run along `vector`.
+    Returns None if several axes run along `vector`.
     """
     return packed_layout(storage, node, vector, loops, 1, None)
 
@@ -262,9 +268,9 @@ def packed_layout(
 ) -> Layout | None:
     """Returns a layout with the axes in the order of `loops`, and the axis of `vector` in panels.
 
-    A panel has `block` columns, which are innermost in storage.  With `words`, neighbours along
-    the axis `words.axis` are stored next to each other inside the panel.  None if several axes run
-    along `vector`.
+    A panel has `block` columns, which are innermost in storage.  With `words`, `words.count`
+    neighbours along the axis `words.axis` are stored next to each other inside the panel.  Returns
+    None if several axes run along `vector`.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -302,7 +308,8 @@ def packed_layout(
 def _panel(block: int, offset: Index, size: Index) -> int | None:
     """Returns the number of columns of a panel; None if the axis is not cut into panels.
 
-    It is `block`, or a smaller number that divides the steps of other loops along the same axis.
+    It is `block`, or a smaller number if other loops run along the axis too: it must divide their
+    steps.
     """
     if block <= 1 or as_int(size) == block:
         return None

@@ -42,7 +42,8 @@
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.
  * An instance takes no more memory for the arrays between inputs and outputs, its threads' scratch and
- * its state together than TCC_MEMORY says (bytes, as in 512M or 4G), and all instances and pools of the
+ * its state together than TCC_MEMORY says (bytes, as in 512M or 4G; a model with plans for several numbers
+ * of ranks counts its weights too, when it is loaded), and all instances and pools of the
  * process no more than process_set_memory_limit says.  All instances, pools and copies of weights of the
  * process, of all artifacts, add together at most three quarters of what the machine and each control
  * group around the process have left for it: the limit without what others use, pages of files apart that
@@ -359,7 +360,15 @@ typedef struct tcc_api {
      * of as many as it has, and maps the weights of that rank.  With NULL, and in model_get, it is a rank
      * of the process's comm (tcc_comm_share), else what a launcher's variables say, else one rank alone.
      * TCC_UNSUPPORTED: the file has no plan for that number, or the model is loaded already for another
-     * rank or number of ranks; instances on such a comm, and runs, fail with it too. */
+     * rank or number of ranks; instances on such a comm, and runs, fail with it too.
+     * Of several plans for that number, the first in the file that fits memory is loaded: a rank's weights,
+     * and what an instance of one thread holds, within TCC_MEMORY and what the process may still add.  Where
+     * there is a comm, loading is an operation of the comm then, and the plan fits all its ranks; else each
+     * rank takes what fits it.  TCC_OUT_OF_MEMORY: none fits; the reason names the plan that would, for how
+     * many ranks.  Plans of GPUs count as fitting.
+     * The ranks of a plan compare what they have loaded when an instance is made on a comm, and in the first
+     * run on the process's comm, which all ranks do in one order: TCC_MISMATCH on all ranks, with both files
+     * or plans, where they differ.  Failures there abort the comm. */
     tcc_status (*model_get_on)(tcc_comm *comm, tcc_model **out_model);
 } tcc_api;
 

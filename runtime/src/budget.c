@@ -103,6 +103,20 @@ tcc_budget *tcc_process_budget(void) {
     return workers ? &workers->memory : &own;
 }
 
+size_t tcc_budget_left(const tcc_budget *budget) {
+    size_t left = SIZE_MAX;
+    for (; budget; budget = budget->parent) {
+        tcc_room room;
+        size_t limit = load(&budget->limit), used = tcc_budget_used(budget);
+        if (!budget->parent) {
+            size_t share = share_of(budget, used, 0, &room);
+            left = lesser(left, share > used ? share - used : 0);
+        }
+        if (limit) left = lesser(left, limit > used ? limit - used : 0);
+    }
+    return left;
+}
+
 tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes) {
     for (; budget; budget = budget->parent) {
         size_t limit = load(&budget->limit), used = tcc_budget_used(budget);

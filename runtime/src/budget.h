@@ -31,6 +31,8 @@ TCC_BUDGET void tcc_budget_give(tcc_budget *budget, size_t bytes);
 TCC_BUDGET void tcc_budget_settle(tcc_budget *budget, size_t bytes);
 TCC_BUDGET void tcc_budget_expect(tcc_budget *budget, size_t bytes);
 size_t tcc_budget_used(const tcc_budget *budget);
+/* Bytes that a take may ask for now. */
+TCC_BUDGET size_t tcc_budget_left(const tcc_budget *budget);
 /* TCC_OUT_OF_MEMORY and the reason why `bytes` more were refused, by a budget or by the system. */
 TCC_BUDGET tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
 /* That of all artifacts of the process. */

@@ -65,6 +65,13 @@ tcc_comm *tcc_collective_shared(void) {
     }
 }
 
+void tcc_collective_leave(tcc_comm *comm) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    (void)tcc_collective_table(comm)->abort(comm, reason);
+    (void)tcc_fail(TCC_INTERNAL, "%s", reason); /* the message stays, whatever abort said */
+}
+
 /* ---- groups of ranks --------------------------------------------------------------------------- */
 
 /* The group's list that has the rank, and the rank's place in it; NULL: none. */
@@ -88,11 +95,22 @@ static const char *group_text(const tcc_program *program, int64_t number, int32_
     return text;
 }
 
+/* Asks the other ranks once an instance and comm.  A comm that is kept has its address alone. */
+static tcc_status compare(tcc_instance *instance, tcc_comm *comm) {
+    if (instance->model->ranks < 2 || instance->compared == comm) return TCC_OK;
+    TCC_RETURN_IF_ERROR(tcc_plans_compare(&tcc_artifact_info, instance->model, comm));
+    tcc_status status = is_kept(comm) ? tcc_collective_keep(comm) : TCC_OK;
+    if (status != TCC_OK) return status;
+    tcc_collective_drop(instance->compared);
+    instance->compared = is_kept(comm) ? comm : NULL;
+    return TCC_OK;
+}
+
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
     const tcc_program *program = &instance->model->program;
     const tcc_comm_table *table = tcc_collective_table(comm);
     int32_t rank = table->rank(comm);
-    tcc_status status = TCC_OK;
+    tcc_status status = compare(instance, comm);
     char text[256];
     for (int64_t i = 0; i < program->n_groups && status == TCC_OK; i++) {
         const int32_t *list = list_of(&program->groups[i], rank);
@@ -103,11 +121,8 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
                                            &instance->groups[i])) != TCC_OK)
             status = tcc_fail(status, "rank %d%s: %.512s", rank, text, table->last_error());
     }
-    if (status == TCC_OK) return TCC_OK;
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", tcc_last_error());
-    (void)table->abort(comm, reason); /* the other ranks wait for this one */
-    return tcc_fail(status, "%s", reason);
+    if (status != TCC_OK) tcc_collective_leave(comm);
+    return status;
 }
 
 /* ---- runs ---------------------------------------------------------------------------------------- */

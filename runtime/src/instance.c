@@ -164,6 +164,7 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     }
     if (status == TCC_OK)
         status = model->gpu ? tcc_gpu_instance_create(instance) : reserve_memory(instance);
+    if (status != TCC_OK && comm && model->ranks > 1) tcc_collective_leave(comm); /* others compare plans */
     if (status == TCC_OK && comm) status = tcc_collective_groups(instance, comm);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);
@@ -206,6 +207,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->groups);
     tcc_free(instance->times);
     tcc_free(instance->views);
+    tcc_collective_drop(instance->compared);
     tcc_collective_drop(instance->comm);
     tcc_free(instance);
 }

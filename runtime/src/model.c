@@ -37,16 +37,17 @@ static void after_fork_in_child(void) {
     pthread_mutex_unlock(&the.lock);
 }
 
-static tcc_status load(const tcc_comm *comm) {
+static tcc_status load(tcc_comm *comm) {
     const tcc_artifact *artifact = &tcc_artifact_info;
     if (artifact->abi != TCC_ABI_VERSION)
         return tcc_fail(TCC_UNSUPPORTED, "model '%s' has ABI %u, its runtime %d: compile it again",
                         artifact->name, artifact->abi, TCC_ABI_VERSION);
-    the.model.ranks = the.model.rank = 0;
+    the.model.ranks = the.model.rank = the.model.plan = 0;
     if (tcc_ranks_matter(artifact)) {
         int32_t rank, ranks;
         TCC_RETURN_IF_ERROR(tcc_collective_place(comm, &rank, &ranks));
         TCC_RETURN_IF_ERROR(tcc_ranks_set(artifact, rank, ranks, &the.model));
+        TCC_RETURN_IF_ERROR(tcc_plans_choose(artifact, comm, &the.model));
     }
     return tcc_variant_open(artifact, &the.model);
 }

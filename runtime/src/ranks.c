@@ -1,4 +1,4 @@
-/* For which rank of how many a model is loaded.  An artifact may have a plan, which is a variant, for each
+/* For which rank of how many a model is loaded.  An artifact may have plans, which are variants, for each
  * of several numbers of ranks; each rank has weights of its own. */
 #include "ranks.h"
 

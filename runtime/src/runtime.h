@@ -359,12 +359,14 @@ TCC_RARE tcc_status tcc_features_check(const tcc_feature *features, int32_t coun
 #define TCC_ABI_VERSION 3
 
 #define TCC_MAX_RANKS 64 /* that a model is divided for */
+#define TCC_MAX_PLANS 64 /* for one number of ranks */
 
 /* The model as one program, its code and its weights.  All variants have the same ports, but the states
- * of a model that is divided for several ranks have a size for each number of ranks. */
+ * of a model that is divided for several ranks have a size for each plan. */
 typedef struct tcc_variant {
     const char *target; /* as a command line names it */
     int32_t ranks;      /* that it is divided for; 1: it is not */
+    int32_t plan;       /* its place among the plans for so many ranks; less than TCC_MAX_PLANS */
     const uint8_t *program;
     const uint8_t *program_end;
     const uint8_t *needs, *needs_end; /* of the kernels, as needs.h has it; NULL: not known */
@@ -385,6 +387,7 @@ typedef struct tcc_artifact {
     int32_t n_variants;
     uint64_t section_bytes; /* all variants' weights and images */
     uint8_t section_sha256[32];
+    uint8_t sha256[32]; /* of all programs, code and weights */
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
@@ -395,10 +398,10 @@ typedef struct tcc_gpu tcc_gpu;
 typedef struct tcc_gpu_instance tcc_gpu_instance;
 
 /* Finds the variant that suits a GPU of this machine best, and that GPU.  TCC_UNSUPPORTED, with all
- * reasons, where no GPU can run any.  Variants are for `ranks`, as tcc_ranks_serve has it.  `section` is the whole weight section, mapped while the result
- * is in use until tcc_gpu_open has returned. */
-TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, const char *section,
-                        const tcc_variant **out_variant, tcc_gpu **out_gpu);
+ * reasons, where no GPU can run any.  Variants are for `ranks` and `plan`, as tcc_ranks_serve has it.
+ * `section` is the whole weight section, mapped until tcc_gpu_open has returned. */
+TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
+                        const char *section, const tcc_variant **out_variant, tcc_gpu **out_gpu);
 /* Brings kernels and weights of the variant that was found to its GPU. */
 TCC_RARE tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
                         const char *model);
@@ -418,7 +421,7 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);
 
 struct tcc_model {
     const tcc_variant *variant;
-    int32_t ranks, rank; /* that it is loaded for; zeros: the artifact has one plan for all */
+    int32_t ranks, rank, plan; /* that it is loaded for; zeros: the artifact has one plan for all */
     tcc_program program;
     tcc_weights weights; /* of a model on a GPU: until they are there */
     tcc_gpu *gpu; /* NULL: the CPU */
@@ -461,6 +464,7 @@ struct tcc_instance {
     tcc_ending ending;
     int64_t *chunks; /* by step's number: units of a launch that take some milliseconds; 0: not known */
     tcc_comm *comm;  /* kept; NULL: the process's */
+    tcc_comm *compared; /* kept: its ranks have this plan; or NULL */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
@@ -554,8 +558,8 @@ tcc_status tcc_values_give(tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
-/* Fills the variant, program, weights and any GPU of `model`, whose rank is chosen.  On failure nothing is
- * held. */
+/* Fills the variant, program, weights and any GPU of `model`, whose rank and plan are chosen.  On failure
+ * nothing is held. */
 TCC_RARE tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
 tcc_status tcc_model_get(tcc_model **out_model);
 tcc_status tcc_model_get_on(tcc_comm *comm, tcc_model **out_model);

@@ -12,22 +12,30 @@
 
 static bool is_for_gpus(const tcc_variant *variant) { return variant->images.bytes > 0; }
 
-static bool serves(const tcc_variant *variant, int32_t ranks, bool for_gpus) {
-    return is_for_gpus(variant) == for_gpus && tcc_ranks_serve(variant, ranks);
+static bool serves(const tcc_variant *variant, int32_t ranks, int32_t plan, bool for_gpus) {
+    return is_for_gpus(variant) == for_gpus && tcc_ranks_serve(variant, ranks, plan);
 }
 
-static bool has_some(const tcc_artifact *artifact, int32_t ranks, bool for_gpus) {
+static bool has_some(const tcc_artifact *artifact, int32_t ranks, int32_t plan, bool for_gpus) {
     for (int32_t i = 0; i < artifact->n_variants; i++)
-        if (serves(&artifact->variants[i], ranks, for_gpus)) return true;
+        if (serves(&artifact->variants[i], ranks, plan, for_gpus)) return true;
     return false;
 }
+
+/* What TCC_DEVICE says: the CPU, the number of a GPU, or NULL. */
+static const char *told_device(void) {
+    const char *device = secure_getenv("TCC_DEVICE");
+    return device && *device ? device : NULL;
+}
+
+static bool is_cpu(const char *device) { return device && !strcmp(device, "cpu"); }
 
 static tcc_status check_features(const tcc_artifact *artifact, const tcc_variant *variant) {
     return tcc_features_check(variant->features, variant->n_features, artifact->name);
 }
 
 /* The first whose features are there. */
-static tcc_status find_for_cpu(const tcc_artifact *artifact, int32_t ranks,
+static tcc_status find_for_cpu(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
                                const tcc_variant **out_variant) {
     tcc_status status =
         tcc_fail(TCC_UNSUPPORTED,
@@ -35,7 +43,7 @@ static tcc_status find_for_cpu(const tcc_artifact *artifact, int32_t ranks,
                  "behind its --target",
                  artifact->name);
     for (int32_t i = 0; i < artifact->n_variants; i++) {
-        if (!serves(&artifact->variants[i], ranks, false)) continue;
+        if (!serves(&artifact->variants[i], ranks, plan, false)) continue;
         status = check_features(artifact, &artifact->variants[i]);
         if (status == TCC_OK) {
             *out_variant = &artifact->variants[i];
@@ -64,7 +72,7 @@ static bool same_port(const tcc_port *a, const tcc_port *b, bool sizes) {
            (!sizes || !a->ndim || !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape));
 }
 
-/* `whole`: the states have one size, too; those of another number of ranks need not. */
+/* `whole`: the states have one size, too; those of another plan need not. */
 static bool same_ports(const tcc_program *own, const tcc_program *other, bool whole) {
     bool same = own->n_inputs == other->n_inputs && own->n_outputs == other->n_outputs;
     for (int32_t i = 0; same && i < own->n_inputs; i++)
@@ -82,7 +90,7 @@ static tcc_status check_ports(const tcc_artifact *artifact, const tcc_model *mod
         tcc_program other = {0};
         if (&artifact->variants[i] == model->variant) continue;
         TCC_RETURN_IF_ERROR(decode(&artifact->variants[i], &other));
-        bool whole = artifact->variants[i].ranks == model->variant->ranks;
+        bool whole = tcc_ranks_serve(&artifact->variants[i], model->variant->ranks, model->variant->plan);
         bool same = same_ports(&model->program, &other, whole);
         tcc_program_free(&other);
         if (!same)
@@ -101,6 +109,36 @@ static tcc_status open_program(const tcc_artifact *artifact, tcc_model *model) {
     return status;
 }
 
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+static int64_t symmetric_bytes(const tcc_program *program) {
+    int64_t most = 0, end;
+    for (int64_t i = 0; i < program->n_arena_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[program->arena_buffers[i]];
+        if (buffer->place == TCC_PLACE_SYMMETRIC && program->fixed[buffer->a] && program->fixed[buffer->b] &&
+            !__builtin_add_overflow(program->constants[buffer->a], program->constants[buffer->b], &end) &&
+            end > most)
+            most = end;
+    }
+    return most;
+}
+
+tcc_status tcc_variant_bytes(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
+                             uint64_t *out_bytes) {
+    const tcc_variant *variant = NULL;
+    tcc_program program;
+    *out_bytes = 0;
+    if (has_some(artifact, ranks, plan, true) && !is_cpu(told_device())) return TCC_OK;
+    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, ranks, plan, &variant));
+    TCC_RETURN_IF_ERROR(decode(variant, &program));
+    const int64_t parts[] = {(int64_t)variant->weights->bytes, program.known_arena, program.state_bytes,
+                             program.scratch, symmetric_bytes(&program)};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (__builtin_add_overflow(*out_bytes, parts[i], out_bytes)) *out_bytes = UINT64_MAX;
+    tcc_program_free(&program);
+    return TCC_OK;
+}
+
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
@@ -108,7 +146,7 @@ static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
     TCC_RETURN_IF_ERROR(tcc_weights_map(artifact->section_bytes, artifact->section_sha256, all, false,
                                         &model->weights));
     const char *section = model->weights.base;
-    tcc_status status = tcc_gpu_find(artifact, model->ranks, section, &model->variant, &model->gpu);
+    tcc_status status = tcc_gpu_find(artifact, model->ranks, model->plan, section, &model->variant, &model->gpu);
     if (status == TCC_OK) status = check_features(artifact, model->variant);
     if (status == TCC_OK) status = open_program(artifact, model);
     if (status == TCC_OK) {
@@ -126,7 +164,7 @@ static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
 }
 
 static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
-    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, model->ranks, &model->variant));
+    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, model->ranks, model->plan, &model->variant));
     TCC_RETURN_IF_ERROR(open_program(artifact, model));
     tcc_status status = tcc_weights_map(artifact->section_bytes, artifact->section_sha256,
                                         model->variant->weights[model->rank], true, &model->weights);
@@ -135,11 +173,12 @@ static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
 }
 
 tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model) {
-    const char *device = secure_getenv("TCC_DEVICE");
-    bool cpu = device && !strcmp(device, "cpu"), number = device && *device && !cpu;
-    if (!has_some(artifact, model->ranks, true) || cpu) return open_on_cpu(artifact, model);
+    const char *device = told_device();
+    bool number = device && !is_cpu(device);
+    if (!has_some(artifact, model->ranks, model->plan, true) || is_cpu(device))
+        return open_on_cpu(artifact, model);
     tcc_status status = open_on_gpu(artifact, model);
-    if (status == TCC_OK || !has_some(artifact, model->ranks, false)) return status;
+    if (status == TCC_OK || !has_some(artifact, model->ranks, model->plan, false)) return status;
     char reason[640];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
     /* who names a GPU wants that one, and one that fails is not left in silence */

@@ -71,10 +71,11 @@ def results(folder: Path) -> Iterator[Figure]:
         artifact = compiled(name, "1,2,3,4", folder)
         weights = {v.get("ranks", 1): v["weights"]["bytes"]
                    for v in read_manifest(artifact)["variants"]}  # fmt: skip
-        tcc(("run", str(artifact), "--seed=3", f"--output={folder}/one"), library)
+        outputs = folder / f"outputs of {name}"
+        tcc(("run", str(artifact), "--seed=3", f"--output={outputs}/one"), library)
         for ranks in RANKS:
             say(f"{name}: {ranks} ranks")
-            error, equal = _compared(artifact, ranks, folder, library)
+            error, equal = _compared(artifact, ranks, outputs, library)
             share = weights[ranks] / weights[1]
             yield Figure(
                 f"{name} on {ranks} ranks: error, equal bits",
@@ -111,17 +112,26 @@ def meshes(folder: Path) -> Iterator[Figure]:
 
 
 def _compared(artifact: Path, ranks: int, folder: Path, library: Path) -> tuple[float, bool]:
-    """Returns the largest error of a run on several ranks, and if all ranks have equal bits."""
-    error, equal = 0.0, True
-    for _ in range(2):
+    """Returns the largest error of two runs on several ranks, and if all ranks have equal bits."""
+    for number in range(2):
         words = ("run", str(artifact), "--seed=3", f"--nproc={ranks}")
-        tcc((*words, f"--output={folder}/rank{{rank}}"), library)
-        for path in sorted((folder / "one").iterdir()):
-            want = np.load(path)
-            arrays = [np.load(folder / f"rank{rank}" / path.name) for rank in range(ranks)]
-            equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
-            largest = float(np.abs(want).max()) or 1.0
-            error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)
+        tcc((*words, f"--output={folder}/of{ranks}/run{number}.rank{{rank}}"), library)
+    results = sorted((folder / f"of{ranks}").iterdir())
+    return compared(folder / "one", results)
+
+
+def compared(one: Path, folders: Sequence[Path]) -> tuple[float, bool]:
+    """Returns the largest error of the arrays in `folders`, and if all of these have equal bits.
+
+    The error is relative to the largest element of the array in `one`.
+    """
+    error, equal = 0.0, True
+    for path in one.iterdir():
+        want = np.load(path)
+        arrays = [np.load(other / path.name) for other in folders]
+        equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
+        largest = float(np.abs(want).max()) or 1.0
+        error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)
     return error, equal
 
 

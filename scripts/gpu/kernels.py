@@ -17,9 +17,9 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 class Sizes:
     """The sizes of the kernels.
 
-    `megabytes` are sizes of operands for kernels that memory bandwidth limits: one that fits into
-    caches, one that does not, and one whose run takes long. At the size `both_types_at`, these
-    kernels are measured in bf16 as well as f32.
+    A kernel that memory bandwidth limits is measured with an operand of each size in `megabytes`:
+    the first fits into caches, the second does not, and the last gives a long run. At the size
+    `both_types_at`, it is measured in bf16 as well as in f32.
     """
 
     megabytes: tuple[int, ...] = (8, 128, 512)

@@ -1,5 +1,7 @@
-"""The names of the items to check, and the selection by `--only`; needs only the standard
-library."""
+"""The names of the items of a GPU check, and the selection of items by `--only`.
+
+An item is a model or a kernel that is run and compared. Needs only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 
 # The models to measure. With a batch of 16, matmuls are large enough for kernels in Gluon.
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
-# Name of the item that checks all collectives, and a model with a collective.
+# The name of the item that checks the communication library and a model with a collective.
 COLLECTIVES = "collectives"
 # Maps a task to the mode of torch.compile that it times; both modes record CUDA graphs.
 TORCH_MODES = {"compiled": "reduce-overhead", "autotuned": "max-autotune"}
@@ -16,7 +18,7 @@ SMALL = "small_"
 
 
 def split(only: str) -> list[str]:
-    """Returns the names of `--only A,B`."""
+    """Returns the names that `--only A,B` lists."""
     return [name for name in only.split(",") if name]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from gpu.names import TORCH_MODES
 
-# The speed goals of kernels. Those of group "memory" must reach this share of the bandwidth of a
-# copy, and those of group "matrix" this share of the speed of the vendor's matmul. ATTENTION is the
-# name of a kernel and its goal in FLOP per second.
+# The speed goals of kernels. A kernel of the group "memory" must reach this share of the bandwidth
+# of a copy, and a kernel of the group "matrix" this share of the speed of the vendor's matmul.
+# ATTENTION is the name of a kernel and its goal in FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # The tasks that check or time tcc, and the tasks that only time peers or profile.

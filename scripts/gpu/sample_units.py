@@ -2,10 +2,13 @@
 
     python -m gpu.sample_units MODEL TARGET PRECISION UNITS SECONDS SEED SCHEDULES
 
-Both get the same random data. A line of JSON for each distinct kernel has the distance of the two
-results. The last line has the number of kernels for which no time was left. SCHEDULES is "chosen"
-(the schedules with which a compile ends) or "first" (the schedules before the compiler has reported
-its registers). Needs tcc, triton and torch.
+The interpreter and the evaluator get the same random data. Each distinct kernel gets a line of
+JSON with the distance between the two results. The last line has the number of kernels for which no
+time was left.
+
+SCHEDULES is "chosen" or "first". "chosen" are the schedules of a finished compile, which replaces a
+schedule whose kernel turns out to need too many registers or too much shared memory. "first" are
+the schedules before any kernel is compiled. Needs tcc, triton and torch.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ from tcc.variants import optimise, variant_backends
 
 from tests.lib.oracle.tile.evaluate import evaluate_kernel
 
-# The largest distance of right results, without and with values in 16-bit types. They allow for
-# another order of sums, and for one rounding more or less.
+# The largest distance between correct results: _EXACT without values in 16-bit types, else
+# _ROUNDED. It allows for another order of sums, and for one rounding more or less.
 _EXACT, _ROUNDED = 1e-4, 3e-2
 _UNWRITTEN, _TYPICAL = 77, 64
 _POOL = 1 << 20  # a longer buffer repeats this many random numbers
@@ -51,9 +54,10 @@ def kernels(
 ) -> dict[str, tuple[str, TileKernel]]:
     """Returns the distinct kernels of a compile: maps the Triton text to (nodes, kernel).
 
-    The nodes are those that the kernel computes. With `schedules` "chosen", kernels have the
-    schedules that a compile chooses, for which it compiles kernels for the target. With "first",
-    they have its first choice, which may not fit the target.
+    `nodes` names the nodes that the kernel computes. With `schedules` "first", a kernel has the
+    schedule that the planner chooses first, which may need more registers or shared memory than
+    the target has. With "chosen", kernels are compiled for the target, and a schedule that does not
+    fit is replaced.
     """
     options = read_options({"target": target, "precision": precision})
     graph = load_model(model, {})

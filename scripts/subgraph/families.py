@@ -79,7 +79,7 @@ def grid(**axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
 def rows(**other_axes: int) -> tuple[Sizes, ...]:
     """Returns sizes for each batch of 1 and 8 and each length of 17, 512, 1500 and 4096.
 
-    `other_axes` are added to each of them.
+    Each of them also has the arguments `other_axes`.
     """
     return grid(batch=(1, 8), length=(17, 512, 1500, 4096), **other_axes)
 

@@ -35,7 +35,7 @@ FAULTS = ("compile", "run", "differs")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions under which a graph was measured; a result counts only under equal ones.
+    """The conditions of a measurement; a stored result counts only if all of them are equal now.
 
     `target` names the CPU, `sources` is a hash of tcc's sources, and `plan` says how graphs are
     timed.
@@ -53,12 +53,12 @@ class SubgraphResult:
     `outcome` is a key of OUTCOMES. `why` says what prevented a measurement, and `command` is the
     command that failed. For a timed graph whose error is above the tolerance, `why` is the verdict
     of `tcc verify`. `tcc` and `ort` are seconds, the medians of all runs. `ratio` is the median
-    over rounds of ONNX Runtime's time over tcc's. `best` is the same ratio for the best rounds.
-    Both are None if nothing was timed.
+    over rounds of ONNX Runtime's time over tcc's. `best` is ONNX Runtime's time in its best round
+    over tcc's time in its best round. `ratio` and `best` are None if nothing was timed.
 
-    `error` is the largest difference over the largest expected value. `disturbed` counts the turns
-    during which other work disturbed the machine. `kernels` are tcc's kernels, the slowest first,
-    if the ratio is below FLOOR. `artifact` is a hash of the file that was timed.
+    `error` is the largest difference over the largest expected value. `disturbed` counts the timed
+    runs of one runtime during which other work disturbed the machine. `kernels` are tcc's kernels,
+    the slowest first, if the ratio is below FLOOR. `artifact` is a hash of the file that was timed.
     """
 
     outcome: str

@@ -1,7 +1,7 @@
 """Draws by seed the architectures that are measured, and the substitutes for exports that fail.
 
-The order of a draw is that of SHA-256 over the seed and the names. So it depends neither on
-Python's random generator nor on the order of a registry.
+A draw sorts names by the SHA-256 hash of the seed and the name. So it depends neither on Python's
+random generator nor on the order of a registry.
 """
 
 from __future__ import annotations

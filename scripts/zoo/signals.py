@@ -1,8 +1,8 @@
 """Checks that signals live in a model with seeded weights, and rescales layers where they do not.
 
-A layer is a module with parameters of its own. A layer's signal lives if the standard deviation of
-each of its outputs lies within `BOUNDS`. A model's signal lives if another input changes each
-output.
+A layer is a module with parameters of its own. The signal of a layer is alive if the standard
+deviation of each of its outputs lies within `BOUNDS`; otherwise it is dead. The signal of a model
+is alive if each output changes when the input changes.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def seed_weights(model: nn.Module, seed: int) -> None:
 def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> list[str]:
     """Returns a line for each signal that is dead or has exploded.
 
-    This is a layer whose output has a standard deviation outside BOUNDS, or an output of the model
-    that does not depend on the input or is not finite (see `still`).
+    There is a line for each layer whose output has a standard deviation outside BOUNDS. There is a
+    line for each output of the model that is not finite or does not depend on the input (see
+    `still`).
     """
     with _watched(model) as deviations:
         before = call(first)

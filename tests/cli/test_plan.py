@@ -72,6 +72,13 @@ def test_equal_plans_are_equal_files(model: Path, tmp_path: Path) -> None:
     assert first == second
 
 
+def test_a_plan_is_drawn(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.svg"
+    output(model, "--ranks", "2", "-o", path)
+    assert path.read_text().startswith("<svg")
+    assert "all_reduce" in path.read_text()
+
+
 def test_strategies_of_a_node_are_priced(model: Path) -> None:
     records = json.loads(output(model, "--ranks", "2", "--explain", "h", "--json"))
     assert [r["strategy"] for r in records if r["chosen"]] == ["whole, split(1) -> split(1)"]
@@ -89,7 +96,7 @@ def test_compiles_use_every_plan_once(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no rank uses the plan"):
         compile_model(model, read_options({"ranks": "4", "plan": path}), tmp_path / "model.so")
     options = read_options({"ranks": "2", "plan": [path, path]})
-    with pytest.raises(UserError, match="two plans"):
+    with pytest.raises(UserError, match="a plan is given twice"):
         compile_model(model, options, tmp_path / "model.so")
 
 
@@ -101,3 +108,27 @@ def test_a_cluster_gives_ranks_and_speeds(model: Path, tmp_path: Path) -> None:
     assert "2 ranks exchange: nothing" in output(model, "--cluster", cluster)
     with pytest.raises(UserError, match="too few ranks"):
         output(model, "--cluster", cluster, "--ranks", "4")
+
+
+def test_a_right_plan_is_proved_and_a_changed_one_refused(model: Path, tmp_path: Path) -> None:
+    path, cluster = tmp_path / "plan.json", tmp_path / "cluster.json"
+    output(model, "--ranks", "2", "-o", path)
+    text = output(model, "--check", path)
+    assert "all_reduce  1 in a run, to which a rank hands 2.0 KiB" in text
+    assert text.endswith("the plan is right\n")
+    proof = json.loads(output(model, "--check", path, "--json"))
+    assert proof["costs"] == {"all_reduce": [1, 2048]}
+    host = {"name": "small", "ranks": 2, "memory_bytes": 1 << 20, "flops": 1e11}
+    cluster.write_text(json.dumps({"version": 1, "hosts": [host], "links": []}))
+    with pytest.raises(UserError, match="memory of host small"):
+        output(model, "--check", path, "--cluster", cluster)
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "exchanges": {}}))
+    with pytest.raises(UserError, match="does not pay every all_reduce"):
+        output(model, "--check", path)
+
+
+@pytest.mark.parametrize("flags", [("-o", "x.json"), ("--explain", "h"), ("--plan", "p.json")])
+def test_a_check_does_nothing_else(model: Path, flags: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="only proves"):
+        output(model, "--check", "plan.json", *flags)

@@ -24,6 +24,9 @@ SHARDINGS: list[Sharding] = [
     Split(2),
     Split(3),
     Split(3, 3),
+    Split(3, block=7),
+    Split(3, 3, block=3),
+    Split(2, copies=2),
     Partial("sum"),
     Partial("min"),
 ]
@@ -32,9 +35,17 @@ CHANGES = [(a, b) for a, b in itertools.product(SHARDINGS, SHARDINGS) if not isi
 
 def local(array: Array, sharding: Sharding, place: int, ranks: int) -> Array:
     if isinstance(sharding, Split):
-        groups = np.split(array, sharding.groups, sharding.axis)
-        blocks = [np.split(group, ranks, sharding.axis)[place] for group in groups]
-        return np.concatenate(blocks, sharding.axis)
+        axis, place = sharding.axis, place // sharding.copies
+        length = sharding.block or array.shape[axis] // sharding.groups * sharding.copies // ranks
+        blocks = []
+        for group in np.split(array, sharding.groups, axis):
+            block = group.take(
+                range(place * length, min((place + 1) * length, group.shape[axis])), axis
+            )
+            padding = [(0, 0)] * array.ndim
+            padding[axis] = 0, length - block.shape[axis]
+            blocks.append(np.pad(block, padding))
+        return np.concatenate(blocks, axis)
     if isinstance(sharding, Whole):
         return array
     return array + array.dtype.type(place)  # parts that differ

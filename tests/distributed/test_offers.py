@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tcc.distributed.free_axes import free_strategies
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import Split
 from tcc.distributed.strategies import strategies
@@ -37,22 +38,29 @@ JOINED = node_of("reshape", tensor(F32, 1, 32, 6, 64), shape=shape(1, 32, 384))
 GEMM = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": False}
 TOKENS, IN_HEADS = "split(1) -> split(1)", "split(2, 6) -> split(3)"
 PARTS = "partial(sum) -> partial(sum)"
+ELEVEN = "split(1, block=11) -> split(1, block=11)"
 
 
 @pytest.mark.parametrize(
     ("node", "ranks", "expected"),
     [
         (HEADS, 2, [TOKENS, "split(2) -> split(2)", IN_HEADS, PARTS]),
-        (HEADS, 3, ["split(2) -> split(2)", PARTS]),
-        (HEADS, 4, [TOKENS, IN_HEADS, PARTS]),  # a block of 96 would cut heads
-        (JOINED, 3, ["split(2) -> split(2)", PARTS]),
-        (JOINED, 4, [TOKENS, PARTS]),
+        (
+            HEADS,
+            3,
+            [ELEVEN, "split(2) -> split(2)", "split(2, 6, block=22) -> split(3, block=22)", PARTS],
+        ),
+        # A block of 96 would cut heads.
+        (HEADS, 4, [TOKENS, IN_HEADS, "split(2, block=128) -> split(2, block=2)", PARTS]),
+        (JOINED, 3, [ELEVEN, "split(2) -> split(2)", PARTS]),
+        (JOINED, 4, [TOKENS, "split(2, block=2) -> split(2, block=128)", PARTS]),
         (
             node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12), **GEMM),
             4,
             [
                 "split(1), split(0), partial(sum) -> partial(sum)",
                 "whole, split(1), split(0) -> split(1)",
+                "split(0, block=2), whole, whole -> split(0, block=2)",
             ],
         ),
         (
@@ -69,7 +77,12 @@ PARTS = "partial(sum) -> partial(sum)"
         (
             node_of("reduce_max", tensor(F32, 4, 5), axes=(0,), keepdims=True),
             2,
-            ["split(0) -> partial(max)"],
+            ["split(0) -> partial(max)", "split(1, block=3) -> split(1, block=3)"],
+        ),
+        (
+            node_of("arg_max", tensor(F32, 4, 7), axis=1, keepdims=False, select_last=False),
+            2,
+            ["split(0) -> split(0)", "split(1, block=4) -> whole"],
         ),
     ],
     ids=lambda item: item.op.name if isinstance(item, Node) else None,
@@ -79,11 +92,15 @@ def test_strategies_of_a_node(node: Node, ranks: int, expected: list[str]) -> No
 
 
 def test_groups_of_integer_weights_are_never_cut() -> None:
-    """Rows of 96 elements have a scale for each 32: 3 ranks divide them, 2 and 4 do not."""
+    """Rows of 96 elements have a scale for each 32: blocks are one group, or two of three."""
     types = tensor(I8, 4, 96), tensor(F32, 4, 3)
     node = node_of("dequantize_linear", *types, axis=1, block_size=32)
     assert "split(1), split(1) -> split(1)" in texts(node, 3)
-    assert texts(node, 2) == texts(node, 4) == ["split(0), split(0) -> split(0)"]
+    assert texts(node, 2) == [
+        "split(0), split(0) -> split(0)",
+        "split(1, block=64), split(1, block=2) -> split(1, block=64)",
+    ]
+    assert texts(node, 4) == ["split(0), split(0) -> split(0)"]
 
 
 def test_an_axis_of_several_parts_is_divided_in_each_of_them() -> None:
@@ -108,7 +125,33 @@ def test_rows_at_data_dependent_indices_are_divided() -> None:
         "split(0), whole -> partial(sum)",
         "partial(sum), whole -> partial(sum)",
     ]
-    assert "split(0), whole -> partial(sum)" not in texts(node, 4)  # 6 rows for 4 ranks
+    assert "split(0, block=2), whole -> partial(sum)" in texts(node, 4)  # 6 rows for 4 ranks
+
+
+def test_padded_blocks_hold_whole_heads_everywhere() -> None:
+    """Ten heads of 64 on 3 ranks: blocks of four heads, from the matmul to the next one."""
+    b = GraphBuilder("g")
+    x, w = b.input("x", tensor(F32, 1, 8, 640)), b.input("w", tensor(F32, 640, 640))
+    (y,) = b.add(OPS["matmul"], [x, w])
+    (heads,) = b.add(OPS["reshape"], [y], OPS["reshape"].attrs(shape(1, 8, 10, 64)))
+    (joined,) = b.add(OPS["reshape"], [heads], OPS["reshape"].attrs(shape(1, 8, 640)))
+    (z,) = b.add(OPS["matmul"], [joined, w])
+    graph = b.finish([z])
+    expected = [
+        "whole, split(1, block=256) -> split(2, block=256)",
+        "split(2, block=256) -> split(2, block=4)",
+        "split(2, block=4) -> split(2, block=256)",
+        "split(2, block=256), split(0, block=256) -> partial(sum)",
+    ]
+    offered = offers(graph, 3)
+    for node, text in zip(graph.nodes, expected, strict=True):
+        assert text in map(repr, offered[node])
+
+
+def test_padding_does_not_tell_what_to_read() -> None:
+    """The indices of a gather stay whole where their blocks would have padding."""
+    node = node_of("gather", tensor(F32, 6, 8), tensor(I64, 5), axis=0)
+    assert not any("block=3" in text.split(" -> ")[0].split(", ", 1)[1] for text in texts(node, 2))
 
 
 def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
@@ -121,3 +164,49 @@ def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
         "layer_normalization", tensor(F32, 3, 8), tensor(F32, 8), axis=1, epsilon=1e-5, outputs=1
     )
     assert texts(norm, 4) == ["split(1), split(0) -> split(1)"]
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            node_of("top_k", tensor(F32, 4, 7, 5), axis=1, k=const(3), largest=True, sorted=True),
+            [
+                "split(0) -> split(0), split(0)",
+                "split(2, block=3) -> split(2, block=3), split(2, block=3)",
+            ],
+        ),
+        (
+            node_of("update_slice", tensor(F32, 4, 9), tensor(F32, 4, 2), axis=1, start=const(3)),
+            ["split(0), split(0) -> split(0)"],
+        ),
+        (
+            node_of(
+                "scatter_elements",
+                *(tensor(F32, 5, 8, 6), tensor(I64, 5, 2, 4), tensor(F32, 5, 2, 4)),
+                axis=1,
+                reduction="none",
+            ),
+            [],  # padding is no place, and axis 2 of the updates is shorter
+        ),
+        (
+            node_of(
+                "scatter_nd",
+                *(tensor(F32, 9, 4, 6), tensor(I64, 5, 3, 1), tensor(F32, 5, 3, 4, 6)),
+                reduction="add",
+            ),
+            ["split(1), whole, split(2) -> split(1)", "split(2), whole, split(3) -> split(2)"],
+        ),
+        (
+            node_of(
+                "scatter_rows",
+                *(tensor(F32, 9, 4), tensor(I64, 5, 1), tensor(F32, 7, 4), tensor(I64, 5)),
+                reduction="add",
+            ),
+            ["split(1), whole, split(1), whole -> split(1)"],
+        ),
+    ],
+    ids=lambda item: item.op.name if isinstance(item, Node) else None,
+)
+def test_host_functions_are_divided_along_free_axes(node: Node, expected: list[str]) -> None:
+    assert [repr(s) for s in free_strategies(node, 2, (), ())[1:]] == expected

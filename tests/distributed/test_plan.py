@@ -123,6 +123,7 @@ def test_plans_do_not_fit_a_model_with_other_weights_or_sizes(tmp_path: Path) ->
         fixed_strategies(network(512), plan, PAIR.mesh)
 
 
+EMPTY = b'{"tcc_plan": 1, "model": "", "ranks": 2, "nodes": []'
 BROKEN = {
     b"": "it is not JSON",
     b"[]": 'no "tcc_plan": 1',
@@ -137,6 +138,10 @@ BROKEN = {
     b'{"tcc_plan": 1, "model": "", "ranks": 2, "nodes": ['
     + b'{"node": "a", "strategy": "b"}, ' * 2
     + b'{"node": "c", "strategy": "d"}]}': "for the second time",
+    EMPTY + b', "exchanges": []}': "exchanges is not an object",
+    EMPTY + b', "exchanges": {"all_reduce": [1, -2]}}': "no pair of a number and of bytes",
+    EMPTY + b', "exchanges": {"all_reduce": [1]}}': "no pair of a number and of bytes",
+    EMPTY + b', "rank_weight_bytes": "1"}': "rank_weight_bytes is not",
     b"\xff": "it is not JSON",
     b'{"tcc_plan": 1, "ranks": ' + b"9" * 10_000 + b"}": "more than 18 digits",
 }

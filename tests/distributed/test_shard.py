@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates
-from tcc.distributed.shard import sharder
+from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import offers
+from tcc.distributed.shard import sharded, sharder
+from tcc.distributed.sharding import WHOLE, Split
+from tcc.distributed.solve import solve_strategies
+from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import IndexLike, as_int, const, symbol
+from tcc.ir.index import Index, IndexLike, as_int, const, symbol
 from tcc.ir.types import BOOL, F32, I64, TensorType, tensor
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
@@ -82,12 +87,12 @@ def norm(b: GraphBuilder, x: Value) -> Value:
     return add(b, "layer_normalization", x, scale, axis=2, epsilon=1e-5, outputs=1)
 
 
-def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0) -> None:
+def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0, tokens: int = TOKENS) -> None:
     """The ranks' results are equal, and those of one rank up to rounding."""
     verify_graph(divided)
     rng = np.random.default_rng(seed)
     feeds = {
-        v.name: normal(rng, *(TOKENS if as_int(d) is None else d.const for d in v.type.shape))
+        v.name: normal(rng, *(tokens if as_int(d) is None else d.const for d in v.type.shape))
         for v in graph.inputs
     }
     expected = evaluate_graph(graph, feeds)
@@ -128,6 +133,31 @@ def test_a_block_of_any_number_of_tokens_has_two_all_reduces() -> None:
     check(graph, divided, 2)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_number_of_tokens_that_ranks_always_divide_is_divided(ranks: int) -> None:
+    graph = block(8, symbol("tokens", 4, 64, divisor=4, typical=32), 512)
+    offered = offers(graph, ranks)
+    choice = {node: by_tokens(node, offered[node]) for node in graph.nodes}
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    assert collectives(divided) == ["all_gather"] * 3  # keys, values and the result
+    for tokens in (4, 12):
+        check(graph, divided, ranks, tokens=tokens)
+
+
+def by_tokens(node: Node, offered: Sequence[Strategy]) -> Strategy:
+    """The strategy that splits the result along its first axis of symbolic size."""
+    shape = node.outputs[0].type.shape
+    axis = next(n for n, size in enumerate(shape) if as_int(size) is None)
+    return next(strategy for strategy in offered if strategy.results == (Split(axis),))
+
+
+def test_a_number_of_tokens_that_ranks_may_not_divide_is_whole() -> None:
+    graph = block(8, symbol("tokens", 3, 64, divisor=3), 512)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    assert [*map(repr, offers(graph, 2)[softmax])] == ["whole -> whole", "split(1) -> split(1)"]
+    assert "split(2) -> split(2)" in map(repr, offers(graph, 3)[softmax])
+
+
 def test_ranks_that_do_not_divide_the_heads_give_the_same_results() -> None:
     graph = block(6, 32, 384)
     check(graph, divider(4)(graph), 4)
@@ -136,8 +166,8 @@ def test_ranks_that_do_not_divide_the_heads_give_the_same_results() -> None:
 def test_more_ranks_than_anything_can_use_are_refused() -> None:
     b = GraphBuilder("g")
     graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 4, 6))]))
-    with pytest.raises(UserError, match="nothing in the model can be divided among 5 ranks"):
-        sharder(5, partition_solver())(graph)
+    with pytest.raises(UserError, match="nothing in the model can be divided among 7 ranks"):
+        sharder(7, partition_solver())(graph)
 
 
 def test_a_graph_without_work_stays_as_it_is() -> None:
@@ -196,3 +226,137 @@ def test_a_mask_of_bools_is_gathered_as_bytes() -> None:
     assert positive.type.dtype is BOOL
     graph = b.finish([add(b, "cast", positive, to=I64)])
     check(graph, divider(2)(graph), 2)
+
+
+def fused_block(heads: int, tokens: int, width: int) -> Graph:
+    """Attention whose queries, keys and values are columns of one matmul."""
+    rng, b = np.random.default_rng(6), GraphBuilder("block")
+    start = b.input("x", tensor(F32, 1, tokens, width))
+    columns = linear(b, rng, start, 3 * width)
+    parts = b.add(OPS["split"], [columns], OPS["split"].attrs(2, tuple(map(const, (width,) * 3))))
+    perms = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    q, k, v = (split_heads(b, x, heads, perm) for x, perm in zip(parts, perms, strict=True))
+    scores = add(b, "softmax", add(b, "matmul", q, k), axis=3)
+    mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(0, 2, 1, 3))
+    joined = add(b, "reshape", mixed, shape=start.type.shape)
+    return b.finish([linear(b, rng, joined, width)])
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("form", [block, fused_block])
+def test_ten_heads_are_divided_by_whole_heads(
+    form: Callable[[int, int, int], Graph], ranks: int
+) -> None:
+    graph, heads = form(10, 32, 640), -(-10 // ranks)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    by_heads = next(s for s in offers(graph, ranks)[softmax] if s.results == (Split(1, 1, heads),))
+    fixed = {softmax: by_heads}
+    choice = solve_strategies(graph, ranks, RATES, partition_solver(), fixed)
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    assert rank_bytes(divided) < 1.02 * heads / 10 * rank_bytes(graph)
+    check(graph, divided, ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_vocabulary_that_ranks_do_not_divide_is_divided(ranks: int) -> None:
+    rng, b = np.random.default_rng(7), GraphBuilder("g")
+    table = b.constant(normal(rng, 5025, 100), "table")
+    tokens = b.input("tokens", tensor(I64, 1, 7))
+    x = add(b, "gather", table, tokens, axis=0)
+    x = linear(b, rng, add(b, "relu", linear(b, rng, x, 100)), 100)
+    y = add(b, "matmul", x, b.constant(normal(rng, 100, 5025), "head"))
+    graph = b.finish([add(b, "softmax", y, axis=2)])
+    divided = divider(ranks)(graph)
+    assert rank_bytes(divided) < 1.05 / ranks * rank_bytes(graph)
+    feeds = {"tokens": rng.integers(0, 5025, (1, 7))}
+    feeds["tokens"][0, :2] = 0, 5024
+    (expected,) = evaluate_graph(graph, feeds).values()
+    for outputs in on_ranks(divided, feeds, ranks):
+        (probabilities,) = outputs.values()
+        np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5 * expected.max())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("op", "sign"), [("arg_max", 1), ("arg_min", -1)])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_equal_extrema_of_several_ranks_have_the_position_of_one_rank(
+    op: str, sign: int, last: bool, ranks: int
+) -> None:
+    x = np.zeros((5, 10), np.float32)
+    x[0, [2, 9]] = sign * np.inf
+    x[1, [4, 7]] = np.nan
+    x[2, :] = -sign * np.inf
+    x[3, [0, 5]] = sign
+    b = GraphBuilder("g")
+    value = b.input("x", tensor(F32, 5, 10))
+    graph = b.finish([add(b, op, value, axis=1, keepdims=False, select_last=last)])
+    (node,) = graph.nodes
+    by_columns = next(s for s in offers(graph, ranks)[node] if s.results == (WHOLE,) and s.reduced)
+    divided = sharded(graph, {node: by_columns}, Mesh((ranks,)).axis(0))
+    assert collectives(divided) == ["all_gather"] * 2
+    positions = [[2, 4, 0, 0, 0], [9, 7, 9, 5, 9]][last]
+    for outputs in on_ranks(divided, {"x": x}, ranks):
+        np.testing.assert_array_equal(*outputs.values(), positions)
+
+
+def shared_heads(heads: int, shared: int, tokens: int, size: int) -> Graph:
+    """Attention in which `shared` heads of keys and values serve all `heads` heads of queries."""
+    rng, b = np.random.default_rng(8), GraphBuilder("shared")
+    width = heads * size
+    x = b.input("x", tensor(F32, 1, tokens, width))
+
+    def repeated(perm: tuple[int, ...]) -> Value:
+        own = split_heads(b, linear(b, rng, x, shared * size), shared, (0, 2, 1, 3))
+        one = add(b, "reshape", own, shape=shape_of(1, shared, 1, tokens, size))
+        copies = (1, shared, heads // shared, tokens, size)
+        all_heads = add(b, "expand", one, shape=shape_of(*copies))
+        joined = add(b, "reshape", all_heads, shape=shape_of(1, heads, tokens, size))
+        return add(b, "transpose", joined, perm=perm)
+
+    q = split_heads(b, linear(b, rng, x, width), heads, (0, 2, 1, 3))
+    scores = add(b, "softmax", add(b, "matmul", q, repeated((0, 1, 3, 2))), axis=3)
+    values = repeated((0, 1, 2, 3))
+    mixed = add(b, "transpose", add(b, "matmul", scores, values), perm=(0, 2, 1, 3))
+    joined = add(b, "reshape", mixed, shape=x.type.shape)
+    return b.finish([linear(b, rng, joined, width)])
+
+
+def shape_of(*dims: int) -> tuple[Index, ...]:
+    return tuple(map(const, dims))
+
+
+@pytest.mark.parametrize(("heads", "shared", "ranks"), [(8, 4, 2), (8, 2, 4), (8, 1, 4), (9, 3, 2)])
+def test_ranks_have_the_shared_heads_that_their_queries_read(
+    heads: int, shared: int, ranks: int
+) -> None:
+    """With more ranks than shared heads, neighbour ranks have the same head."""
+    graph = shared_heads(heads, shared, 16, 64)
+    softmax = next(node for node in graph.nodes if node.op.name == "softmax")
+    expand = next(node for node in graph.nodes if node.op.name == "expand")
+    own = -(-shared // ranks)  # heads of keys of a rank
+    block = own * heads // shared if shared >= ranks else heads // ranks
+    padded = block if block * ranks > heads else 0
+    offered = offers(graph, ranks)
+    choice = {softmax: next(s for s in offered[softmax] if s.results == (Split(1, 1, padded),))}
+    divided_heads = Split(1, 1, own if padded else 0, max(1, ranks // shared))
+    if shared > 1:
+        choice[expand] = next(s for s in offered[expand] if s.operands[0] == divided_heads)
+    choice = solve_strategies(graph, ranks, RATES, partition_solver(), choice)
+    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    parts = {v.type.shape[1] for n in divided.nodes for v in n.outputs if n.op.name == "expand"}
+    assert const(own) in parts
+    check(graph, divided, ranks)
+
+
+def test_sums_leave_out_padding_that_no_caller_set_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tcc.distributed.shard.zero_padded", lambda *_: frozenset())
+    graph = mlp(2, 8, 100)
+    first, second = (node for node in graph.nodes if node.op.name == "matmul")
+    offered = offers(graph, 3)
+    columns, rows = Split(1, block=34), Split(0, block=34)
+    choice = {
+        first: next(s for s in offered[first] if s.results == (columns,)),
+        second: next(s for s in offered[second] if s.operands == (columns, rows)),
+    }
+    choice = solve_strategies(graph, 3, RATES, partition_solver(), choice)
+    check(graph, sharded(graph, choice, Mesh((3,)).axis(0)), 3)

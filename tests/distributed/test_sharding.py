@@ -17,7 +17,12 @@ from tcc.distributed.sharding import (
 from tcc.ir.index import symbol
 from tcc.ir.types import F32, TensorType, tensor
 
-ALL: list[Sharding] = [WHOLE, *map(Split, (0, 1, 12)), Split(2, 3), *map(Partial, REDUCTIONS)]
+PADDED = Split(1, 3, 256), Split(1, block=4)
+COPIED = Split(1, copies=2), Split(0, 2, 5, 3)
+ALL: list[Sharding] = [
+    *(WHOLE, *map(Split, (0, 1, 12)), Split(2, 3)),
+    *(*PADDED, *COPIED, *map(Partial, REDUCTIONS)),
+]
 
 
 @pytest.mark.parametrize("sharding", ALL, ids=repr)
@@ -34,6 +39,8 @@ def test_texts_parse_back(sharding: Sharding) -> None:
         "split(-1)",
         "split(1,2)",
         "split(99999)",
+        "split(1, block=)",
+        "split(1, copies=2, block=4)",
         "partial(avg)",
         "whole ",
         "Whole",
@@ -48,6 +55,9 @@ def test_a_rank_holds_a_block_of_a_split_axis() -> None:
     type = tensor(F32, 6, 8)
     assert local_type(type, Split(0), 3) == tensor(F32, 2, 8)
     assert local_type(type, Split(1), 4) == tensor(F32, 6, 2)
+    assert local_type(type, Split(1, block=3), 4) == tensor(F32, 6, 3)
+    assert local_type(type, Split(1, 2, block=3), 2) == tensor(F32, 6, 6)
+    assert local_type(type, Split(1, copies=2), 4) == tensor(F32, 6, 4)
     assert local_type(type, WHOLE, 4) == local_type(type, Partial("max"), 4) == type
 
 
@@ -63,6 +73,17 @@ def test_a_rank_holds_a_block_of_a_split_axis() -> None:
 def test_an_axis_that_ranks_do_not_divide_has_no_blocks(type: TensorType, axis: int) -> None:
     with pytest.raises(ValueError, match="no 3 equal blocks"):
         local_type(type, Split(axis), 3)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [Split(1, block=2), Split(1, block=8), Split(1, block=10), Split(1, copies=3), Split(1, 3, 2)],
+    ids=repr,
+)
+def test_blocks_that_do_not_cover_an_axis_are_refused(split: Split) -> None:
+    """On 4 ranks: blocks that cover it exactly, as one block, or not at all; a third of a rank."""
+    with pytest.raises(ValueError, match="have no"):
+        local_type(tensor(F32, 6, 8), split, 4)
 
 
 def test_the_axes_of_a_mesh_are_groups_of_ranks() -> None:

@@ -11,18 +11,20 @@ from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
-from tcc.distributed.problem import Problem
+from tcc.distributed.problem import Problem, largest_values
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
 from tcc.distributed.solve import solve_strategies
 from tcc.distributed.strategies import Strategy, strategies
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.index import const
 from tcc.ir.types import F32, TensorType
 from tcc.ops import OPS
 
 from .greedy import choose_strategies
 from .lockstep import collectives, on_ranks
+from .networks import recurrent
 
 RATES = (
     RankRates(),
@@ -145,3 +147,17 @@ def test_equal_models_get_equal_problems() -> None:
     first, second = (list(map(repr, choice.values())) for choice in choices_)
     assert problems[0] == problems[1]
     assert first == second
+
+
+def test_weights_that_several_nodes_read_have_to_fit_too() -> None:
+    """Each of two ranks needs half of the weights, and has memory for a third of them."""
+    graph = recurrent()
+    weights = constant_bytes(graph)
+    room = largest_values(graph)
+    for share, fits in ((0.3, False), (0.51, True)):
+        rates = RankRates(memory=int(share * weights) + room)
+        if fits:
+            assert solve_strategies(graph, 2, rates, partition_solver())
+        else:
+            with pytest.raises(UserError, match="no plan fits"):
+                solve_strategies(graph, 2, rates, partition_solver())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.distributed.blocks import LoopBlock
+from tcc.distributed.blocks import LoopBlock, loop_block
+from tcc.distributed.free_axes import free_strategies
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import sharded
-from tcc.distributed.sharding import Partial, Split
+from tcc.distributed.sharding import Partial, Split, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import const, free_vars
 from tcc.ir.op import Tolerance
-from tcc.ir.types import TensorType
+from tcc.ir.types import BOOL, I64, DType, TensorType, integer_limits
 from tcc.ops import OPS
 
 from tests.lib.op_matrix.cases import CASES, Case, check, each, reference, rows, some
@@ -22,7 +24,7 @@ from .lockstep import Array, on_ranks
 
 RANKS = (2, 3, 4)
 # All samples take twice as long as the rest of these tests.
-DIVIDED = some((case for case in CASES if case.op.expr is not None), 12)
+DIVIDED = some((case for case in CASES if case.op.expr or case.op.free_axes), 12)
 
 
 def one_node(case: Case, strategy: Strategy, ranks: int) -> tuple[Graph, dict[Node, Strategy]]:
@@ -40,6 +42,8 @@ def one_node(case: Case, strategy: Strategy, ranks: int) -> tuple[Graph, dict[No
             operands.append(None)
         elif isinstance(sharding, Partial):
             operands.append(partial_operand(b, type, number, ranks, choice))
+        elif isinstance(sharding, Split) and sharding.block:
+            operands.append(padded_operand(b, type, number, ranks, sharding, choice))
         elif number % 2 == 0:
             operands.append(b.input(f"x{number}", type))
         else:
@@ -67,6 +71,36 @@ def partial_operand(
         (Split(0),), (Partial("sum"),), ((0, LoopBlock(free_vars(row)[0], 1, 1, ranks)),)
     )
     return operand
+
+
+def padded_operand(
+    b: GraphBuilder,
+    type: TensorType,
+    number: int,
+    ranks: int,
+    split: Split,
+    choice: dict[Node, Strategy],
+) -> Value:
+    """An input; the ranks compute large numbers, or NaN, in the padding of its blocks."""
+    x, e = b.input(f"x{number}", type), ExprBuilder(type)
+    at = e.point(type)
+    size = type.shape[split.axis]
+    is_inside = index_value(at[split.axis], I64) < size
+    body = apply("select", is_inside, e.read(0, *at), literal(poison(type.dtype), type.dtype))
+    row = OPS["expression"]
+    (operand,) = b.add(row, [x], row.attrs(e.finish(at, body)))
+    node = b.producer(operand)
+    assert node is not None
+    block = loop_block(free_vars(at[split.axis])[0], ranks, split)
+    assert block is not None
+    choice[node] = Strategy((split,), (split,), ((0, block),))
+    return operand
+
+
+def poison(dtype: DType) -> float | int | bool:
+    if dtype.is_float:
+        return float("nan")
+    return True if dtype is BOOL else integer_limits(dtype)[1]
 
 
 def rows_of(array: Array, ranks: int) -> Array:
@@ -97,7 +131,8 @@ def tolerance_of(case: Case, strategy: Strategy, divided: Graph) -> Tolerance:
     if shardings & {Partial("sum"), Partial("prod")}:
         return Tolerance.ACCUMULATE
     expr = expr_of(node_of(case))
-    assert expr is not None
+    if expr is None:
+        return Tolerance.EXACT
     sums = any(stage.monoid not in (None, "max", "min") for stage in expr.stages)
     same = any(node.op is case.op for node in divided.nodes)
     return case.op.tolerance if sums or not same else Tolerance.EXACT
@@ -105,15 +140,39 @@ def tolerance_of(case: Case, strategy: Strategy, divided: Graph) -> Tolerance:
 
 @each(DIVIDED)
 def test_every_strategy_computes_what_the_reference_does(case: Case) -> None:
-    expr = expr_of(node_of(case))
+    node = node_of(case)
     expected = reference(case)
     for ranks in RANKS:
-        for strategy in strategies(expr, ranks)[1:] if expr else ():
+        for strategy in strategies_of(node, ranks)[1:]:
             try:
                 judge(case, strategy, ranks, expected)
             except Exception as error:
                 error.add_note(f"{strategy} on {ranks} ranks")
                 raise
+
+
+def strategies_of(node: Node, ranks: int) -> tuple[Strategy, ...]:
+    """The strategies of a node; the readers of its results need groups, copies and large blocks on
+    4 ranks."""
+    expr = expr_of(node)
+    wishes = tuple(
+        (number, split)
+        for number, value in enumerate(node.outputs)
+        for axis, size in enumerate(value.type.shape)
+        for split in (Split(axis, 2), Split(axis, copies=2), Split(axis, block=size.const // 2 + 1))
+        if ranks == 4 and has_blocks(value.type, split, ranks)
+    )
+    if expr is None:
+        return free_strategies(node, ranks, wishes, ())
+    return strategies(expr, ranks, wishes)
+
+
+def has_blocks(type: TensorType, split: Split, ranks: int) -> bool:
+    try:
+        local_type(type, split, ranks)
+    except ValueError:
+        return False
+    return True
 
 
 def node_of(case: Case) -> Node:
@@ -126,10 +185,7 @@ def node_of(case: Case) -> Node:
 
 # Rows of which no sample offers a strategy beside `whole`, and why.
 _TYPE = "no collective takes its results' type"
-_SIZES = "2, 3 and 4 divide no size of its samples"
 OFFER_NOTHING = {
-    "eye_like": _SIZES,
-    "matmul_integer": _SIZES,
     "pack": "elements that share a byte are no block of an axis",
     "random_bits": _TYPE,
     "size_of": "it has no loop",
@@ -141,11 +197,8 @@ OFFER_NOTHING = {
 def test_rows_that_offer_nothing_are_listed() -> None:
     offers = {
         op.name: any(
-            len(strategies(expr, ranks)) > 1
-            for case in row
-            for ranks in RANKS
-            if (expr := expr_of(node_of(case))) is not None
+            len(strategies_of(node_of(case), ranks)) > 1 for case in row for ranks in RANKS
         )
-        for op, row in rows(case for case in CASES if case.op.expr is not None).items()
+        for op, row in rows(case for case in CASES if case.op.expr or case.op.free_axes).items()
     }
     assert {name for name, offer in offers.items() if not offer} == OFFER_NOTHING.keys()

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.artifact import find_weights, load, read_manifest
 from tcc.driver import compile_model
+from tcc.ir.graph import Graph
 from tcc.options import read_options
 
 from tests.columns import by_columns
@@ -52,6 +53,10 @@ def mlp(rows: int | str = 8) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
+def one_plan(ranks: int) -> list[Callable[[Graph], Graph]]:
+    return [by_columns(ranks)]
+
+
 def reference(x: Array) -> dict[str, Array]:
     """The results in float64."""
     w = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
@@ -61,7 +66,7 @@ def reference(x: Array) -> dict[str, Array]:
 
 def made(folder: Path, name: str, **choices: Any) -> Path:
     options = read_options({"jobs": 1, **choices})
-    compile_model(mlp(), options, folder / f"{name}.so", sharders=by_columns)
+    compile_model(mlp(), options, folder / f"{name}.so", sharders=one_plan)
     return folder / f"{name}.so"
 
 
@@ -107,7 +112,7 @@ def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path
     assert one["weights"]["bytes"] >= whole
     # A plan that divides nothing has the weights of the one for one rank.
     options = read_options({"jobs": 1, "ranks": (1, 2)})
-    compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: lambda graph: graph)
+    compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: [lambda graph: graph])
     one, two = read_manifest(tmp_path / "m.so")["variants"]
     assert two["weights"]["offsets"] == [one["weights"]["offset"]] * 2
 
@@ -129,7 +134,7 @@ def test_weights_are_narrowed_for_every_rank(
 
 def test_open_sizes_and_buckets_have_every_plan(comm_library: Path, tmp_path: Path) -> None:
     options = read_options({"jobs": 1, "ranks": 2, "buckets": {"rows": [4]}})
-    compile_model(mlp("rows"), options, tmp_path / "mlp.so", sharders=by_columns)
+    compile_model(mlp("rows"), options, tmp_path / "mlp.so", sharders=one_plan)
     for rows in (4, 7):
         x = X[:rows]
         results = on_ranks(tmp_path, comm_library, {"mlp": [{"x": x}] * 2})["mlp"]

@@ -96,6 +96,22 @@ CASES = {
         ("compile", "m.onnx", "--cpu", "x86-64-v3", "--machine", "a.json"),
         (("m.onnx", GOOD), ("a.json", b'{"tcc_machine": 1, "name": "mine"}')),
     ),
+    "compile-missing-lock": Case(("compile", "m.onnx", "--tuned", "a.json"), (("m.onnx", GOOD),)),
+    "compile-damaged-lock": Case(
+        ("compile", "m.onnx", "--tuned", "a.json"),
+        (("m.onnx", GOOD), ("a.json", b'{"version": 1, "targets": [\n<<<<<<< HEAD\n')),
+    ),
+    "compile-required-without-lock": Case(("compile", "m.onnx", "--require-tuned", "1%")),
+    "compile-bad-part": Case(("compile", "m.onnx", "--tuned", "a.json", "--require-tuned", "2")),
+    "compile-tuned-as-c": Case(
+        ("compile", "m.onnx", "--tuned", "a.json", "--target", "c"), (("m.onnx", GOOD),)
+    ),
+    "tune-without-pin": Case(("tune", "m.onnx")),
+    "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
+    "tune-damaged-lock": Case(
+        ("tune", "m.onnx", "--pin", "--lock", "a.json"),
+        (("m.onnx", GOOD), ("a.json", b'{"version": 2, "targets": [\n]}\n')),
+    ),
     "compile-bad-shape": Case(("compile", "m.onnx", "--input", "x=1,3")),
     "compile-bad-state": Case(("compile", "m.onnx", "--state", "past")),
     "compile-bad-level": Case(("compile", "m.onnx", "-O", "9")),
@@ -189,6 +205,12 @@ CASES = {
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
     "bench-peer-of-artifact": Case(("bench", "m.so", "--peers", "ort")),
+    "plan-check-and-write": Case(("plan", "m.onnx", "--check", "p.json", "-o", "q.json")),
+    "plan-check-of-no-plan": Case(("plan", "m.onnx", "--check", "p.json"), (("p.json", b"{}"),)),
+    "verify-pins-nothing": Case(("verify", "m.onnx", "--pin"), (("m.onnx", GOOD),)),
+    "verify-layers-of-ranks": Case(
+        ("verify", "m.onnx", "--layers", "--nproc", "2"), (("m.onnx", GOOD),)
+    ),
     "ops-unknown": Case(("ops", "NoSuchOp")),
 }
 

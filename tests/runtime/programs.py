@@ -381,6 +381,25 @@ def updating(state: int, other: int = 4) -> Program:
     return b.program()
 
 
+def holding(
+    arena: int = 0, state: int = 0, symmetric: int = 0, scratch: int = 0, steps: int = 8
+) -> Program:
+    """`updating(steps)` that holds so many bytes of each kind of memory."""
+    b = Builder(scratch=scratch)
+    size, zero = b.const(steps), b.const(0)
+    b.input("x", "f32", [size], f"[{steps}]")
+    x = b.buffer(Input(0))
+    b.output("x_out", "f32", [size], f"[{steps}]", state=0)
+    b.arena = b.const(arena)
+    b.buffer(Arena(zero, b.arena))
+    if state:
+        b.buffer(State(state))
+    if symmetric:
+        b.buffer(Symmetric(zero, b.const(symmetric)))
+    b.launch("add", size, [x, x, x])
+    return b.program()
+
+
 def handles() -> Program:
     """Every function on strings and lists, given three strings and a list."""
     b = Builder()

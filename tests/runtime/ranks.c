@@ -28,7 +28,8 @@ static const tcc_api *api;
         CHECK(strstr(api->last_error(), words));                                                   \
     } while (0)
 
-/* A comm that only says which rank of how many this is, and whose keeps are counted. */
+/* A comm that says which rank of how many this is, whose keeps are counted, and whose other ranks say
+ * what this one does. */
 struct tcc_comm {
     const tcc_comm_table *table;
     int32_t rank, size;
@@ -38,10 +39,19 @@ static int32_t rank_of(const tcc_comm *comm) { return comm->rank; }
 static int32_t size_of(const tcc_comm *comm) { return comm->size; }
 static tcc_status keep(tcc_comm *comm) { return (void)comm, kept++, TCC_OK; }
 static void drop(tcc_comm *comm) { (void)comm, kept--; }
+static int exchanges;
+static tcc_status issue(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive) {
+    if (call->kind != TCC_COMM_ALL_GATHER || call->dtype.bits != 8) return TCC_INTERNAL;
+    for (int32_t i = 0; i < comm->size; i++)
+        memcpy((char *)receive + i * call->count, send, (size_t)call->count);
+    exchanges++;
+    return TCC_OK;
+}
 static tcc_comm_table table = {.struct_size = sizeof table,
                                .version = TCC_COMM_VERSION,
                                .rank = rank_of,
                                .size = size_of,
+                               .issue = issue,
                                .keep = keep,
                                .drop = drop};
 
@@ -106,7 +116,9 @@ static void by_loaded_model(void) {
     table.version--;
     REFUSES(api->instance_create_on(model, 0, &four, &instance), TCC_UNSUPPORTED, "its comm has 4");
     REFUSES(api->instance_create_on(model, 0, &second, &instance), TCC_UNSUPPORTED, "process is rank 1");
+    CHECK(exchanges == 0);
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK);
+    CHECK(exchanges == 1); /* ranks compare their plans */
     api->instance_destroy(instance);
     CHECK(kept == 0);
     api->model_release(model);
@@ -134,7 +146,9 @@ static void without_plans(const char *path) {
     read_plans(path, 1, 1, 1, 1);
     setenv("TCC_RANK", "x", 1), setenv("TCC_SIZE", "y", 1);
     CHECK(api->model_get_on(&odd, &model) == TCC_OK);
+    exchanges = 0;
     CHECK(api->instance_create_on(model, 0, &odd, &instance) == TCC_OK);
+    CHECK(exchanges == 0); /* ranks may have files of their own */
     api->instance_destroy(instance);
     api->model_release(model);
     unsetenv("TCC_RANK"), unsetenv("TCC_SIZE");

@@ -42,11 +42,12 @@ def vector_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
 
 @lru_cache(maxsize=1024)
 def carried_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
-    """Returns the same chunks as `vector_chunks`, but all have the width of the first one.
+    """Returns the chunks of `vector_chunks`, all widened to the width of the first chunk.
 
-    A contraction repeats elements of its other operand over full vectors. If the last accumulators
-    were narrower, they could not use the same repeated elements. LLVM's register allocator would
-    then move accumulators between registers, which costs up to three quarters of the speed.
+    Accumulators have these chunks. A contraction repeats an element of an operand over a full
+    vector. If the last accumulators were narrower, they could not use this vector. LLVM's register
+    allocator would then move accumulators between registers, which costs up to three quarters of
+    the speed.
     """
     chunks = vector_chunks(size, lanes)
     return tuple(Chunk(c.start, c.count, chunks[0].width) for c in chunks)
@@ -58,7 +59,8 @@ def scalar_chunks(size: int) -> tuple[Chunk, ...]:
 
 
 def same_cuts(a: Sequence[Chunk], b: Sequence[Chunk]) -> bool:
-    """True if both lists cut a row at the same elements; the widths of registers may differ."""
+    """Returns True if both lists of chunks cut a row at the same elements; the widths of their
+    registers may differ."""
     return [(c.start, c.count) for c in a] == [(c.start, c.count) for c in b]
 
 
@@ -73,8 +75,8 @@ def row_positions(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
-    """Returns the number of the row of a block of `shape` that broadcasts to row `position` of a
-    larger block."""
+    """Returns the number of a row of a block of `shape`: the row that row `position` of a larger
+    block reads when the block is broadcast to the larger one."""
     number = 0
     for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
         number = number * size + (0 if size == 1 else at)

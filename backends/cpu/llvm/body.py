@@ -180,9 +180,10 @@ class Statements:
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
     def _one_by_one(self, node: TileLoop, trips: int) -> bool:
-        """True if the loop is unrolled.
+        """Returns True if the loop is unrolled.
 
-        It is unrolled if it has one iteration, or few iterations that decide the guard of a load.
+        It is unrolled if it has one iteration, or few iterations and a load whose guard depends on
+        the iteration.
         """
         guards = (g for s in node.body if isinstance(s, Load) for g in s.guards)
         names = ({v.name for v in free_vars(g.index)} for g in guards)
@@ -207,8 +208,8 @@ class Statements:
         """Emits an iteration of the loop around the code inside; every few iterations check for
         cancellation.
 
-        A loop checks if it takes long or has a data-dependent number of iterations. If a single
-        iteration takes long, the loops inside it check instead.
+        A loop checks for cancellation if it takes long, or if its number of iterations depends on
+        data. If a single iteration takes long, the loops inside the iteration check instead.
         """
         all_trips, code = self._seconds, self._indices.code
         self._seconds /= max(1, typical((node.stop - node.start) // node.step))

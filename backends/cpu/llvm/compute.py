@@ -127,11 +127,11 @@ def compute(
 
 
 def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
-    """True if the body calls a function of many instructions, and a loop over rows can hold the
-    body.
+    """Returns True if the body calls a function of many instructions, and can be computed in a loop
+    over rows.
 
-    A loop cannot hold a body that uses positions, or blocks of bool, whose elements are single bits
-    in registers.
+    The loop (`_row_by_row`) cannot compute a body that uses positions, or blocks of bool, whose
+    elements are single bits in registers.
     """
     nodes = walk(node.body)
     return (
@@ -210,7 +210,10 @@ def _row_by_row(
 
 
 def combine(code: Code, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
-    """Returns the values of `bodies`, scalars over `Arg`s; the registers `args` have one width."""
+    """Returns the values of the scalars `bodies`, in which `Arg` n stands for `args[n]`.
+
+    All registers have the same number of lanes.
+    """
     values: dict[Scalar, Reg] = {}
     for node in walk(*bodies):
         if isinstance(node, Arg):

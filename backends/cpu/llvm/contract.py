@@ -1,9 +1,12 @@
 """Contractions of blocks in registers.
 
-There are three shapes of code. GEMM: one operand has the last axis of the result in its lanes, and
-elements of the other operand are repeated over the lanes. Depthwise: both operands have the last
-axis of the result in their lanes. Dot products: both operands end in the summed axis, and the lanes
-of a partial sum are added at the end. Any other contraction is computed element by element.
+There are three kinds of code.
+- GEMM: one operand has the last axis of the result in its lanes. Each element of the other operand
+  is repeated over the lanes.
+- Depthwise: both operands have the last axis of the result in their lanes.
+- Dot products: both operands have the summed axis in their lanes. The lanes of a partial sum are
+  added at the end.
+Any other contraction is computed element by element.
 """
 
 from collections.abc import Mapping
@@ -46,11 +49,11 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
 
 
 def multiplies_words(node: Contract, profile: Profile) -> bool:
-    """True if one instruction multiplies and adds all elements of a 32-bit word.
+    """Returns True if one instruction multiplies and adds all elements of a 32-bit word.
 
-    A word holds four bytes, or two bf16 if the CPU has an instruction for them. There is one summed
-    axis, of even length for bf16. It is the last axis of the operand that is used one element at a
-    time. In the other operand it comes just before the axis in the lanes.
+    A word holds four bytes, or two bf16 if the CPU has an instruction for them. Requires one summed
+    axis, of even length for bf16. It must be the last axis of the operand whose elements are
+    repeated over lanes. In the other operand it must come directly before the axis in the lanes.
     """
     kinds, acc = {node.a.dtype, node.b.dtype}, node.acc.dtype
     paired = kinds == {BF16} and acc is F32 and profile.multiplies_pairs
@@ -73,7 +76,7 @@ def _size(node: Contract, label: str) -> int:
 
 
 def _dots_pay(node: Contract) -> bool:
-    """True if both operands end in a summed axis that is long enough for dot products.
+    """Returns True if the last axis of both operands is summed and long enough for dot products.
 
     At the end, the lanes of each result's partial sum are added. This takes many instructions for
     each result, so it pays only if the summed axis is long.
@@ -101,8 +104,8 @@ class _Contraction:
         self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
     ) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        # True if the operands are words of several elements each; then the sizes of the summed
-        # axis count words.
+        # True if the operands are 32-bit words of several elements; then the size of the summed
+        # axis is a number of words.
         self.words = a.dtype is U32 and node.a.dtype is not U32
         self.acc, self.a, self.b = acc, a, b
         if not self.words:

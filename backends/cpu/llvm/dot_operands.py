@@ -72,9 +72,9 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 
     With `scalars`, a word holds neighbours along the last axis, and each word has a register of its
     own. Otherwise a word holds neighbours along the second-last axis, and a vector holds words
-    along the last axis. If memory does not hold such words, elements are loaded and joined to words
-    in registers. If the last word of an axis is not full, its other elements are zero with
-    `scalars`, and undefined without.
+    along the last axis. If these neighbours are not adjacent in memory, elements are loaded and
+    joined to words in registers. If the last word of an axis is not full, its remaining elements
+    are zero with `scalars`, and undefined without.
     """
     shape, per = node.out.shape, per_word(node.out.dtype)
     access = block_access(env, node, shape)
@@ -153,8 +153,9 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: 
 def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: Reg) -> Reg:
     """Returns `acc` plus the products of unsigned bytes and the signed bytes `other`.
 
-    It uses an instruction for two signed bytes (the intrinsic `signed`): u * s is (u - 128) * s +
-    128 * s. The second term does not depend on u, so it is computed once for all rows.
+    It uses an instruction for two signed bytes (the intrinsic `signed`):
+    u * s = (u - 128) * s + 128 * s. The term 128 * s does not depend on u, so it is computed once
+    for all rows of u.
     """
     width = acc.width
 

@@ -12,9 +12,10 @@ from tcc.ir.tile import Guard
 
 @frozen
 class Mask:
-    """The lanes that are active: those for which both `scalar` (an i1) and `vector` hold.
+    """The active lanes of a vector: the lanes for which both `scalar` (an i1) and `vector` (a
+    vector of i1) are true.
 
-    A condition that is None counts as true. `never`: no lane can be active.
+    None in place of a condition means true. `never`: no lane can be active.
     """
 
     scalar: Reg | None = None

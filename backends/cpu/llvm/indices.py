@@ -25,7 +25,7 @@ from tcc.ir.index import (
     symbol,
 )
 
-# The line in front of a loop where invariant code goes, and the SSA values that are visible there.
+# A pair (place in front of a loop to which invariant code is emitted, SSA values visible there).
 _Front: TypeAlias = tuple[ReservedLine, dict[str, Reg]]
 _first = itemgetter(0)
 
@@ -86,8 +86,8 @@ class LlvmIndices:
         """While the context is open, loop-invariant indices are emitted to `front`, before the
         loop.
 
-        LLVM leaves invariant code in a loop whose addresses take many registers, and then spills
-        accumulators: blocks of five rows took 1.7 times as long as blocks of six.
+        LLVM does not move invariant code out of a loop whose addresses take many registers. It then
+        spills accumulators: blocks of five rows took 1.7 times as long as blocks of six rows.
         """
         self._fronts.append((front, dict(self.values)))
         yield
@@ -112,7 +112,8 @@ class LlvmIndices:
         return self.code.at_place(self._fronts[depth][0])
 
     def _sum(self, index: Index) -> Reg:
-        """Emits the sum of the terms; hoists each part out of all loops that leave it the same."""
+        """Emits the sum of the terms; each partial sum is emitted in front of all loops in which it
+        is invariant."""
         depths = [self._depth(atoms) for atoms, _ in index.terms]
         acc: Reg | None = None
         for depth in sorted({*depths}):

@@ -1,8 +1,8 @@
 """Integer functions that wrap and never trap.
 
-`div` truncates. `mod` has the sign of the divisor, `rem` that of the dividend. A divisor of zero
-gives 0, and INT_MIN / -1 wraps. A shift by the width or more gives the same as repeated shifts by
-one.
+`div` truncates. `mod` has the sign of the divisor, and `rem` the sign of the dividend. A divisor of
+zero gives 0, and INT_MIN / -1 wraps. A shift by n bits gives the result of n shifts by one bit,
+also if n is the width or more.
 """
 
 from collections.abc import Callable, Mapping

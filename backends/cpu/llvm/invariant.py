@@ -33,7 +33,8 @@ def same_for_all(kernel: TileKernel) -> int:
         count += 1
     while count and _stored(kernel.body[:count]) & _stored(kernel.body[count:]):
         count -= 1
-    # A value in a register should have a short life, so the last statement counted must be a store.
+    # The last of these statements must be a store, so that no value stays in a register from them
+    # to the tiles.
     while count and not _stored(kernel.body[count - 1 : count]):
         count -= 1
     return count

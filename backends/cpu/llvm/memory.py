@@ -5,8 +5,9 @@ rows share, and the part that depends on the lane. Lanes that are one element ap
 access. Lanes that all read one element become a scalar access. Any other lanes are accessed one by
 one.
 
-The memory of lanes that a guard turns off is not touched. A scalar, or a vector that is off as a
-whole, reads a constant instead. A vector with lanes of both kinds uses a masked access.
+The memory of lanes that a guard turns off is not touched. A scalar, or a vector of which all lanes
+are off, reads a constant instead. A vector with active lanes and lanes that are off uses a masked
+access.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class BlockAccess:
 
     @property
     def nontemporal(self) -> bool:
-        """True if stores of complete cache lines bypass the caches (nontemporal)."""
+        """Returns True if stores of complete cache lines bypass the caches (nontemporal)."""
         return self.buffer in self.code.nontemporal
 
     def at(
@@ -135,8 +136,8 @@ class BlockAccess:
                 reg = self._widened(reg, opcode)
             name = f"{var.name}.{row}.{var_chunk.start}.{reg.text}"
             self.indices.values[name] = reg
-            # The range of the data is unknown. A symbol without useful bounds makes sure that
-            # guards on it are always tested.
+            # The range of the data is unknown. The symbol gets no useful bounds, so that guards
+            # with it are always tested.
             result[var] = symbol(name, -(1 << 63))
         return result
 
@@ -160,9 +161,9 @@ class BlockAccess:
     def dense_order(self) -> tuple[int, ...] | None:
         """Returns an order of the axes in which the last two are contiguous in memory as one axis.
 
-        Example: a block [8, 3] of an array [8, 3] is 24 contiguous elements. It pays only if the
-        last axis in the order is too short for a vector. Returns None if there is no such order,
-        if another access is better, or if `merged` cannot express a guard.
+        Example: a block [8, 3] of an array [8, 3] is 24 contiguous elements. Merging the two axes
+        pays only if the last one is too short for a vector. Returns None if there is no such order,
+        if another kind of access is better, or if `merged` cannot express a guard.
         """
         if not self._affine or len(self.shape) < 2:
             return None
@@ -180,7 +181,8 @@ class BlockAccess:
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
-        """True if `merged` can express the guard after the last two axes of `order` are merged.
+        """Returns True if `merged` can express the guard after the last two axes of `order` are
+        merged.
 
         The guard's index must not depend on the last axis. Along the axis before it, the index must
         be constant or grow by 1 per element.
@@ -240,7 +242,8 @@ class BlockAccess:
         return max(bound, 1)
 
     def fills_lines(self, position: tuple[int, ...]) -> bool:
-        """True if the block has no guards and the row `position` fills complete cache lines."""
+        """Returns True if the block has no guards, and the row `position` fills complete cache
+        lines."""
         row = last_axis(self.shape) * self.buffer.dtype.bytes
         if not self._affine or self.guards or row % _LINE:
             return False
@@ -257,7 +260,7 @@ class BlockAccess:
         return slope if slope is not None and 1 < slope <= FEW_APART else None
 
     def constant_steps(self, position: tuple[int, ...], chunk: Chunk) -> bool:
-        """True if the distances between the lanes of a chunk are constants."""
+        """Returns True if the distances between the lanes of a chunk are constants."""
         lane = lane_of(chunk)
         offset, first_offset = (self.at(position, const(chunk.start) + n)[0] for n in (lane, 0))
         return free_vars(offset - first_offset) == free_vars(lane)
@@ -486,8 +489,8 @@ def _active_pointer(
     row_offset, row_guards = access.at(position, const(0))
     distance = constant(offset - row_offset)
     if distance == start and guards == row_guards:
-        # The chunk has the guards of the row's start, at a constant distance from it. So the select
-        # is made for the row's address, and all chunks of the row share it.
+        # The chunk has the same guards as the start of its row, and lies at a constant distance
+        # from it. So the select is emitted for the row's address, and all chunks of the row use it.
         row = last_axis(access.shape)
         base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
         return code.offset(base, int_const(start), memory_element(dtype))

@@ -1,4 +1,5 @@
-"""Merges the branches of a condition if they differ in numbers alone.
+"""Merges the two branches of a condition if they differ only in numbers, into code with a variable
+d that is 0 or 1.
 
     if p < 2 { for k: 0..9 { load x[9*p + k] } }      ->  d = 0 where p < 2, else 1
     else     { for k: 0..8 { load x[8*p + k + 2] } }      for k: 0..9 - d {
@@ -29,8 +30,8 @@ from tcc.ir.tile import Block, Guard, If, Stmt, TileLoop, defined_blocks, walk_s
 def merged(body: Sequence[Stmt], place: str = "d") -> tuple[Stmt, ...]:
     """Returns `body` with the branches of each condition merged, if they differ in numbers alone.
 
-    The merged body stands in a loop of one iteration; the loop's variable is the number of the
-    branch. The names of these variables begin with `place`.
+    The merged body is in a loop of one iteration, whose variable is 0 for the first branch and 1
+    for the second. The names of these variables begin with `place`.
     """
     return tuple(_merged(node, f"{place}.{n}") for n, node in enumerate(body))
 
@@ -65,8 +66,8 @@ class _CommonBody:
         self._vars: dict[Var, Index] = {}
 
     def of(self, a: Any, b: Any) -> Any:
-        """Returns a statement or a part of one that equals `a` in the first branch and `b` in
-        the second.
+        """Returns a statement, or a part of a statement, that equals `a` in the first branch and
+        `b` in the second.
 
         Raises _DifferError if `a` and `b` differ in more than numbers.
         """

@@ -1,8 +1,8 @@
 """Conversions of narrow types: 8- and 4-bit floats, 4- and 2-bit integers.
 
 They convert between the bit patterns in memory (codes) and the values in registers. Integer
-operations move the fields of a float to the fields of f32. No f32 denormals occur, because CPUs are
-slow with them. `tcc.ir.narrow` defines the formats.
+operations move the fields of a float (sign, exponent, fraction) to the fields of an f32. The code
+creates no f32 denormals, because CPUs are slow with them. `tcc.ir.narrow` defines the formats.
 """
 
 import math
@@ -80,7 +80,7 @@ def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
     value = code.convert("fpext", code.bitcast(half, "half"), "float")
     scale = 2.0 ** (15 - FORMATS[dtype].bias)
     value = code.op("fmul", value, scale)
-    # Codes of NaN become numbers above. The value of such a number tells that its code was NaN.
+    # The code of NaN has become a finite number, which no other code gives.
     size = code.intrinsic("fabs", value)
     last = FORMATS[dtype].value(FORMATS[dtype].nan)
     nan = code.compare("fcmp oeq", size, last)

@@ -177,8 +177,8 @@ def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequen
     for first, x, y in ((nodes[0], a, b), (nodes[1], b, a)):
         if isinstance(first, Const) and first.value == first.value:
             return code.select(code.compare(predicate, x, y), x, y)
-    # Reductions carry `a` from iteration to iteration, so the NaN test is made on `b`, which does
-    # not lengthen that chain.
+    # Reductions carry `a` from iteration to iteration. The NaN test is on `b`, so that it does not
+    # lengthen this chain of dependent instructions.
     extremum = _extremum_instruction(code, name, b, a)
     if extremum is None:
         extremum = code.select(code.compare(predicate, b, a), b, a)

@@ -33,17 +33,17 @@ from tcc.backends.cpu.llvm.text import Reg, mangled
 from tcc.ir.index import const
 from tcc.ir.tile import Store
 
-# A vector or an element to store: access, position of its row, chunk, block.
+# A vector or element to store: (access, position of its row, chunk of the row, block).
 _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 
 
 def store(env: Environment, nodes: Sequence[Store]) -> None:
     """Writes blocks one after another.
 
-    If all stores are of single elements, they are sorted by address across the blocks. Otherwise,
-    if the elements of a block are a page apart, they evict each other's cache lines before the next
-    block writes to the same lines. If several guards depend on symbolic sizes, the code first tests
-    if all of them hold, and then stores without guards.
+    If all stores are of single elements, the stores of all blocks are sorted by address. Otherwise
+    the elements of one block, if they are a page apart, would evict each other's cache lines before
+    the next block writes to these lines. If several guards depend on symbolic sizes, the code first
+    tests if all of them hold, and then stores without guards.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
     if len(nodes) < 2:

@@ -1,8 +1,9 @@
 """LLVM IR as text: typed values, the code of a function, the shared parts of a module.
 
-A `Reg` is an SSA value or a constant: element type, lanes, spelling. A value of one lane is an LLVM
-scalar; a value of several lanes is a vector. `Code` appends instructions to a function and hands
-out names. `remember` shares a value with later code that the current place dominates.
+A `Reg` is an SSA value or a constant, with its element type, its number of lanes and its text. A
+value of one lane is an LLVM scalar; a value of several lanes is a vector. `Code` appends
+instructions to a function, and gives new values their names. `remember` keeps a value for later
+code that the current place dominates.
 """
 
 import struct
@@ -251,8 +252,8 @@ class Code:
     def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
         """Returns the vector of `scalars`; further lanes up to `width` are zero.
 
-        They must not be undefined, because lanes become arguments of functions and conditions of
-        branches.
+        These further lanes must not be undefined, because lanes may become arguments of functions
+        and conditions of branches.
         """
         elem = scalars[0].elem
         if width == 1:

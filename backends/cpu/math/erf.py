@@ -1,7 +1,8 @@
 """The error function of f32 vectors.
 
-erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t); P and Q are
-minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do to the result.
+erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t).  P and Q are
+minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, where errors are weighted by their effect on
+the result.
 
 1 + erf(x) = exp(-g(|x|)) for negative x, else 2 - exp(-g(|x|)).  The sum rounds away low
 bits of erf(x) for small x, so one form with a longer Q suffices for all x.

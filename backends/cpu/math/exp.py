@@ -71,8 +71,9 @@ def exp(code: Code, x: Reg) -> Reg:
     scores, are not computed: CPUs take ten times as long for a vector with denormal results.
     """
     is_nonzero = code.compare("fcmp uge", x, -104.0)
-    # With an instruction that scales by an exponent, the select below becomes the instruction's
-    # mask. Without it, the arguments of these lanes become 0, so that no denormal occurs.
+    # On a CPU with an instruction that scales by an exponent, the select below becomes the mask of
+    # the instruction. On other CPUs, the arguments of the lanes whose result rounds to 0 are
+    # replaced by 0, so that no denormal occurs.
     if not code.module.profile.scales_by_exponent:
         x = code.select(is_nonzero, x, 0.0)
     return code.select(is_nonzero, exp_between(code, clamp(code, x, None, 89.0)), 0.0)

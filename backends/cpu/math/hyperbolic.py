@@ -10,8 +10,8 @@ from tcc.backends.cpu.math.code import clamp, magnitude, shared
 from tcc.backends.cpu.math.exp import exp, expm1
 from tcc.backends.cpu.math.log import log1p
 
-# Above the first limit, exp(x) + exp(-x) rounds to exp(x). Above the second, x**2 + 1 rounds to
-# x**2.
+# For x above the first limit, exp(x) + exp(-x) rounds to exp(x). For x above the second limit,
+# x**2 + 1 rounds to x**2.
 _LARGE_EXP = 12.0
 _LARGE_ROOT = 1e8
 

@@ -124,7 +124,8 @@ class _Attends(WarpPart[AttentionKernel]):
     ) -> None:
         parameters = ("half: tl.constexpr", *pointers.values(), *_SHARED)
         super().__init__(name, shape, pointers, steps, parameters)
-        # Results of reductions along the columns, as Gluon blocks with an axis of rows only.
+        # Maps a result of a reduction along the columns to its Gluon block, which has only the axis
+        # of rows.
         self._rows: dict[Block, PyExpr] = {}
         self._halves = {shape.mixed.a}
 

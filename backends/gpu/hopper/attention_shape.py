@@ -231,7 +231,7 @@ class _Halves:
         if not contracts or any(c.out.shape[0] != ROWS for c in contracts):
             return None
         self._full_blocks = {c.b for c in contracts}
-        # The rhs of a matmul keeps all rows, and so do the blocks from which it is computed.
+        # The rhs of a matmul is not halved, nor are the blocks from which it is computed.
         for node in walk_statements(kernel.body):
             if isinstance(node, Compute) and node.out in self._full_blocks:
                 self._full_blocks |= set(node.args)

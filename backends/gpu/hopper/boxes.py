@@ -16,9 +16,8 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
-# Limits of the copy engine. `_STRIDE`: strides and addresses are multiples of this many bytes.
-# `_MOST_POSITIONS`: the largest extent of a box along an axis. `_SIZES`: a bound that each extent
-# of a tensor is below.
+# Limits of the copy engine. Strides and addresses are multiples of `_STRIDE` bytes. A box has at
+# most `_MOST_POSITIONS` positions along an axis. Each extent of a tensor is below `_SIZES`.
 _STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # the fewest bytes in a row of a box; rows must be as long to be swizzled
 
@@ -155,9 +154,10 @@ def _fix_axes(
 def _distribute(offset: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
     """Adds each term of an offset to the position along `outer` or along `inner`.
 
-    A term belongs to `outer` if it is a multiple of its stride, and to `inner` if its coefficient
-    is smaller than that stride. Returns a list with a further, outermost axis for the terms that
-    fit neither; the list is empty if there are none. Returns None if the offset belongs to no box.
+    A term belongs to `outer` if it is a multiple of the stride of `outer`, and to `inner` if its
+    coefficient is smaller than the stride of `outer`. If terms fit neither axis, the returned list
+    has one more axis for them, which is the outermost; otherwise the list is empty. Returns None if
+    the offset belongs to no box.
     """
     far_terms: list[tuple[int, Index]] = []
     terms = [(c, reduce(mul, map(of_atom, monomial), const(1))) for monomial, c in offset.terms]

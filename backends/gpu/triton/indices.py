@@ -30,7 +30,8 @@ from tcc.ir.index import (
 from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
 
-# A block that starts inside a buffer may extend beyond its end, by the elements of a block at most.
+# Buffers with fewer elements have int32 offsets. A block that starts inside a buffer may extend
+# beyond the buffer's end, by at most the elements of a block.
 _NARROW = 2**31 - 2**22
 
 

@@ -1,7 +1,8 @@
 """Prints scalar bodies as Triton expressions.
 
 f16 and bf16 are computed in f32 and rounded after each function, as the IR defines. Some functions
-are inexact on devices, or differ between devices; the library's own functions compute these.
+of Triton are inexact on devices, or differ between devices. Functions of `functions.py` take their
+place.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
-# Logical operators for the arithmetic functions of bools.
+# Maps the functions of bools, arithmetic ones included, to logical operators.
 _OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
 _FLOAT_CALLS = {
     **{name: f"tl.{name}" for name in ("floor", "ceil", "abs")},

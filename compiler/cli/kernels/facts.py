@@ -42,9 +42,9 @@ class KernelFact:
     are None if the manifest lacks them.
 
     A kernel with symbolic sizes has three `formulas` over the names `sizes`: of flops, contraction
-    flops and bytes. The numbers above are then those of typical sizes. `times` has a row for each
-    priced set of sizes: flops, bytes, seconds on all cores, seconds on one core. `limits` has the
-    pair (limit, share) for each row of `times`, or is empty.
+    flops and bytes. `flops`, `bytes` and `seconds` are then those at typical sizes. `times` has a
+    row (flops, bytes, seconds on all cores, seconds on one core) for each priced set of sizes.
+    `limits` has a pair (limit, share) for each row of `times`, or is empty.
     """
 
     symbol: str

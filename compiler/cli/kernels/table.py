@@ -17,10 +17,10 @@ class KernelRow:
     runtime functions, and if the sizes depend on the run's data. With symbolic sizes it is the work
     at the sizes of the run.
 
-    `bound` names the resource that bounds the time from below: "flops" at the machine's peak rate,
-    or "bytes" at its memory bandwidth. `share` is the time of that bound, divided by the measured
-    time, or by the predicted time without a measured one. A bound above the measured time does not
-    count. If no bound remains, `bound` is "cache" without a share: the bytes came from a cache.
+    `bound` names the lower bound of the time: "flops" at the machine's peak rate, or "bytes" at its
+    memory bandwidth, whichever is larger. `share` is the lower bound divided by the measured time,
+    or by the predicted time if none was measured. A bound above the measured time does not count.
+    If neither counts, `bound` is "cache" and there is no share: the bytes came from a cache.
 
     `limit` and `limit_share` are facts of the kernel's longest launch. `limit` names the resource
     that takes longest according to the kernel's price. It is busy for the fraction `limit_share` of

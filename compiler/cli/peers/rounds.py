@@ -2,10 +2,10 @@
 
 Two ratios compare tcc with its peers; above 1 tcc is faster.
 
-`paired_ratio` divides in each round the time of the fastest peer by tcc's, and takes the median
-over rounds. A slow minute of the machine slows both times, so their ratio changes little.
-`best_ratio` divides the time of the fastest peer's best round by that of tcc's best round. It shows
-the speeds on a machine on which nothing else runs.
+`paired_ratio` is the median over rounds of (time of the fastest peer) / (time of tcc) in the same
+round. A slow minute of the machine slows both runtimes, so their ratio changes little.
+`best_ratio` is the time of the fastest peer's best round divided by the time of tcc's best round.
+It shows the speeds on a machine on which nothing else runs.
 """
 
 import statistics

@@ -1,8 +1,9 @@
 """Runs .pt2 archives by PyTorch's operators: MODEL.pt2 INPUTS.npz THREADS [BEGIN:END:FILE ...].
 
-`BEGIN:END:FILE` runs the archive on several sets of inputs, as `worker.run_ranges` explains.  FILE
-is the archive itself, or JSON that says how the operands of its contractions are rounded.  The
-archive's outputs are named by their index.
+Each `BEGIN:END:FILE` runs the archive on the sets of inputs BEGIN to END - 1 (`worker.run_ranges`).
+If FILE is MODEL.pt2, the archive runs unchanged.  Otherwise FILE is JSON with the fields of
+`Rounding`: it says how the operands of contractions are rounded.  Outputs are named by their index
+in the archive.
 """
 
 import json

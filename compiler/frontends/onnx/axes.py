@@ -1,8 +1,8 @@
-"""Operators whose axes are known only at run time, written as arithmetic on sizes; each op has
+"""Operators whose axes are known only at run time, written as arithmetic on sizes and ops with
 fixed axes.
 
-An axis becomes a size symbol in `[0, rank)`. A tensor is reshaped to a view with more axes, so that
-a fixed axis of the view is the unknown one; the view's other new axes have extent one:
+An axis becomes a size symbol in `[0, rank)`. A tensor is reshaped to a view with more axes, whose
+sizes depend on the symbol, so that a fixed axis of the view holds the unknown axis:
 
     reduce x[a, b] over axis s    x as [a or 1, 1 or a, b or 1, 1 or b], reduced over axes 1 and 3
     scan x[a, b, c] along s       x as [before, along, after], along axis 1

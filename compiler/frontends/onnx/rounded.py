@@ -90,8 +90,8 @@ class _Rounder:
     """Rounds the operands of contractions in two sweeps over the nodes.
 
     The sweep `contractions` renames operands, and the sweep `casts` adds the nodes that compute the
-    renamed operands. `floats` are the f32 tensors, `read` the constants that contractions read,
-    `kinds` the types to which tensors are rounded.
+    renamed operands. `floats` are the f32 tensors, and `read` the constants that contractions read.
+    `kinds` maps a tensor to the type to which it is rounded.
     """
 
     opsets: Mapping[str, int]

@@ -83,8 +83,10 @@ def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | 
 def _cuts(
     data: memoryview, graph: Field, field_budget: Iterator[int]
 ) -> list[tuple[int, Field, Field]]:
-    """Returns for each initialiser with one large raw data field its number, the field of its
-    tensor and the field of its raw data."""
+    """Returns (number, tensor's field, raw data's field) for each initialiser with large raw data.
+
+    An initialiser is left out if it has several fields of raw data.
+    """
     cuts = []
     number = 0
     for tensor in _fields(data, graph[3], graph[4], field_budget):

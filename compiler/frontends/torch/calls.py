@@ -122,8 +122,8 @@ class Call:
 class CallBlock:
     """Calls in order.
 
-    `inputs` are pairs of name and description; an input that is a number, text or None has that
-    value. `outputs` are refs, numbers or None.
+    `inputs` are pairs (name, description). A description that is a number, text or None is the
+    input's value. `outputs` are refs, numbers or None.
     """
 
     inputs: tuple[tuple[str, Known], ...]
@@ -150,14 +150,15 @@ class Fixed:
 class TorchProgram:
     """A whole program.
 
-    `block` has the calls. `owned` has the inputs of the block that the caller does not pass, by
-    name. The first outputs of the block are new values of the inputs `updates`; the others have
-    `output_names`.
+    `block` has the calls. `owned` maps the names of block inputs that the caller does not pass to
+    where their values come from. `updates` are the names of inputs that the program mutates. The
+    first outputs of the block are the new values of these inputs, in order; the other outputs have
+    the names `output_names`.
 
-    `ranges` are the smallest and largest values of symbols, `symbol_names` the author's names of
-    them, where known. `guards` are conditions on input sizes, as torch writes them; the program is
-    correct only if they hold. `hints` maps formulas, as text, to the values they had when torch
-    traced the program, where known.
+    `ranges` maps a symbol to its smallest and largest value, and `symbol_names` to the author's
+    name of it, where known. `guards` are conditions on input sizes, as torch writes them; the
+    program is correct only if they hold. `hints` maps formulas, as text, to the values they had
+    when torch traced the program, where known.
 
     `arguments` are the paths to the inputs in the caller's arguments, without `Constant` inputs. A
     path begins with 0 and a position, or with 1 and a keyword; keys of containers follow.

@@ -280,8 +280,10 @@ def _ranks(group: Any, lists: list[list[int]]) -> Ranks:
 
 
 def _named_group(name: str) -> Ranks:
-    """Returns the group of this name, with members where torch.distributed has it in this
-    process."""
+    """Returns the group of ranks with this name.
+
+    It has members only if torch.distributed has a group of this name in this process.
+    """
     if dist.is_available() and dist.is_initialized():
         with suppress(ValueError, RuntimeError):
             group: Ranks = _groups(dist.distributed_c10d._resolve_process_group(name))

@@ -175,10 +175,11 @@ def _open_axes(program: TorchProgram, meta: Tensor) -> dict[int, Any]:
 
 
 class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the checker
-    """Runs the program's calls as a function of the tensors that the caller passes, by their names.
+    """A module that runs the program's calls on tensors that its caller passes by name.
 
-    `given` has the descriptions of these tensors, `names` the program's names of this module's
-    buffers.
+    `given` maps the names of these tensors to their descriptions. The program's parameters and
+    buffers are buffers of this module, and `names` maps their names in the module to their names in
+    the program.
     """
 
     def __init__(self, program: TorchProgram) -> None:

@@ -57,10 +57,10 @@ def _read(arguments: Iterable[Any]) -> Iterator[str]:
 class Rounder:
     """Runs the calls of a program with rounded operands.
 
-    `inputs` are the names of the program's inputs, states among them. `weights` caches rounded
-    weights of the same program and rounding. `missed` are the constants to round that no
-    contraction reads itself; all their readers read them rounded. Calls in a branch or a loop are
-    not rounded.
+    `inputs` are the names of the program's inputs, states included. `weights` caches rounded
+    weights of the program and rounding. `missed` are the constants to round that no contraction
+    reads directly; all readers of them get the rounded values. Calls in a branch or a loop are not
+    rounded.
     """
 
     def __init__(

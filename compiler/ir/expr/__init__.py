@@ -8,10 +8,10 @@
       s[i]    = sum(k: 0..n)  exp(x[i, k] - m[i])
       y[i, j] = exp(x[i, j] - m[i]) / s[i]
 
-At every point of `iters`, the value of a stage is the monoid's combination of `body` over all
-points of `reduce`, or `body` itself if the stage has no monoid.  Reductions have no defined order;
-over an empty range they give the monoid's identity.  Stages read operands of the node and earlier
-stages.
+A monoid is an associative and commutative combination with an identity, such as sum or max.  At
+every point of `iters`, the value of a stage is the monoid's combination of `body` over all points
+of `reduce`, or `body` itself if the stage has no monoid.  Reductions have no defined order; over an
+empty range they give the identity.  Stages read operands of the node and earlier stages.
 """
 
 from collections.abc import Callable
@@ -63,8 +63,8 @@ class Monoid:
 
     `identity(dtypes)` returns the components of the identity as literals.  `combine(dtypes)`
     returns the components of the combination as scalars, in which `Arg` 0..n-1 is the accumulated
-    tuple and `Arg` n..2n-1 the next tuple.  Where components are combined independently, `parts`
-    names the monoid of each component; else it is empty, as for argmax.
+    tuple and `Arg` n..2n-1 the next tuple.  If components are combined independently, `parts` has
+    the name of each component's monoid; else it is empty, as for argmax.
     """
 
     name: str
@@ -305,8 +305,10 @@ def _reads(body: Scalars) -> tuple[Read, ...]:
 
 
 def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
-    """Returns `stage` with `of(read)` in place of every read; the operands of the read are replaced
-    first."""
+    """Returns `stage` with `of(read)` in place of every read.
+
+    Reads inside a read, in its data-dependent indices, are replaced first.
+    """
     new = {node: of(node) for node in reads(stage) if not node.indirect}
     if len(new) == len(reads(stage)) and all(
         node is replacement for node, replacement in new.items()
@@ -337,8 +339,8 @@ def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
 def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
     """Returns `expr` with `stages` inserted before stage `at`; later stages get higher numbers.
 
-    The references in `stages` already use the stage numbers of the result. If `at` is 0, later
-    stages may refer to stage -1; the result refers to the last of `stages` instead.
+    The references in `stages` already use the stage numbers of the result. If `at` is 0, a stage of
+    `expr` may read stage -1, which stands for the last of `stages`.
     """
 
     def later(ref: StageRef) -> StageRef:

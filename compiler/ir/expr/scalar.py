@@ -320,7 +320,7 @@ def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
 def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
     """Returns the read `node` at the indices `indices`.
 
-    `indirect` binds their data-dependent variables to scalars.
+    `indirect` binds the data-dependent variables of `indices` to scalars.
     """
     return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 
@@ -361,7 +361,7 @@ def children(scalar: Scalar) -> Scalars:
 
 
 def indices_in(scalar: Scalar) -> Indices:
-    """Returns the indices of a read or of an `IndexValue`, without those in its operands."""
+    """Returns the indices of a read or of an `IndexValue`, without the indices in its operands."""
     match scalar:
         case Read():
             return scalar.indices

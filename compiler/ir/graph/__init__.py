@@ -4,10 +4,10 @@
     node   = op, attributes, inputs (None where optional and absent), outputs, location
 
 Everything is frozen; a pass builds a new graph with a `GraphBuilder`.  Values are compared by
-identity.  Constants are handles: a constant value has an entry in `constants`, and its array, or
-one array per rank, lies in the graph's `ConstantStore` under its content hash, never in a node.
-Bodies of If, Loop and Scan
-are graphs in the node's attributes; they may read values of enclosing graphs (`captures`).
+identity.  Nodes contain no arrays: a constant value has a handle in `constants`, a content hash.
+The graph's `ConstantStore` has under this hash one array, or an array for each rank.  Bodies of If,
+Loop and Scan are graphs in the node's attributes; they may read values of enclosing graphs
+(`captures`).
 `aliases` are must-aliases (output, input): the output is the input updated in place.
 """
 
@@ -32,7 +32,7 @@ from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 
 T = TypeVar("T")
-# The bytes of a piece of a constant, which is hashed at once, and the number of hashing threads.
+# A constant is hashed in pieces of _PIECE bytes, by _THREADS threads.
 _PIECE, _THREADS = 1 << 20, 4
 
 
@@ -204,8 +204,10 @@ class ConstantStore:
             self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
 
     def handles(self) -> Iterator[Handle]:
-        """Yields every handle: first of arrays that all ranks have, each kind in the order in which
-        the arrays were put."""
+        """Yields the handles of arrays that all ranks share, then the handles of arrays per rank.
+
+        Handles of a kind have the order in which their arrays were put.
+        """
         return map(Handle, (*self._arrays, *self._per_rank))
 
 

@@ -37,13 +37,12 @@ def evaluate_graph(
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
     every node, also in bodies.  `exchange(node, x)` returns this rank's result of a collective with
-    its operand x, after all ranks have called it.  Random nodes draw with the low 64 bits of
-    `seed`.  `rank` is the number of the rank whose arrays constants have that differ by rank.
+    the operand x, after all ranks have called it.  Random nodes draw with the low 64 bits of
+    `seed`.  If a constant has an array for each rank, rank number `rank` selects the array.
 
-    Raises `UserError` where an input is missing, unknown or does not fit its type, memory does not
-    suffice, a collective has no `exchange`, or a constant differs by rank and `rank` is None;
-    `InternalError` where an op's result does not fit
-    its inferred type.
+    Raises `UserError` if an input is missing, unknown or does not fit its type, if memory does not
+    suffice, if a collective has no `exchange`, or if a constant differs by rank and `rank` is None.
+    Raises `InternalError` if an op's result does not fit its inferred type.
     """
     names = [value.name for value in graph.inputs]
     if sorted(names) != sorted(inputs):

@@ -102,9 +102,10 @@ class _Rebuild:
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:
     """True if `results` may replace the node's results.
 
-    A graph output in `fixed` gives its name to its replacement. So the replacements of such outputs
-    must be distinct, and none may be in `occupied`, whose values keep their names. Raises
-    InternalError if the replacement changes element types or ranks.
+    A result in `fixed` is a graph output, and gives its name to its replacement. So the
+    replacements of results in `fixed` must be distinct. None of them may be in `occupied`: the
+    values in it keep their own names. Raises InternalError if a replacement has another element
+    type or rank.
     """
     types = [(v.type.dtype, v.type.rank) for v in results]
     if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:

@@ -7,8 +7,8 @@ Semantics: mathematical integers; `//` and `%` round as in Python; divisors are 
 importer refuses others).  Equal expressions in normal form are one object.
 
 A `Var` is a size symbol or a loop iterator.  Its facts are an inclusive range, a divisor, an
-iterator's extent, and the size that kernel prices assume for a symbol.  The simplifier proves by
-them that `(64*h + d) // 64` is `h`.  Two vars are the same if their names *and* facts are equal.
+iterator's extent, and the size that kernel prices assume for a symbol.  The facts prove that
+`(64*h + d) // 64` is `h` for d in 0 .. 63.  Two vars are the same if name *and* facts are equal.
 """
 
 from __future__ import annotations
@@ -120,8 +120,27 @@ class Index:
 def _build(terms: Mapping[Monomial, int]) -> Index:
     """Returns the sum of terms; the coefficient of the empty monomial is the constant term."""
     nonzero = [(m, c) for m, c in terms.items() if m and c]
+    for monomial, coeff in nonzero:
+        multiple = _multiple(monomial, coeff)
+        if multiple is not None:
+            return add(_build({**terms, monomial: 0}), multiple)
     nonzero.sort(key=lambda term: [atom.key for atom in term[0]])
     return _sorted(tuple(nonzero), terms.get((), 0))
+
+
+def _multiple(monomial: Monomial, coeff: int) -> Index | None:
+    """Returns a term without its first quotient if the division is exact and `coeff` a multiple of
+    the divisor; else None.
+
+    Example: `2*(n//2)` is n if 2 divides n.
+    """
+    for n, atom in enumerate(monomial):
+        if isinstance(atom, Quotient) and not atom.den.terms:
+            size = atom.den.const
+            if coeff % size == 0 and divisor_of(atom.num) % size == 0:
+                others = _build({monomial[:n] + monomial[n + 1 :]: coeff // size})
+                return mul(others, atom.num)
+    return None
 
 
 def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
@@ -189,6 +208,8 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
         x, y = y, x
     if not y.terms:
         scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
+        if any(isinstance(atom, Quotient) for m, _ in scaled for atom in m):
+            return _build({**dict(scaled), (): x.const * y.const})
         return _sorted(scaled, x.const * y.const)
     require_short(len(x.terms), len(y.terms))
     terms: dict[Monomial, int] = {}
@@ -411,9 +432,9 @@ def nonnegative(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """Returns a bound of `index` without iterators, for all values of the iterators; None if none
-    is known. It is an upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is
-    bounded by an expression in x, which helps if x cancels with another term."""
+    """Returns a bound of `index` that contains no iterators; None if no bound is known. It is an
+    upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is bounded by an
+    expression in x, which helps if x cancels with another term."""
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
     term_limits = [limit for limit in limits if limit is not None]
     return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None
@@ -463,9 +484,14 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
             return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
-def divisor_of(
-    index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
-) -> int:
+def _divisor(atom: Atom) -> int:
+    if isinstance(atom, Quotient) and not atom.den.terms:
+        divisor, remainder = divmod(divisor_of(atom.num), atom.den.const)
+        return 1 if remainder or not divisor else divisor
+    return atom.divisor if isinstance(atom, Var) else 1
+
+
+def divisor_of(index: Index, of: Callable[[Atom], int] = _divisor) -> int:
     """Returns the largest known divisor of all values of `index`, or 0 for the index 0. `of(atom)`
     returns a known divisor of an atom."""
     result = abs(index.const)

@@ -24,8 +24,8 @@ def is_long(index: Index) -> bool:
 def facts_of(index: Index, typical: int) -> tuple[int, int, int, int]:
     """Returns (lowest, highest, typical, divisor) for a symbol that stands for `index`.
 
-    The first two are bounds of its value. The third is `typical`, clamped to them. The fourth is a
-    divisor of its value.
+    `lowest` and `highest` are bounds of the formula's value. `typical` is clamped to these bounds.
+    `divisor` divides every value.
     """
     lo, hi = bounds(index)
     lowest = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)

@@ -37,7 +37,8 @@ def at_most(a: Index, b: Index) -> bool:
 
 
 def _proved(a: Index, b: Index, cases: Iterator[int]) -> bool:
-    """True if `a <= b` is proved; takes an item of `cases` for each case, and fails without one."""
+    """True if `a <= b` is proved; takes an item of `cases` for each case, and fails if none is
+    left."""
     if next(cases, None) is None:
         return False
     if nonnegative(b - a):

@@ -1,12 +1,12 @@
 """Proves that all ranks of a group issue the collectives of the group in the same order.
 
 The comm counts as a group of all ranks.  The proof tracks which values may differ between ranks.
-Equal on all ranks are the sizes of inputs, weights, the results of all_reduce, all_gather and
-broadcast on the ranks that take part, and everything that is computed from equal values alone.
-Elements of inputs, results of reduce_scatter and all_to_all, and the numbers of the ranks may
-differ.  The proof fails if a collective is in a branch or loop whose condition or trip count may
-differ between the ranks of its group.  Callers promise that inputs have equal sizes on all ranks.
-If they break the promise, the comm reports a mismatch.
+These values are equal on all ranks: the sizes of inputs, the weights, the results of all_reduce,
+all_gather and broadcast on the ranks that take part, and all values that are computed from equal
+values alone.  Elements of inputs, results of reduce_scatter and all_to_all, and the numbers of the
+ranks may differ.  The proof fails if a collective is in a branch or loop whose condition or trip
+count may differ between the ranks of its group.  Callers promise that inputs have equal sizes on
+all ranks.  If they break the promise, the comm reports a mismatch.
 
 Groups that share ranks cannot deadlock.  Every rank issues its collectives in program order, so no
 rank of the earliest incomplete collective waits for a later collective.
@@ -126,7 +126,7 @@ class _Differing:
     def _covered(self, group: int) -> bool:
         """True if ranks that are in one list of `self.group` are also in one list of `group`.
 
-        Then a collective of `group` gives them equal results.
+        A collective of `group` then gives equal results to all ranks of a list of `self.group`.
         """
         if group in (-1, self.group):
             return True

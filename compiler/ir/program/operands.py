@@ -91,10 +91,10 @@ def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
 
 
 def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
-    """Returns a map from each buffer that shares memory to all buffers in this memory.
+    """Maps each buffer that shares memory with another to all buffers in this memory, itself
+    included.
 
-    The buffer itself is included. Views share memory with their bases, and outputs with the inputs
-    that they update in place.
+    A view shares memory with its base, and an output with the input that it updates in place.
     """
     pairs = [(i.buffer, i.base) for i in walk_instructions(program.body) if isinstance(i, View)]
     ports = {b.place: n for n, b in enumerate(program.buffers) if isinstance(b.place, Input)}

@@ -57,8 +57,8 @@ from tcc.ir.program import (
 class Kind(Enum):
     """The kind of a field's values.
 
-    `letter` precedes the numbers of this kind in the text, as in `r0`. `absent` is the value of a
-    field that is not used, or None if a field of this kind is always used.
+    `letter` precedes the numbers of this kind in the text, as in `r0`. If a field of this kind may
+    be unused, `absent` is the value that says so; else `absent` is None.
     """
 
     def __init__(self, text: str, letter: str = "", absent: int | None = None) -> None:

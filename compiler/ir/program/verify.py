@@ -2,9 +2,9 @@
 safety only.
 
 On every path, registers are written before they are read.  A `View` precedes the uses of an alias,
-and an `Allocate` the uses of a dynamic buffer or an output.  Outputs are allocated exactly once,
-after the registers of their shape are written.  A `Wait` for a collective precedes all other uses
-of its buffers, and collectives of a group have as many ranks as the group.  Only the prologue
+and an `Allocate` the uses of a dynamic buffer or an output.  Each output is allocated exactly once,
+after the registers of its shape are written.  After a `Collective`, its buffers are used only after
+the `Wait` for it.  Collectives of a group have as many ranks as the group.  Only the prologue
 writes the registers of the arenas.
 """
 

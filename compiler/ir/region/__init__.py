@@ -1,8 +1,9 @@
 """Region: an expression as a small value, which derivations rewrite.
 
     Region       = params, stages, outputs
-    RegionStage  = iters, sums, monoid, factors, body     a tensor per component of the body
-    Factor       = source[forms], or fill outside         an access
+    RegionStage  = iters, sums, monoid, factors, body       one tensor for each scalar of `body`
+    Factor       = source, component, forms, dtype, fill    an access: source[forms], or `fill` if
+                                                            an index is outside of the source
 
 A 3 x 3 convolution of one channel over 8 x 8, zeros around it,
 
@@ -14,10 +15,10 @@ is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
         Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, literal(0, F32)),
         Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
 
-Loops have numbers instead of names, first the iterators of the result, then those of the sum.  So
-regions that differ only in the names of loops are equal.  The nodes are named tuples, which are
-fast to create, compare and hash.  A rule creates new stages for those that it changes; the new
-region shares all other stages with the old one.
+A form is an index as an affine function of the stage's loops.  Loops have numbers instead of names,
+first the iterators of the result, then the loops of the sum.  So regions that differ only in the
+names of loops are equal.  The nodes are named tuples, which are fast to create, compare and hash.
+If a rule changes some stages, the new region shares all other stages with the old region.
 """
 
 from __future__ import annotations

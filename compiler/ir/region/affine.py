@@ -1,6 +1,7 @@
 """Quasi-affine forms of loops: an offset, a multiple of each loop, and digits of other forms.
 
-A digit is `(x // div) % mod` for a form x, as a digit of a number is.  Forms of the loops h and r:
+A digit of a form x is `(x // div) % mod`; a decimal digit of a number x is `(x // 10**n) % 10`.
+Examples with the loops h and r:
 
     8*h + r - 1                   Affine((8, 1), -1)
     4*((h + r)//2) + (h + r) % 2  Affine((0, 0), 0, (Digit(4, h + r, 2, 0), Digit(1, h + r, 1, 2)))
@@ -54,7 +55,8 @@ class Affine(NamedTuple):
 
 
 Affines: TypeAlias = tuple[Affine, ...]
-# The terms of a form: the coefficients of loops, by number, and of digits (of, div, mod).
+# A term of a form: the number of a loop, or a digit (of, div, mod). `_Terms` maps terms to their
+# coefficients.
 _Atom: TypeAlias = "int | tuple[Affine, int, int]"
 _Terms: TypeAlias = "dict[_Atom, Size]"
 
@@ -370,8 +372,8 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
     """Returns `(of // div) % mod` with a smaller divisor where possible.
 
-    `of` and `div` are divided by a factor of `div` if the remainder of `of` has no effect. If `of`
-    is a single digit, it is merged with the new digit.
+    If the remainder of `of` by a factor of `div` has no effect, `of` and `div` are divided by this
+    factor. If `of` is a single digit, it is merged with the new digit.
     """
     for size in _scales(of, div):
         high, low = _divided(of, size)

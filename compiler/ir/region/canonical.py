@@ -7,11 +7,12 @@ The code of a stage is a tuple that describes the stage completely.  The hash of
 a stage, and the code of a stage contains the hashes of the stages that it reads.  Codes of stages
 are cached, so only new stages of a region cost time.
 
-The order of a stage's sum loops is determined by the accesses in which the loops occur.  Loops get
-colours, which are refined by these accesses, as the colours of vertices are refined by edges
-(Weisfeiler and Leman 1968).  Among loops of equal colour, all orders are tried, and the order with
-the smallest code is taken.  If there would be more than `_MOST_ORDERS` orders, the loops keep their
-order.  Then equal regions may have different codes, but different regions never have equal codes.
+The canonical order of a stage's sum loops follows from the accesses in which the loops occur.
+Loops get colours, which are refined by these accesses, as the colours of vertices are refined by
+edges (Weisfeiler and Leman 1968).  Among loops of equal colour, all orders are tried, and the order
+with the smallest code is taken.  If there would be more than `_MOST_ORDERS` orders, the loops keep
+their order.  In this case equal regions may have different codes, but different regions never have
+equal codes.
 """
 
 from __future__ import annotations
@@ -203,8 +204,9 @@ class _Columns(NamedTuple):
     """The parts of an access from which its code is made for any order of the loops.
 
     `fixed` encodes the parts that depend on no loop. `loops[k]` is the column of loop k: its
-    coefficient in each form of the access. If a form has digits, the columns also describe the
-    loop's place in the digits, but not completely; then `forms` has all forms, else it is empty.
+    coefficient in each form of the access. If a form has digits, a column also describes where the
+    loop occurs in the digits, but not completely. In this case `forms` has all forms of the access;
+    otherwise it is empty.
     """
 
     fixed: _Code

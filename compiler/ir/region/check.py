@@ -26,8 +26,8 @@ from tcc.ir.types import BOOL, DType
 
 _CHUNK = 1 << 18  # the approximate number of terms of sums that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
-# Three numbers for regions with symbols: how many sets of symbol values are compared, how often a
-# set is drawn until it is valid, and after how many draws the range of the values doubles.
+# For regions with symbols: _DRAWS sets of symbol values are compared. A set is drawn at most _TRIES
+# times until it is valid. The range of the values doubles after every _DOUBLED draws.
 _DRAWS, _TRIES, _DOUBLED = 3, 160, 8
 
 

@@ -1,9 +1,9 @@
 """Proofs that the accesses of a tile kernel are inside their buffers.
 
 `IndexFacts` has what is known at a point of a kernel: the ranges of loop variables, and the
-conditions of enclosing branches.  Each fact replaces a variable of an index by an equal expression
-with tighter bounds, as for k and y in the examples.  An index is proved to be inside its extent if
-both bounds are proved for any of the equal expressions of the index.
+conditions of enclosing branches.  A fact allows to replace a variable of an index by an equal
+expression with tighter bounds, as for k and y in the examples.  So an index gets several equal
+expressions.  It is proved to be inside its extent if both bounds are proved for one of them.
 
     for k in 0, 4, ... < n - n % 4      k = 4*j  with  0 <= j < n // 4
     where 0 <= 2*y + i - 1 < h          y = (u - i + 1) / 2  with  0 <= u < h

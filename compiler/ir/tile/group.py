@@ -5,8 +5,8 @@ flat buffer, with guards that must hold for memory to be accessed.  A stage and 
 same variable for the same loop.  Adjacent loops over contiguous storage are a single loop.  The
 loops of a stage are:
 
-    common  the iterators that all stages have, which can run in parallel; a cheap stage without a
-            result in memory may lack some of them, and is then recomputed in every tile
+    common  the iterators that all stages have, which can run in parallel; a cheap stage whose
+            result is not stored may lack one of them: then every tile along it computes the stage
     inner   the other iterators of the stage's result
     reduce  the iterators over which the stage's monoid combines
 
@@ -75,8 +75,8 @@ class Strip:
     Local memory holds these rows one after the other, with padding around each row. `row` has
     (before, extent, after) for each inner loop except `rows`, outermost first: the number of
     padding elements before the loop's elements, the loop's extent, and the number of padding
-    elements after them. The padding of component c, and its rows outside the range of `rows`, hold
-    `fills[c]`; None means that nothing reads them.
+    elements after them. `fills[c]` is the value of component c in the padding and in rows outside
+    the range of `rows`; None means that nothing reads it there.
     """
 
     loop: Var
@@ -101,7 +101,7 @@ class Strip:
 class GroupStage:
     """A stage of a group.
 
-    `accesses` has the element of a buffer for each read in `body` that reads memory.  `stores` has
+    `accesses` maps each read in `body` that reads memory to the element of a buffer.  `stores` has
     for each component the elements to which it is stored, often none or one.  If the stage has a
     `strip`, the offsets into its local memory begin at row 0 of the loop `rows`, not at the first
     row in memory, so they may be negative.
@@ -166,7 +166,8 @@ class TileGroup:
     """The structure of a kernel: its stages, in order, and the buffers that they access.
 
     `common` are the iterators that all stages have. `sizes` are the size symbols that the kernel
-    needs. With a `stream`, a tile holds a block at a time of the streamed stages' results.
+    needs. `stream` is the streaming loop, if there is one: a tile computes the results of the
+    streamed stages block by block, and holds one block at a time.
     """
 
     buffers: tuple[GroupBuffer, ...]

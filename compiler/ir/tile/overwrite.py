@@ -2,10 +2,10 @@
 
     %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]    x and y may share memory
 
-It may if every load of the operand precedes, in the same body, a store of the same lanes to the
-same positions, and if no element is stored twice.  Then the run of the body that replaces an
-element has read it before, and no other run reads it.  This holds for all orders of tiles on all
-threads.
+It may if every load of the operand is followed, in the same body, by a store of the same lanes to
+the same positions, and if no element is stored twice.  Then the run of the body that overwrites an
+element has read the element before, and no other run reads it.  This holds for all orders of tiles
+on all threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from tcc.known import all_known
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
     """True if each load of `operand` is followed by a store of the same elements to `result`.
 
-    Both are positions in `kernel.buffers`. The load and the store must be in the same body, and
-    nothing may load from `result`. `stored_once` decides whether each element is stored only once.
+    `operand` and `result` are positions in `kernel.buffers`. The load and the store must be in the
+    same body, and nothing may load from `result`. The caller also needs `stored_once`.
     """
     source, target = kernel.buffers[operand], kernel.buffers[result]
     if source.dtype is not target.dtype or source.sizes != target.sizes:

@@ -60,11 +60,11 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # the smallest and the largest value of f8e
 
 @frozen
 class NarrowAttrs:
-    """`to` is a narrow float type.
+    """The attributes of a conversion to the narrow float type `to`.
 
-    With `saturate`, infinities and values beyond the largest value become the largest value.
-    Without it they become the type's infinity or NaN. `rounding` matters for f8e8m0 alone: "up"
-    rounds away from zero, "nearest" rounds ties up.
+    With `saturate`, infinities and values beyond the type's largest value become the largest value.
+    Without `saturate`, they become the type's infinity or NaN. `rounding` matters for f8e8m0 alone:
+    "up" rounds away from zero, and "nearest" rounds to the nearest value, ties up.
     """
 
     to: DType

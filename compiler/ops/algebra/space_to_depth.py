@@ -32,9 +32,10 @@ class SpaceToDepthAttrs:
 
 @frozen
 class ReverseSequenceAttrs:
-    """`batch_axis` and `time_axis` are 0 and 1, in either order.
+    """The attributes of a reversal of sequences.
 
-    Each element of the batch axis has a length, up to which the time axis is reversed.
+    `batch_axis` and `time_axis` are 0 and 1, in either order. For each position n of the batch
+    axis, the first lengths[n] elements along the time axis are reversed.
     """
 
     batch_axis: int

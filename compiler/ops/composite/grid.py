@@ -64,8 +64,9 @@ class DeformConvAttrs:
 
 _LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
-# A tap of an axis: its position (i64), clamped to the axis; its weight, None for 1; the condition
-# that it was inside before the clamp, None if it need not be.
+# A tap of an axis is (position, weight, condition). The position (i64) is clamped to the axis. A
+# weight of None stands for 1. The tap counts only if the condition holds, which says that the
+# position was inside before it was clamped; None stands for true.
 Tap = tuple[Scalar, Scalar | None, Scalar | None]
 
 

@@ -57,9 +57,9 @@ class ResizeAttrs:
     For align_corners and tf_crop_and_resize, `fractional` places the last corner at extent times
     scale minus 1, which may be a fraction; otherwise the last corner is the last element.
 
-    `roi` and `extrapolation_value` belong to tf_crop_and_resize. `roi` has per axis a start and an
-    end, as fractions; instead operand 2 may have all starts, then all ends. `cubic_coeff_a` and
-    `exclude_outside` belong to mode "cubic", `nearest_mode` to mode "nearest".
+    `roi` and `extrapolation_value` belong to tf_crop_and_resize. `roi` has a pair (start, end) of
+    fractions for each axis; instead operand 2 may have all starts, then all ends. `cubic_coeff_a`
+    and `exclude_outside` belong to mode "cubic", `nearest_mode` to mode "nearest".
 
     With `taps` (antialiasing), linear and cubic interpolation to a smaller size widen their kernel
     by the scale. The kernel then spans at most `taps` input elements, an even number.

@@ -10,6 +10,7 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Array,
     Arrays,
+    FreeAxes,
     OpSpec,
     OutArrays,
     OutTypes,
@@ -51,9 +52,10 @@ class NonZeroAttrs:
 
 @frozen
 class CompressAttrs:
-    """With `axis` None, x is flattened first.
+    """The attributes of a selection of elements along `axis` by conditions.
 
-    `size` is the number of true conditions inside the axis.
+    If `axis` is None, x is flattened first. `size` is the number of true conditions; conditions
+    beyond the end of the axis do not count.
     """
 
     axis: int | None
@@ -62,8 +64,11 @@ class CompressAttrs:
 
 @frozen
 class UniqueAttrs:
-    """With `axis` None, x is flattened first; `size` is the number of distinct elements or
-    slices."""
+    """The attributes of a selection of the distinct slices along `axis`.
+
+    If `axis` is None, x is flattened first, and its distinct elements are selected. `size` is the
+    number of distinct slices or elements.
+    """
 
     axis: int | None
     sorted: bool
@@ -104,6 +109,11 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
     shape = replaced(x.shape, attrs.axis, attrs.k)
     return TensorType(x.dtype, shape), TensorType(I64, shape)
+
+
+def _top_k_free(types: Types, attrs: TopKAttrs) -> list[FreeAxes]:
+    x = required(types, 0)
+    return [FreeAxes((n,), (n, n)) for n in range(x.rank) if n != attrs.axis]
 
 
 def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
@@ -266,7 +276,7 @@ OPS = (
     OpSpec(
         "top_k", TopKAttrs, 1, _top_k_infer, _top_k_reference, NUMERIC,
         "The k largest or smallest elements along an axis, and their places.",
-        call="top_k",
+        call="top_k", free_axes=_top_k_free,
     ),
     OpSpec(
         "non_zero", NonZeroAttrs, 1, _non_zero_infer, _non_zero_reference,

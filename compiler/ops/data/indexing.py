@@ -14,6 +14,7 @@ from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
 from tcc.ir.op import (
     Arrays,
+    FreeAxes,
     OnnxBinding,
     OpSpec,
     OutArrays,
@@ -216,6 +217,13 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
     return (x,)
 
 
+def _scatter_elements_free(types: Types, attrs: ScatterAttrs) -> list[FreeAxes]:
+    x, indices, _ = present(types, 3)
+    pairs = enumerate(zip(x.shape, indices.shape, strict=True))
+    free = [n for n, (a, b) in pairs if n != attrs.axis and a is b]
+    return [FreeAxes((n, n, n), (n,)) for n in free]
+
+
 @in_f32
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
     x, indices, updates = present(arrays, 3)
@@ -233,6 +241,16 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
     return (x,)
 
 
+def _scatter_nd_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
+    """Returns the axes of the slices: those behind the axes of x that a tuple of indices has."""
+    x, indices, _ = present(types, 3)
+    first = as_int(indices.shape[-1])
+    ahead = indices.rank - 1  # axes of the updates before those of a slice
+    if first is None:
+        return []
+    return [FreeAxes((n, None, n - first + ahead), (n,)) for n in range(first, x.rank)]
+
+
 @in_f32
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
     x, indices, updates = present(arrays, 3)
@@ -247,6 +265,19 @@ def _scatter_rows_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
     x, indices, table, rows = present(types, 4)
     (slices,) = _gather_infer((table, rows), AxisAttrs(0))
     return _scatter_nd_infer((x, indices, slices), attrs)
+
+
+def _scatter_rows_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
+    x, indices, table, rows = present(types, 4)
+    (slices,) = _gather_infer((table, rows), AxisAttrs(0))
+    free = []
+    for axes in _scatter_nd_free((x, indices, slices), attrs):
+        n, _, axis = axes.operands
+        assert axis is not None
+        of_rows = axis < rows.rank
+        pair = (None, axis) if of_rows else (axis - rows.rank + 1, None)
+        free.append(FreeAxes((n, None, *pair), axes.results))
+    return free
 
 
 def _scatter_rows_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
@@ -276,6 +307,11 @@ def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
     inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
     require(inside, f"{update} from {attrs.start} on does not fit into {x}")
     return (x,)
+
+
+def _update_slice_free(types: Types, attrs: UpdateSliceAttrs) -> list[FreeAxes]:
+    x, _ = present(types, 2)
+    return [FreeAxes((n, n), (n,)) for n in range(x.rank) if n != attrs.axis]
 
 
 def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArrays:
@@ -379,23 +415,25 @@ OPS = (
         _scatter_elements_reference, COMMON,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements", onnx=OnnxBinding("ScatterElements", since=11),
+        free_axes=_scatter_elements_free,
     ),
     OpSpec(
         "scatter_nd", ScatterNdAttrs, 3, _scatter_nd_infer, _scatter_nd_reference,
         COMMON,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
+        free_axes=_scatter_nd_free,
     ),
     OpSpec(
         "scatter_rows", ScatterNdAttrs, 4, _scatter_rows_infer, _scatter_rows_reference, COMMON,
         "As scatter_nd, its slices being rows of a table; operands (x, indices, table, rows).",
-        call="scatter_nd",
+        call="scatter_nd", free_axes=_scatter_rows_free,
     ),
     OpSpec(
         "update_slice", UpdateSliceAttrs, 2, _update_slice_infer, _update_slice_reference,
         COMMON,
         "x with the rows from `start` on along an axis replaced by the update's.",
-        call="update_slice",
+        call="update_slice", free_axes=_update_slice_free,
     ),
     by_element(
         "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,

@@ -1,11 +1,11 @@
 """Expressions that sort the updates of a scatter by the position that they update.
 
-An item is an integer that holds an update's position and number.  Four updates of the positions
-2 0 2 1 have these items:
+An item is an integer that holds an update's position and the update's number.  For example, four
+updates (numbers 0 to 3) of the positions 2 0 2 1:
 
-    items     position * 4 + number           8 1 10 7
-    sorted    items % 4 is the number         1 7 8 10, numbers 1 3 0 2
-    first     of position 0, 1, 2, the end    0 1 2 4, places in the sorted items
+    items     position * 4 + number                     8 1 10 7
+    sorted    in ascending order; item % 4 is a number  1 7 8 10, numbers 1 3 0 2
+    first     where the items of position n begin       0 1 2 4 for n = 0, 1, 2 and the end
 
 Neighbouring sorted runs of items are merged until a single run is left.  For each element of a
 merged run, a bisection finds how many elements of the first run precede it (the merge path of
@@ -37,11 +37,11 @@ def steps(size: int) -> int:
 
 
 def items_of(places: TensorType) -> Expr:
-    """Returns the expression of the items of `places`, [..., count]; it is i64[..., count + 1].
+    """Returns the expression of the items of updates at the positions `places`, [..., count].
 
-    Items are in the order of the updates' positions, and of their numbers for equal positions. The
-    last element along the last axis is the length of the sorted runs, 1 at first. As the length is
-    data, all levels of merging can use the same kernel.
+    Its result is i64[..., count + 1]: item[n] = places[n] * count + n for n < count. The last
+    element, item[count], is the length of the sorted runs, 1 at first. The length is data, so all
+    levels of merging can use one kernel. Updates of equal positions are sorted by their numbers n.
     """
     b = ExprBuilder(places)
     *lines, count = places.shape

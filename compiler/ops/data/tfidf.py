@@ -18,7 +18,7 @@ MODES = ("TF", "IDF", "TFIDF")
 class TfIdfAttrs:
     """The pool holds 1-grams, then 2-grams, and so on; n-grams of `least` to `most` tokens count.
 
-    `counts[n]` is where the (n + 1)-grams begin in the pool. `places[g]` is the output column of
+    The (n + 1)-grams begin at position `counts[n]` of the pool. `places[g]` is the output column of
     n-gram g, and `weights[g]` its factor in the modes IDF and TFIDF (1 if absent). The tokens of an
     n-gram are at equal distances, at most `skips` + 1.
     """

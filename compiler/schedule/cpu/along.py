@@ -22,11 +22,11 @@ from tcc.schedule.nest import stride
 def loops_along(
     group: TileGroup, numbers: Sequence[int], stage: GroupStage
 ) -> Mapping[Var, Var] | None:
-    """Returns a map from the loops of the pointwise stages `numbers` to those of the reduction
+    """Returns a map from the loops of the pointwise stages `numbers` to the loops of the reduction
     `stage`.
 
-    The pointwise stages must have equal loops. Returns None unless `stage` reads each of their
-    elements exactly once.
+    The pointwise stages must have equal loops. Returns None unless `stage` reads each element of
+    the pointwise stages exactly once, in the order in which it is computed.
     """
     sources = [group.stages[n] for n in numbers]
     if group.stream is not None or stage.monoid is None:
@@ -45,8 +45,11 @@ def loops_along(
 def _pairs(
     group: TileGroup, loops: Sequence[Var], stage: GroupStage, node: Read
 ) -> dict[Var, Var] | None:
-    """Returns a map from the `loops` of the stage that `node` reads to the reduced loops of
-    `stage`, the reader; None unless the reader visits the elements in the order of their writer."""
+    """Returns a map from `loops`, loops of the stage that `node` reads, to the reduced loops of
+    `stage`, the reader.
+
+    Returns None unless the reader reads the elements in the order in which they are written.
+    """
     assert isinstance(node.source, StageRef)
     access = stage.accesses.get(node)
     stores = group.stages[node.source.stage].stores[node.source.component]
@@ -75,8 +78,10 @@ def paired_loops(
 
 
 def nest_along(nest: Nest, loops: Mapping[Var, Var]) -> Nest:
-    """Returns `nest` with its loops renamed by `loops`, which maps the loops of pointwise stages to
-    those of the reduction that reads them."""
+    """Returns the nest of a reduction with its loops renamed to the loops of pointwise stages.
+
+    `loops` maps the loops of the pointwise stages to the loops of the reduction (`loops_along`).
+    """
     names = {new.name: old.name for old, new in loops.items()}
     return replace(
         nest,

@@ -1,8 +1,10 @@
-"""Bytes that cross the border of a cache while a nest of loops runs.
+"""The traffic of a cache: bytes that it loads from or stores to the next level while a loop nest
+runs.
 
-The outermost loop whose body touches no more than the cache holds reads all of its bytes once. In
-each loop around it, an iteration evicts bytes that the next iteration reads again. (Li et al.,
-"Analytical Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
+Take the outermost loop whose body touches no more bytes than the cache holds. One run of this loop
+fetches each byte that it touches once. Each iteration of a loop around it evicts bytes that the
+next iteration fetches again. (Li et al., "Analytical Characterization and Design Space Exploration
+for Optimization of CNNs", 2021.)
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,12 +28,13 @@ class LoopOver:
 
 @entity
 class NestLoops:
-    """The loops of one nest, outermost first; the first `shared` of them enclose all nests.
+    """The loops of one loop nest of a kernel, outermost first.
 
-    `touches` are the nest's memory accesses. `spans[d][n]` is the number of bytes that `touches[n]`
-    covers in one run of the loops from depth d inwards. `scratch` are the sources in scratch: they
-    occupy the same bytes in all steps of the `shared` loops. `ahead`: constants are prefetched, so
-    the cache also holds those of the next step.
+    The first `shared` loops enclose all nests of the kernel. `touches` are the nest's memory
+    accesses. `spans[d][n]` is the number of bytes that `touches[n]` covers in one run of the loops
+    from depth d inwards. `scratch` are the sources that lie in scratch memory, at the same
+    addresses in all steps of the `shared` loops. `ahead` is True if constants are prefetched; the
+    cache then also holds the constants of the next step.
     """
 
     loops: tuple[LoopOver, ...]
@@ -68,7 +71,7 @@ def nest_loops(
 
 @dataclass(slots=True)
 class CacheTraffic:
-    """Bytes that cross the border of a cache.
+    """The bytes that a cache exchanges with the next level.
 
     `by_source` maps (source, True for a store or False for a read) to bytes.
     """
@@ -102,7 +105,7 @@ class CacheTraffic:
 
 
 def traffic_of(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
-    """Returns the traffic across the border of a cache of `capacity` bytes while all nests run."""
+    """Returns the traffic of all nests between a cache of `capacity` bytes and the next level."""
     room = capacity * SHARE
     for depth in range(nests[0].shared + 1):
         if _resident(nests, depth) <= room:
@@ -135,8 +138,8 @@ def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRe
     """Returns the bytes fetched for each source if the cache holds what the loops from `depth`
     inwards touch.
 
-    A key is (source, True for a store). If several nests touch a source, the most bytes that one of
-    them fetches count.
+    A key is (source, True for a store). If several nests touch a source, only the nest that fetches
+    most of it counts.
     """
     by_key: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
@@ -156,8 +159,8 @@ def _fetched(nest: NestLoops, number: int, depth: int) -> float:
         rewritten = level < nest.shared and touch.source in nest.scratch
         if not rewritten and not touch.loops.isdisjoint(loop.steps):
             inner = nest.spans[level + 1][number]
-            # Until the cache has lost bytes, elements that neighbouring steps share are fetched
-            # once.
+            # As long as the cache has lost nothing, the elements that two neighbouring steps of the
+            # loop both read are fetched once.
             if forgotten:
                 bytes_ *= loop.trips
             elif inner:  # 0 for reads that never leave the padding

@@ -11,9 +11,10 @@
                       along           pointwise stages are not computed along a reduction
     masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
-Knobs are varied one after another, in this order. Each is varied with the best settings of the
-knobs before it, so there are a handful of prices in place of one for each combination. A setting
-replaces the rule's only if it saves more than the error of prices for its knob.
+A knob is a number of a schedule that rules choose and that a setting may replace. Knobs are varied
+one after another, in this order. Each is varied with the best settings of the knobs before it, so
+that a handful of schedules are priced, not all combinations. A setting replaces the rule's only if
+it saves more than the error of prices for its knob.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,10 +124,10 @@ def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
 
 
 def read_knobs(text: str, kernel_knobs: Sequence[Knob]) -> Knobs:
-    """Returns the knobs of a text.
+    """Returns the `Knobs` that a text describes.
 
-    Raises ValueError for a text of something else, and for a setting that none of `kernel_knobs`
-    has.
+    Raises ValueError if the text describes other data, or if a setting is not among the settings of
+    `kernel_knobs`.
     """
     knobs = read_data(text, Knobs)
     if not isinstance(knobs, Knobs):
@@ -146,11 +147,11 @@ def cheapest(
     ledger: Ledger = SILENT,
     site: SiteOf | None = None,
 ) -> KnobChoice:
-    """Returns the cheapest knobs, or those that `ledger` forces at `site`.
+    """Returns the cheapest knobs, or the knobs that `ledger` forces at `site`.
 
-    `scheduled` returns a kernel's group and schedule under the knobs. `resized` returns that group
-    at other sets of sizes. The price of a schedule is the mean, over all sets of sizes, of its
-    price divided by that of the analytic schedule, which rules choose.
+    `scheduled` returns a kernel's group and schedule under the knobs. `resized` returns the group
+    under the knobs at other sets of sizes. Rules choose the analytic schedule. The price of a
+    schedule is the mean, over all sets of sizes, of price(schedule) / price(analytic schedule).
 
     Equal arguments give equal results, and the price is never above the analytic schedule's. A
     kernel of fixed sizes that takes less than `LEAST` keeps the analytic schedule.

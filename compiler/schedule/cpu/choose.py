@@ -42,8 +42,8 @@ from tcc.schedule.cpu.vectors import (
 )
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-# A grid is not cut further if its tiles have fewer operations. One more cut would take more time
-# than an even distribution of the tiles saves.
+# If the tiles of a grid have fewer operations than this, they are not cut into smaller tiles: more
+# tiles would cost more time than their even distribution to threads saves.
 TILE_WORK = 1 << 14
 
 
@@ -104,7 +104,7 @@ def _loops_inside(
     """Returns the loops along which a tile covers more than one register block of some stage.
 
     `blocks` has the register block of each stage along its loops. `tiles` has the elements of a
-    tile along common loops; it covers those loops whole that are not `parallel`.
+    tile along the loops in `parallel`. A tile covers all elements along every other loop.
     """
     return frozenset(
         v
@@ -198,8 +198,9 @@ def _nest(
 def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreModel) -> bool:
     """Returns True if a tile reads the vector operand from beyond the second-level cache.
 
-    That is so if the operand does not fit there. It is also so for a constant that exceeds the
-    first-level cache, because other kernels have evicted it since the last run.
+    An operand that does not fit the second-level cache comes from beyond it. A constant that
+    exceeds the first-level cache does too, because other kernels have evicted it since the last
+    run.
     """
     size = (
         footprint(group, contraction.stage, contraction.vector_factor)
@@ -220,11 +221,12 @@ def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
 
 
 def _parts(group: TileGroup, main: GroupStage, pending: bool) -> tuple[tuple[int, ...], ...]:
-    """Returns the stages of each nest.
+    """Returns the numbers of the stages of each loop nest.
 
-    A stage without a reduction joins the nest of the stage before it if their loops are the same,
-    and if it reads that nest only at the current point. It does not join if `pending`, and if the
-    nest contains `main`: the sums of `main` are then complete only after the last K-block.
+    A stage without a reduction joins the nest of the stage before it under three conditions. The
+    two stages have the same loops. The stage reads the nest's stages only at its own point, such as
+    `s[i, j]` at point i, j. If `pending`, the nest does not contain `main`, because the sums of
+    `main` are complete only after the last K-block.
     """
     nests: list[list[int]] = []
     for number, stage in enumerate(group.stages):
@@ -245,10 +247,11 @@ def _computed_along(
     vectors: Mapping[GroupStage, Var],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
 ) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Returns a map from nests to the nests that are computed along them.
+    """Returns a map from the nest of a reduction to the pointwise nest that is computed inside its
+    loops (`along`).
 
-    A key has the stages of a reduction's nest, and its value has the pointwise stages of the nest
-    before it. Vectors must run along the same loop in both.
+    A nest is given by the numbers of its stages. The pointwise nest comes directly before the
+    reduction's nest. Vectors must run along the same loop in both nests.
     """
     pairs: dict[tuple[int, ...], tuple[int, ...]] = {}
     for pointwise, part in pairwise(parts):
@@ -277,8 +280,8 @@ def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: 
 
 
 def _reads_elsewhere(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
-    """Returns True if `stage` reads one of the stages `numbers` at any other point than that which
-    was just computed."""
+    """Returns True if `stage` reads one of the stages `numbers` at a point other than its own, for
+    example `s[i - 1]` at point i."""
     return any(
         source.stage in numbers and not reads_here(group, stage, node)
         for node, source in reads_of_stages(*stage.body)
@@ -348,10 +351,10 @@ def _parallel(
 ) -> tuple[str, ...]:
     """Returns the loops of the launch grid, outermost first.
 
-    The loops are in storage order, or in an order that reads a contraction's larger operand once. A
-    loop is left out of the grid if a tile would have little work inside it. But loops of symbolic
-    size stay in the grid if values are `resident` in scratch between nests, because scratch has a
-    fixed size.
+    The loops are in storage order, or in an order that reads a contraction's larger operand once.
+    Inner loops are left out of the grid, and so covered whole by each tile, if a tile would have
+    little work otherwise. If `resident`, nests exchange values in scratch. Loops of symbolic size
+    then stay in the grid, because scratch has a fixed size.
     """
     order = [v for v in group.common if v is not vector]
     core.because("parallel: storage order")

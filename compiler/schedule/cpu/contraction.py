@@ -1,10 +1,14 @@
 """The register blocks, K-blocks and loop order of a contraction.
 
-They keep sums in registers, and operands in near caches. A core multiplies a register block of rows
-x vectors. The vector operand is stored in panels as wide as the block. All rows of a tile use a
-K-block of a panel before the next K-block. So each tile reads a panel from far away once, and
-prefetches it while it uses the K-block before. Sums wait in the tile's scratch from K-block to
-K-block (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
+A contraction is a sum of products, such as y[i, j] = sum(k) a[i, k] * b[k, j] with the vector loop
+j. Then b is the vector operand, a the row operand, i the loop of rows, and a step is one value of
+k. A register block is rows x vectors of results, whose sums are in registers. A panel is the part
+of b with the columns of one register block. A K-block is some consecutive steps.
+
+The vector operand is stored panel by panel. All rows of a tile use a K-block of a panel before the
+next K-block. So each tile reads a panel from memory once, and prefetches a K-block while it uses
+the K-block before. Between two K-blocks, sums wait in the tile's scratch (Goto and van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication", 2008).
 """
 
 from collections.abc import Collection, Mapping
@@ -24,24 +28,25 @@ from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
-# The most steps of a sum that one K-block holds. Up to this length, it takes less time to read a
-# panel again from the second-level cache for every block of rows than to store sums.
+# A sum of at most this many steps has a single K-block. Up to this length, it takes less time to
+# read a panel again from the second-level cache for every block of rows than to store sums.
 WHOLE = 320
-# DEEP is the same limit if the second-level cache is fast enough for the register blocks. LONG is
-# the number of steps of a K-block of a longer sum. Measured with blocks of five and six rows: 3 to
-# 5 % less time than with K-blocks that fit the first-level cache, because sums are stored less
-# often, and sums of up to DEEP steps never. K-blocks of 512 steps gain no more.
+# If the second-level cache delivers panels fast enough (`_fed`), a sum of at most DEEP steps has a
+# single K-block, and a longer sum has K-blocks of LONG steps. Measured with blocks of five and six
+# rows: 3 to 5 % less time than with K-blocks that fit the first-level cache, because sums are
+# stored less often. K-blocks of 512 steps gain no more.
 DEEP = 960
 LONG = 384
-# Bytes of a panel that the second-level cache can deliver in a cycle, beside its other work.
+# Bytes of a panel that the second-level cache can deliver in a cycle, besides its other work.
 # Measured: blocks of 5 rows x 4 vectors gain by longer K-blocks; blocks of 14/3 rows, the mean of
 # three blocks, lose.
 FED = 26.0
-# The fewest rows of a tile for which long K-blocks save time. With fewer rows the next K-block does
-# not arrive in time. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
+# The fewest rows of a tile for which long K-blocks save time. With fewer rows the prefetch of the
+# next K-block does not end in time. Measured with sums of 1024 steps: 128 rows take 3 % less time,
+# 64 rows 3 % more.
 MANY = 96
-# The fewest K-blocks of a core for which long K-blocks save time, because the first of them is not
-# prefetched. Measured with sums of 768: a core with six panels loses up to 5 %.
+# The fewest K-blocks of a core for which long K-blocks save time, because a core's first K-block is
+# not prefetched. Measured with sums of 768 steps: a core with six panels takes up to 5 % more time.
 FOLLOWED = 12
 # The fewest steps of a K-block that are worth its loop.
 MIN_RUN = 64
@@ -57,9 +62,10 @@ STEPS = 2
 # The most columns of a window that a register block multiplies at once, if the window slides over
 # each lane by itself. Elements that neighbouring results share are then loaded once.
 WINDOW = 4
-# The same limit for blocks of one vector of lanes and many results. Each column is loaded once for
-# all these results, and their sums fit the registers. With more vectors and fewer results, loads
-# take as long as the arithmetic or longer.
+# The most columns of a window that a register block multiplies at once, if the block has one vector
+# of lanes and many results. An element of the operand is loaded once for all results of the block,
+# and their accumulators fit the registers. Blocks of more vectors and fewer results take WINDOW:
+# their loads take as long as the arithmetic or longer.
 WIDE_WINDOW = 8
 # With at least this many tiles for each core, it matters little if some cores have one tile more.
 FEW = 8
@@ -72,8 +78,8 @@ WORTH = 1 - MARGINS["cycles of a panel"].saves
 class ContractionLoops:
     """A contraction and the loops that its two factors vary with.
 
-    `vector` is the loop along the lanes. `vector_factor` are the loops of the factor that varies
-    with it, and `row_factor` those of the other factor.
+    `vector` is the loop along the lanes. `vector_factor` has the loops of the factor that varies
+    with `vector`, and `row_factor` the loops of the other factor.
     """
 
     stage: GroupStage
@@ -132,13 +138,13 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
 def with_phases(
     contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None, core: CoreModel
 ) -> dict[Var, int]:
-    """Returns `blocks` with the whole extent of the loop `phases`, and with so many times fewer
-    rows.
+    """Returns `blocks` with all n iterations of the loop `phases`, and with 1/n of the rows.
 
-    A phase is a residue of the result's position by the stride of a transposed convolution. Results
-    of neighbouring phases are neighbours in memory: for stride 2, phases 0 and 1 alternate. A block
-    that has all phases interleaves their vectors in registers, and stores whole vectors. Returns
-    `blocks` unchanged if `phases` is None, or if no other row loop has a block.
+    A transposed convolution with stride s has a result loop over its s phases: results at positions
+    with equal remainder modulo s. Results of neighbouring phases are neighbours in memory: for
+    stride 2, phases 0 and 1 alternate. A block with all phases interleaves their vectors in
+    registers, and stores whole vectors. Returns `blocks` unchanged if `phases` is None, or if no
+    other row loop has a block.
     """
     count = 1 if phases is None else trips(phases)
     row = next((v for v in contraction.rows if v in blocks), None)
@@ -214,7 +220,8 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
 def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: CoreModel) -> float:
     """Returns the cycles of one step of the sum, for a matrix of `rows` x `size` results.
 
-    Its columns are cut into panels. `unpacking` operations compute each vector of the operand.
+    The columns are cut into panels of `panel` columns. `unpacking` operations compute each vector
+    of the vector operand.
     """
     cycles = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
@@ -231,8 +238,8 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: 
 def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
     """Returns the cycles of one step of the sum for a register block of rows x vectors.
 
-    They are the largest of three: the arithmetic, the latency of an addition, and the loads of both
-    operands. `unpacking` operations compute each vector of the operand.
+    The cycles are the largest of three: the arithmetic, the latency of an addition, and the loads
+    of both operands. `unpacking` operations compute each vector of the vector operand.
     """
     sums = (rows + unpacking) * vectors / core.fmas
     return max(sums, core.latency, (rows + vectors) / core.loads)
@@ -309,8 +316,7 @@ def k_blocks_of(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns the K-blocks of reduced loops, outermost first: the elements of each loop in a
-    K-block.
+    """Maps each reduced loop that K-blocks cut to its elements in a K-block, outermost loop first.
 
     The result is empty if one K-block holds all steps of the sum. `common` are the loops that tiles
     cut.
@@ -363,8 +369,8 @@ def _steps_at_once(
     if followed and _fed(contraction, blocks, panel * word, core):
         core.because("k_blocks: long ones from L2", stage)
         return LONG * word, DEEP * word
-    # The sums are stored in any case, so K-blocks are short enough to stay in the first-level cache
-    # for all rows.
+    # Sums are stored between K-blocks in any case. So K-blocks are short: a K-block of a panel
+    # stays in the first-level cache while all rows use it.
     core.because("k_blocks: fit L1", stage)
     return max(MIN_RUN, int(core.l1 * 2 / 3 / panel)), WHOLE * word
 
@@ -375,10 +381,11 @@ def _followed(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if a core has `MANY` rows for each long K-block, and `FOLLOWED` long K-blocks.
+    """Returns True if a core has at least `MANY` rows for each long K-block, and at least
+    `FOLLOWED` long K-blocks.
 
-    If tiles divide the panels, a core has all rows and a part of the K-blocks. Otherwise it has all
-    K-blocks and a part of the rows.
+    If tiles cut the columns, a core has all rows of some panels. Otherwise it has some rows of all
+    panels.
     """
     stage = contraction.stage
     rows = contraction.rows
@@ -435,8 +442,9 @@ def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Re
     """Returns the innermost summed loop along which the vector operand is read, and its reads that
     vary with both this loop and the vector loop.
 
-    A read of a scale that many steps share does not vary with their loop. Nor does a read of packed
-    levels, of which one element holds several steps.
+    For a quantised weight `level[k, j] * scale[k // 32, j]`, the loop that counts the 32 steps of a
+    scale does not occur in the read of `scale`. A read of packed levels, where one element holds
+    the levels of several steps, lacks the loop over these steps too.
     """
     stage = contraction.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
@@ -473,7 +481,7 @@ def contraction_nest(
     """Returns the nest of a contraction: the loop over panels is outside, then K-blocks, then rows.
 
     `common` are the loops that tiles cut. A tile covers more than one register block along the
-    loops `inner`. `beyond_l2`: the vector operand comes from beyond the second-level cache.
+    loops `inner`. `beyond_l2`: the vector operand comes from the third-level cache or memory.
     `copied`: a vector operand that needs no computation is copied to scratch before it is
     multiplied.
     """
@@ -515,9 +523,10 @@ def _level(
 ) -> int:
     """Returns the cache level, 1 or 2, to which the next K-block is prefetched.
 
-    It is 2 if one block covers all rows, two K-blocks exceed the first-level cache, and the rows
-    are so few that fetching each line twice would take longer than multiplying. With more rows, the
-    panel reaches the first-level cache a part at a time anyway.
+    It is 2 under three conditions. One block covers all rows. Two K-blocks exceed the first-level
+    cache. The rows are so few that fetching each line twice, first to the second and then to the
+    first level, would take longer than the multiplication. With more rows, the panel reaches the
+    first-level cache part by part anyway.
     """
     rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
     rate = 4 * core.lanes * core.fmas / rows  # bytes a cycle that the multiply-adds consume
@@ -540,7 +549,7 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    # Guards may depend only on an index that data select, such as the number of a matrix.
+    # Guards may depend only on a data-dependent index, such as the number of an expert's matrix.
     data_loops = {v for v, _ in reads[0].indirect}
     if any(not data_loops.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False

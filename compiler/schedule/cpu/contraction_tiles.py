@@ -31,10 +31,10 @@ def row_tiles(
     """Returns the elements of a tile along each row loop: about `row_limit` rows in all (no more if
     `bounded`).
 
-    If there are few tiles, their size gives every core the same number of tiles. `other_tiles` has
-    the elements of a tile along other loops. Along a symbolic loop a tile has whole register
-    `blocks`. But if the loops inside a symbolic loop have enough rows, a tile has one element along
-    it, because the loop may have a single trip.
+    If there are few tiles, they get a size with which every core has the same number of tiles.
+    `other_tiles` has the elements of a tile along other loops. Along a symbolic loop, a tile has
+    whole register blocks (`blocks`). If the loops inside a symbolic loop have enough rows, a tile
+    has one element along the symbolic loop, because it may have a single trip.
     """
     rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
@@ -83,10 +83,10 @@ def _in_blocks(rows: int, block: int, row_limit: int) -> int:
 
 
 def _counts(rows: Sequence[Var]) -> dict[Var, int]:
-    """Returns the number of trips that each row loop counts as when a tile is chosen.
+    """Returns the number of trips with which each row loop enters the choice of a tile.
 
-    A symbolic loop counts as a known divisor of its size, or as one trip if the loops inside it
-    have enough rows.
+    For a symbolic loop, this is a known divisor of its size, or 1 if the loops inside it have
+    enough rows.
     """
     counts: dict[Var, int] = {}
     for var in reversed(rows):
@@ -137,10 +137,10 @@ def panels_outer(
     inner = row_bytes + vector_bytes * (1 if vector_bytes <= core.l2 else parts)
     if outer != inner:
         return outer < inner
-    # The bytes are equal. If cores share the rows, each of them reads the whole vector operand. If
-    # they share the panels, each reads the whole row operand, and the results of a row come from
-    # several cores. So the panels are outside only if the vector operand is larger than the row
-    # operand and the results together.
+    # Both orders move equally many bytes. With rows outside, each core has a part of the rows, and
+    # reads the whole vector operand. With panels outside, each core has a part of the panels, reads
+    # the whole row operand, and stores parts of all rows. So panels are outside only if the vector
+    # operand is larger than the row operand and the results together.
     return vector_bytes > row_bytes + points(stage.iters) * size
 
 
@@ -156,7 +156,7 @@ def is_constant(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> b
 
 
 def _buffers_read(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> list[GroupBuffer]:
-    """Returns the buffers of the reads that vary with no other loops than `loops`."""
+    """Returns the buffers of the reads that depend on no loop outside of `loops`."""
     return [
         group.buffers[access.buffer]
         for node, access in stage.accesses.items()

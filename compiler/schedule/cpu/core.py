@@ -42,8 +42,9 @@ class CoreModel:
 
     `hinted`: prefetching lines makes a stream from memory faster. `limits`: what may become one
     kernel. `skips`: streaming loops may leave out masked blocks (`Schedule.skips`). `masked`: a
-    load or store that leaves out some lanes takes no longer than one of a whole vector. `because`:
-    rules call it with the field that they set and their name (`tcc.schedule.cpu.reasons`).
+    load or store of some lanes of a vector takes no longer than a load or store of all lanes.
+    `because`: each rule calls it with the field that it sets and the rule's name
+    (`tcc.schedule.cpu.reasons`).
     """
 
     lanes: int

@@ -1,10 +1,10 @@
 """Prices a tile group under a schedule in seconds, without building its IR.
 
-A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, and the
-traffic across the borders of the three caches and of memory. The machine does not hide all traffic
-from L3 and from memory behind arithmetic; the exposed part adds to the arithmetic.
-Threads share the tiles, and the price is the time of the thread with the most tiles. If a panel
-comes from memory and is not prefetched, its first user waits for it, so this time is added too.
+A kernel takes as long as its busiest resource: vector arithmetic, load and store ports, the traffic
+of each of the three caches, or the traffic of memory. Arithmetic hides only a part of the traffic
+from L3 and from memory; the exposed part is added to the time of arithmetic.
+Threads share the tiles, and the price is the time of the thread with the most tiles. The first use
+of a panel of weights that is not prefetched waits for memory; this time is added too.
 """
 
 from collections.abc import Mapping
@@ -54,16 +54,17 @@ from tcc.schedule.nest import (
 )
 from tcc.schedule.zero_terms import terms_along, terms_share
 
-# The time to enter an innermost loop of a sum once more, as a fraction of `Machine.loop`.
+# The time for each further entry of the innermost loop of a sum, as a fraction of `Machine.loop`.
 _ENTRY = 0.147
-# If a block has at most this many additions (steps x sums), the next block starts before they end.
+# If a register block has at most this many additions (steps of the sum x accumulators), the
+# processor starts the next block before the additions end (out-of-order execution).
 _AHEAD = 32
 # A store of a single lane to its own cache line takes as long as this many stores.
 _LANE = 2
 # If a grid has at most this many tiles, the price distributes them to threads one by one.
 _FEW = 256
-# Results of a kernel have 1 / _RESULT_PARTS of L3 until the next kernel reads them; results that
-# exceed it are partly lost. Measured on two cores of a Zen 5.
+# Results of a kernel can use 1 / _RESULT_PARTS of L3 until the next kernel reads them. Larger
+# results are partly evicted. Measured on two cores of a Zen 5.
 _RESULT_PARTS = 4
 # A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
 # remaining pieces (runtime/src/threads.c).
@@ -93,9 +94,9 @@ class Pricer:
     """Prices groups for one machine, and caches the work that it has counted for each group.
 
     `constants` is the number of bytes of the model's weights. Weights that a cache cannot keep from
-    run to run come from the next level; if None, all come from memory. A cache holds the same share
-    of computed operands as of all that a group touches. With `pairs`, one instruction multiplies
-    two bf16 in the time of one f32.
+    run to run come from the next level; if None, all come from memory. If a cache holds a share of
+    all bytes that a group touches, it is assumed to hold that share of each computed operand. With
+    `pairs`, one instruction multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
@@ -149,9 +150,9 @@ class _Pricing:
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
-        # For each source, the largest fraction of its vectors that cross a line, so far.
+        # For each source, the largest fraction of its vectors that cross a cache line, so far.
         self.across: dict[int | StageRef, float] = {}
-        # For each source, how much slower memory is because its blocks lie apart.
+        # For each source, how much longer its memory traffic takes because of gaps (`Touch.gap`).
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
@@ -162,11 +163,9 @@ class _Pricing:
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """Maps the row loop of each strip to (rows of one tile, rows of all tiles).
-
-        A strip is the rows of a stage that a tile computes (`fuse.sliding_window`). The second
-        number counts rows at the border of two tiles twice, because both tiles compute them.
-        """
+        """Maps the row loop of each strip to (rows of one tile, rows of all tiles). A strip is the
+        rows of a stage that a tile computes for its later stages (`fuse.sliding_window`). Rows that
+        two neighbouring tiles compute count twice."""
         strips = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
@@ -178,8 +177,8 @@ class _Pricing:
         return strips
 
     def _shared(self) -> frozenset[int]:
-        """Returns the leading stages, by number, whose results are equal for all tiles, so a
-        call of the kernel computes them once, before its tiles."""
+        """Returns the numbers of the stages that a call of the kernel computes once, before its
+        tiles. They are the leading stages whose results are equal for all tiles."""
         if self.group.stream is not None:
             return frozenset()
         cut_loops = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -190,8 +189,9 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _times_computed(self, number: int) -> int:
-        """Returns how often a stage is computed: once for each range of tiles that a thread takes
-        if it is shared, else once for each tile along the loops on which it does not depend."""
+        """Returns how often a stage is computed. A shared stage (`_shared`) is computed once for
+        each range of tiles that a thread takes. Another stage is computed again for every tile
+        along the loops on which it does not depend."""
         if number in self.shared:
             pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
@@ -204,7 +204,7 @@ class _Pricing:
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, own_dram, cold, reuse = self._traffic()
-        # Too few loads can be in flight to hide all traffic from L3 and from memory.
+        # A core has too few loads in flight to hide all traffic from L3 and from memory.
         busy = combined(core.either * second, l2, machine.rivals)
         busy = max(busy + machine.l3_exposed * l3, l3)
         waits = busy + machine.memory_exposed * own_dram
@@ -216,8 +216,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's work divided by the mean of all threads. A thread that is
-        free takes the next tile."""
+        """Returns the busiest thread's work divided by the mean work of all threads. The work is
+        distributed as at run time: a thread that is free takes the next tile."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -227,8 +227,9 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _full_tiles(self, var: Var) -> bool:
-        """Returns True if all tiles along a loop but the last are full: for a vector loop, and for
-        one of symbolic size. Along other loops tile sizes differ by at most one."""
+        """Returns True if all tiles along a loop but the last are full. They are full along a
+        vector loop and along a loop of symbolic size. Along other loops, tile sizes differ by at
+        most one."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
@@ -244,7 +245,7 @@ class _Pricing:
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map from the loops of the stages computed along a reduction to its loops."""
+        """Returns a map from the loops of the stages `nest.along` to the reduction's loops."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
@@ -272,8 +273,8 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage, without blocks that stay in registers because
-        stages of the same nest exchange them."""
+        """Returns the loads and stores of a stage, without the blocks that stages of one nest
+        exchange in registers."""
         return [
             t
             for t in work.touches
@@ -282,7 +283,7 @@ class _Pricing:
         ]
 
     def _exchanged(self) -> frozenset[StageRef]:
-        """Returns the results that another nest reads; they lie in the tile's scratch."""
+        """Returns the results that another nest reads, from the tile's scratch."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -335,13 +336,13 @@ class _Pricing:
             count = touch.times * rows_of * instructions
             if touch.store:
                 stores += count
-                # Lanes and rows are transposed in registers.
+                # Results are stored along the rows, so lanes and rows are transposed in registers.
                 if near_rows > 1 and self._step(touch, vector) not in (0, 1):
                     compute += touch.times * rows_of * wide * log2(min(near_rows, lanes))
                 continue
             count *= steps if any(v in touch.loops for v in stage.reduce) else 1
             if self._step(touch, vector) is None:
-                compute += count  # arithmetic units move the lanes
+                compute += count  # lanes are gathered one by one, by arithmetic units
             else:
                 loads += count
             if touch.step(vector) != 1:
@@ -358,8 +359,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 these
-        are two only if exactly one factor varies along the lanes."""
+        """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 it is 2
+        if the machine has the instruction and exactly one factor varies along the lanes, else 1."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -377,12 +378,10 @@ class _Pricing:
         *,
         hidden: bool,
     ) -> float:
-        """Returns the cycles of arithmetic of a block: `sums` vectors, each with `chains`
-        independent sums, for `steps` of a reduction.
-
-        Sums are stored and loaded again `k_blocks` times. `hidden`: stages that are computed along
-        the reduction hide the latency of its additions.
-        """
+        """Returns the cycles of arithmetic of a block. The block has `sums` vectors of
+        accumulators, and each vector is computed as `chains` independent sums. A reduction has
+        `steps` steps. Accumulators are stored and loaded again `k_blocks` times. `hidden`: stages
+        that are computed along the reduction hide the latency of its additions."""
         machine, stage = self.machine, work.stage
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
@@ -392,7 +391,7 @@ class _Pricing:
         few = steps * sums <= _AHEAD
         if hidden or (few and vector not in stage.iters and k_blocks == 0):
             return steps * (compute + heavy) + folds + entered
-        # Each addition to a sum waits for the one before, unless the next sums start meanwhile.
+        # An addition waits for the previous one to the same sum, unless the next block starts.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
         # A sum's end takes `loop`, or the time to fold its lanes if that is longer.
@@ -400,8 +399,9 @@ class _Pricing:
         return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
-        """Returns the elements between neighbouring lanes; 0 if they are equal, None if irregular.
-        In scratch, lanes along a loop that tiles cut are neighbours."""
+        """Returns the distance in elements between neighbouring lanes. It is 0 if all lanes read
+        one element, and None if the distances are irregular. In scratch, lanes along a loop that
+        tiles cut are neighbours, so it is 1."""
         step = touch.step(vector)
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
@@ -457,10 +457,9 @@ class _Pricing:
 
     def _traffic(self) -> tuple[float, ...]:
         """Returns (l2, l3, dram, own_dram, cold, reuse). `l2`, `l3` and `dram` are the seconds of
-        traffic from these levels; `own_dram` those of one core's share of `dram`, if that core runs
-        alone. `cold` are the seconds of the largest constant from memory, of which each byte is
-        loaded `reuse` times.
-        """
+        the traffic from these levels. `own_dram` is the time of one core's share of the memory
+        traffic, if that core runs alone. `cold` is the time to read the largest constant from
+        memory once; each of its bytes is loaded `reuse` times."""
         machine, hertz = self.machine, self.machine.hertz
         all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
@@ -473,7 +472,7 @@ class _Pricing:
         for border, (source, part) in combinations((second, third), self.gaps.items()):
             border.by_source[source, False] *= 1 + part
         l2 = first.seconds(machine.l2.read * hertz, machine.l2.write * hertz)
-        # The chance that a line does not survive until its next use.
+        # The probability that a line is evicted before its next use.
         lost = 1 - exp(-computed_bytes / machine.l2.size)
         second.lose(lost, lost, self.lost[0], constants)
         l3 = second.seconds(machine.l3.read * hertz, machine.l3.write * hertz)
@@ -503,8 +502,9 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
-        """Returns the constants that a tile prefetches at full rate, because one block of rows uses
-        them. With more rows, prefetches wait for the arithmetic, and are as slow as reads."""
+        """Returns the constants that a tile prefetches at the full rate of memory. A single block
+        of rows uses each of these constants. If several blocks of rows use a constant, its
+        prefetches wait for the arithmetic, and are as slow as reads."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -537,7 +537,7 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip that depends on `loop` to its rows in a tile."""
+        """Maps the row loop of each strip that follows `loop` to the strip's rows in a tile."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
         return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
@@ -575,12 +575,12 @@ class _Pricing:
         return nest_loops(loops, len(grid_loops), touches, outer, scratch, ahead=bool(nest.ahead))
 
     def _in_scratch(self, source: int | StageRef) -> bool:
-        """Returns True if all tiles of a thread store `source` at the same addresses in turn."""
+        """Returns True if `source` is in scratch, where all tiles of a thread store it in turn."""
         return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
-        """Returns the bytes from memory of the largest constant that no cache holds, and how often
-        each byte is loaded."""
+        """Returns (bytes, reuse) of the constant that reads the most bytes from memory. Each of
+        these bytes is loaded `reuse` times. Without constants from memory, `bytes` is 0."""
         largest, reuse = 0.0, 1.0
         for work in self.stages:
             for touch in work.touches:

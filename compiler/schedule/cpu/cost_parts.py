@@ -25,7 +25,8 @@ class CoreCycles:
 def follows(stage: GroupStage) -> set[Var]:
     """Returns the loops that decide which part of a stage a tile computes.
 
-    They are the loops of its result, and the loop along which a tile takes rows of its strip.
+    They are the loops of its result and, if a tile computes a strip (some rows) of the stage, the
+    common loop that decides which rows.
     """
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
@@ -33,8 +34,9 @@ def follows(stage: GroupStage) -> set[Var]:
 def vector_of(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | None:
     """Returns the loop along which a stage's vectors run: the nest's vector loop.
 
-    If the stage lacks this loop, its vectors run along its last loop of which a block has several
-    elements. A reduction that lacks it has no vectors, so the result is None.
+    If a pointwise stage does not have this loop, its vectors run along the last of its loops along
+    which a block has several elements. A reduction without this loop has no vectors: the result is
+    None.
     """
     vector = next((v for v in stage.loops if v.name == nest.vector), None)
     if vector is None and not stage.reduce:
@@ -53,9 +55,10 @@ def first_pass(busy: float, cold: float, reuse: float) -> float:
 
 
 def lane_distance(stage: GroupStage, touch: Touch) -> int:
-    """Returns the elements between neighbouring lanes of a contraction's operand.
+    """Returns the distance in elements between neighbouring lanes of a contraction's operand.
 
-    In a packed constant, a word holds several steps of the sum, and lanes lie a word apart.
+    It is 1, except in a packed constant: there a 32-bit word holds several steps of the sum for one
+    lane, so that the distance is the number of elements of a word.
     """
     if contraction_factors(stage) is None or not touch.constant:
         return 1

@@ -18,13 +18,13 @@ from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips, typical
 
-# At most this many bytes of rows lie under a window: half of a first-level cache. The other half is
-# for results.
+# The rows of a tile that lie under a window have at most this many bytes: half of a first-level
+# cache. The other half is for results.
 NEAR = 24 << 10
 # At least about this many tiles for each core, so that the cores share the tiles evenly.
 FEW = 8
-# If a size is symbolic: the rows of a tile, and the fewest register blocks of columns. Tiles of
-# fewer rows or columns read a larger share of x twice, at their borders.
+# If a size is symbolic, a tile has STRIP rows, and at least WIDE register blocks side by side along
+# its columns. Tiles of fewer rows or columns read a larger share of x twice, at their borders.
 STRIP, WIDE = 4, 2
 
 
@@ -68,10 +68,11 @@ def window_tiles(
 
 
 def _parts(vector: Var, blocks: Mapping[Var, int], limit: int) -> int:
-    """Returns how many blocks of lanes a tile covers: at most `limit`, but at least one.
+    """Returns how many register blocks a tile covers along the vector loop: at most `limit`, but at
+    least one.
 
-    All tiles cover about equally many blocks. A tile covers several blocks because the cache lines
-    of neighbouring lanes are neighbours in memory.
+    All tiles cover about equally many blocks. It is more than one where possible, because
+    neighbouring blocks read neighbouring cache lines.
     """
     count = -(-(known_extent(vector) or 1) // blocks.get(vector, 1))
     return -(-count // -(-count // max(limit, 1)))
@@ -82,9 +83,9 @@ def _slides(
 ) -> list[tuple[Var, int, int]]:
     """Returns the loops along which windows of neighbouring results overlap in an operand.
 
-    The operand varies with the lanes. Each tuple is (loop, size, distance), in elements of the
-    operand: a window has `size` of them along the loop, and the windows of neighbouring results
-    begin `distance` apart. The loop whose neighbours lie furthest apart in memory comes first.
+    The operand varies with the lanes. Each tuple is (loop, size, distance). A window reads `size`
+    elements of the operand along the loop, and the windows of neighbouring results begin `distance`
+    elements apart. The loop with the largest step in memory comes first.
     """
     if vector is None or vector not in common or stride(access, vector) != 1:
         return []

@@ -2,8 +2,8 @@
 
     softmax, a tile is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
 
-The formula is `_WORTH` divided by the work of a tile. Work is counted in shares, and `_WORTH`
-shares are enough for a thread.
+Work is counted in a unit such that `_WORTH` units are enough for a thread. So the grain is `_WORTH`
+divided by the work of a tile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors, weight
 
-# A register of the host program holds a sum of products of two numbers up to this one, with a
-# product for each stage of a kernel. So no size of a run overflows the formula.
+# Registers of the host program have 64 bits. A sum of products a * b with a, b <= _WORTH, one for
+# each stage of a kernel, fits a register. So the formula overflows at no sizes of a run.
 _WORTH = 1 << 28
 
 
@@ -38,9 +38,10 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
 
 
 def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
-    """Returns the work of one tile on a stage, in shares; at most about `_WORTH`.
+    """Returns the work of one tile on a stage, in units of 1/`_WORTH` of what a thread needs.
 
-    The product of `sizes` is the work of all `tiles` together.
+    It is at most about `_WORTH`. The product of `sizes` is how often all `tiles` together evaluate
+    the stage's body.
     """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate
@@ -51,8 +52,8 @@ def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimi
 
 
 def _product(first: Index, factors: Sequence[Index]) -> Index:
-    """Returns the product of `first` and `factors`, each limited so that nothing overflows a
-    register."""
+    """Returns the product of `first` and `factors`; each factor is clamped to 0 .. `_WORTH`, and
+    each intermediate product to `_WORTH`, so that none overflows a register."""
     for factor in factors:
         first = minimum(first, _WORTH) * minimum(maximum(factor, 0), _WORTH)
     return first
@@ -61,8 +62,8 @@ def _product(first: Index, factors: Sequence[Index]) -> Index:
 def _sizes(group: TileGroup, schedule: Schedule, number: int) -> list[Index]:
     """Returns the factors of the work on stage `number`, one or more for each loop.
 
-    A loop of known size counts with all its points, and a parallel loop of symbolic size with those
-    of one tile.
+    A loop of known size contributes the number of all its iterations. A parallel loop of symbolic
+    size contributes the number of its iterations in one tile.
     """
     nest, stage = schedule.nest(number), group.stages[number]
     if number in nest.along:

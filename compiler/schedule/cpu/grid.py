@@ -8,9 +8,10 @@ from tcc.schedule.cpu.schedule import even
 
 
 def shares_of(counts: list[int], threads: int) -> list[int]:
-    """Returns the trips of each parallel loop that one of `threads` threads runs.
+    """Returns how many trips of each parallel loop one of `threads` threads runs.
 
-    `counts` has the trips of all threads. The outermost loop is divided first.
+    `counts` has the trips of each loop, over all threads. The outermost loop is divided among
+    threads first.
     """
     unassigned, shares = threads, []
     for count in counts:
@@ -26,9 +27,10 @@ def cuts_of(
 ) -> tuple[tuple[int, int], ...]:
     """Returns pairs (size, count) of the blocks along a loop of `size` elements.
 
-    The loop is cut into tiles of `tile` elements, and each tile into blocks of `block` elements.
-    `full_blocks`: all blocks but the last are full; else their sizes differ by at most one.
-    `full_tiles` does the same for tiles.
+    The loop is cut into tiles of at most `tile` elements, and each tile into blocks of at most
+    `block` elements. `full_blocks`: all blocks of a tile but the last are full; otherwise their
+    sizes differ by at most one. `full_tiles`: all tiles of the loop but the last are full;
+    otherwise their sizes differ by at most one.
     """
     counts: dict[int, int] = {}
     for tile_size, tiles in even(size, tile, full_tiles):

@@ -16,11 +16,11 @@ from tcc.ir.tile.group import GroupStage
 from tcc.schedule.nest import contraction_factors, depends, points
 
 # The fewest rows for which packing a K-block saves time, with its store and loads counted. Measured
-# with levels of four bits, 2048 x 2048: 32 rows lose 5 %; 40 and 64 gain a tenth; 48 gain nothing,
-# because they are whole blocks of 12, and levels are unpacked for each block; 128 gain a sixth.
-# Prices do not decide this, for two reasons. They count unpacking as done once for as many rows as
-# a vector has lanes, whatever the block is. And the number of rows of a symbolic loop is known only
-# at run time.
+# with weights of four bits, 2048 x 2048. Packing takes 5 % more time with 32 rows, a tenth less
+# with 40 and 64 rows, and a sixth less with 128 rows. With 48 rows, four full blocks of 12 rows, it
+# saves nothing. Prices do not decide this, for two reasons. They assume that a weight is unpacked
+# once for as many rows as a vector has lanes, whatever the rows of a block. And the number of rows
+# of a symbolic loop is known only at run time.
 FEW_ROWS = 40
 
 
@@ -28,9 +28,9 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
     """Returns True if K-blocks of the vector operand are stored in scratch before the
     multiplication.
 
-    Never for a sum over a loop of symbolic size. Otherwise there are two cases. An operand in
-    memory is packed if `copied`. A computed operand is packed if the loops `rows` have enough
-    points, each of which uses the packed values again.
+    The operand of a sum over a loop of symbolic size is never packed. Otherwise, an operand in
+    memory is packed if `copied`. A computed operand is packed if there are at least `FEW_ROWS`
+    rows, each of which uses the packed values again; `rows` are the loops of rows.
     """
     if any(known_extent(v) is None for v in stage.reduce):
         return False
@@ -43,8 +43,8 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
 def unpacking_operations(stage: GroupStage, vector: Var) -> int:
     """Returns how many operations compute an element of the vector operand.
 
-    An example is the product of a level and its scale. An operand that is only read or converted
-    has 0.
+    For example, an element may be the product of a weight's level and its scale. An operand that is
+    only read or converted has 0.
     """
     operand = _operand(stage, vector)
     return 0 if isinstance(operand, Read | Cast) else _operations(operand)

@@ -13,9 +13,9 @@ from tcc.ir.expr.scalar import Scalars
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 
-# The arguments are (rule, stage, *loops). `rule` is the name of the rule. `stage` is the stage that
-# decides the loops of a nest, if the rule sets a field of a nest. `loops` are the loops whose
-# entries the rule sets, if the field has an entry for each loop.
+# A function of (rule, stage, *loops). `rule` is the name of the rule. If the rule sets a field of a
+# nest, `stage` is the stage that decides the nest's loops. If the field has an entry for each loop,
+# `loops` are the loops whose entries the rule sets.
 Because: TypeAlias = Callable[..., None]
 
 
@@ -28,8 +28,8 @@ class Reasons:
 
     A key of `rules` is (body, field, loop). `body` is the body of the stage whose nest has the
     field, or None for a field of the schedule. `loop` is the name of the loop whose entry the rule
-    sets, or empty for the whole field. Two of these objects are never equal, so that a cached
-    result of a rule is not shared between them.
+    sets, or empty for the whole field. Two `Reasons` objects are never equal. So if rules cache
+    their results by arguments, a second object still gets its records.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,13 @@
 """Decides which pass over a tile's rows prefetches the rows of the next tile.
 
-Several nests of a tile may read the same rows. The first pass over a row waits for memory, and
-later passes leave memory idle. So the most expensive pass prefetches the row of the next tile. A
-pass over a row shorter than a page is too fast for that, so the first pass prefetches. Measured on
-Zen 5: softmax of 128x50257 takes 12 % less time than without prefetches, and log-softmax 17 % less.
-Softmax of 512x4096 takes 11 % less than with prefetches in the first pass, and of 6144x512 up to 14
-% more.
+Several nests of a tile may read the same rows; a pass is one nest's run over a row. The first pass
+over a row waits for memory, and later passes leave memory idle. So the pass with the most work
+prefetches the row of the next tile. If rows are shorter than a page, passes are too short for that,
+so the first pass prefetches.
+
+Measured on Zen 5: softmax of 128x50257 takes 12 % less time than without prefetches, and
+log-softmax 17 % less. With prefetches in the pass with the most work instead of the first pass,
+softmax of 512x4096 takes 11 % less time, and softmax of 6144x512 up to 14 % more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,13 @@ from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
 
 # Bytes of a row. Rows shorter than _LEAST are not prefetched. Rows of _PAGE or more are prefetched
-# by the pass with the most work, which has time for it. Rows longer than _NEAR go to L2.
+# by the pass with the most work. Rows longer than _NEAR are prefetched to L2, others to L1.
 _LEAST, _PAGE, _NEAR = 512, 1 << 12, 1 << 14
 
 
 def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access, ...]:
-    """Returns the reads of `stage` whose rows run along the stage's loop `vector`, and follow each
-    other in memory without gaps."""
+    """Returns the reads of `stage` with rows along the stage's loop `vector` that follow each other
+    in memory without gaps."""
     length = known_extent(vector)
     if vector in group.common or length is None:
         return ()
@@ -43,11 +45,12 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access,
 def asking(
     group: TileGroup, nests: Sequence[Nest], vectors: Mapping[GroupStage, Var], core: CoreModel
 ) -> Sequence[Nest]:
-    """Returns `nests`. If several of them read the same rows, one prefetches the next rows.
+    """Returns `nests` with a prefetch: if several nests read the same rows, one of them prefetches
+    the rows of the next tile.
 
-    Nests of groups with contractions are unchanged. A nest with stages that are
-    computed along its reduction prefetches only if the next rows fit L2 beside its own rows,
-    because the results of these stages need room too.
+    Nests of groups with contractions are unchanged. If pointwise stages are computed along a nest's
+    reduction, the nest prefetches only if the next rows fit L2 besides its own rows, because the
+    results of the pointwise stages need room too.
     """
     candidates = []
     for nest in nests:

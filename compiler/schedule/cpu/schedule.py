@@ -10,9 +10,9 @@ class TailVectors:
     """How the last blocks along a vector loop of symbolic size are cut into vectors.
 
     A vector has `lanes` elements. If `masked`, the last vector may reach beyond the end of the
-    loop. `rows` is a loop inside the vector loop, or None. A block that is one vector wide has more
-    elements along `rows` than a full block: as many times more as a full block has vectors. So it
-    uses as many registers.
+    loop. `rows` is a loop inside the vector loop, or None. If a full block has n vectors and m
+    elements along `rows`, a block that is one vector wide has n * m elements along `rows`, so that
+    it uses as many registers.
     """
 
     lanes: int
@@ -22,7 +22,7 @@ class TailVectors:
 
 @frozen
 class Nest:
-    """The loops of consecutive stages inside a tile; these stages exchange values in registers.
+    """The loop nest of consecutive stages inside a tile; the stages exchange values in registers.
 
     `stages` are the numbers of the stages. Iterators are given by name. `order`: the loops over
     register blocks, outermost first. All other loops come after them in the order of the stages,
@@ -33,8 +33,8 @@ class Nest:
     `k_blocks`: pairs of a reduction in `order` and the elements of a K-block along it. Partial sums
     stay in the tile's scratch from one K-block to the next.
 
-    `ahead`: the cache level to which the next panel of the vector operand is prefetched, or the row
-    that the next tile reads first; 0 if nothing is.
+    `ahead`: the cache level to which the nest prefetches, or 0 if it does not. A contraction
+    prefetches the next panel of its vector operand; other nests prefetch a row of the next tile.
 
     `packed`: the vector operand of a contraction is computed or copied in scratch, one K-block at a
     time, and all rows of the tile read it there.
@@ -57,7 +57,7 @@ class Nest:
 
     @property
     def all_stages(self) -> tuple[int, ...]:
-        """Returns the numbers of all stages, in the order in which a block of each is computed."""
+        """Returns the numbers of all stages, in the order in which their blocks are computed."""
         return (*self.along, *self.stages)
 
     def block(self, name: str) -> int:

@@ -1,4 +1,5 @@
-"""Loops along which a tile covers several elements, because their results share a cache line.
+"""Loops along which a tile covers several elements, because the results of these elements share a
+cache line.
 
     y[c, 2*h + p, 2*w + q]   7 x 7 points h, w: 14 columns, 56 bytes a row    ->   q: 2    p: 2
 

@@ -1,8 +1,9 @@
 """The number of rows that a tile computes if stages read each other through sliding windows.
 
-Two neighbouring tiles both compute the rows at their border, so tiles of many rows repeat the least
-work. But the values that stages exchange have to fit a core's second-level cache, and all cores
-should end at the same time.
+A strip is the rows of a stage that a tile computes for the tile's later stages. Two neighbouring
+tiles both compute the rows at their border, so tiles of many rows repeat the least work. But the
+values that stages exchange have to fit a core's second-level cache, and all cores should end at the
+same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,24 +28,24 @@ from tcc.schedule.nest import (
     work,
 )
 
-# Cycles in which a core writes a byte for a later kernel and reads it again. _FAR: through memory
-# or a shared cache. _NEAR: through second-level caches, possibly another core's.
+# Cycles that a byte costs which one kernel writes and a later kernel reads. _FAR: through memory or
+# a shared cache. _NEAR: through second-level caches, possibly another core's.
 _FAR = 0.25
 _NEAR = 0.1
 # Cycles to start one more kernel on all cores.
 _LAUNCH = 6000
 # The most rows of a tile that are tried, to bound the effort; images are no higher.
 _MOST = 1 << 10
-# The share of L2 that a strip may take. A strip is the rows of a stage that a tile computes.
+# The fraction of L2 that the strips of a tile may take.
 _SHARE = 0.6
 
 
 def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
     """Returns `stage` with only the loops along which register blocks may run.
 
-    The row loops are left out. Loops with more trips than any loop that tiles cover whole are left
-    out too, for example a loop over more images than a row has columns. So blocks run along the
-    columns of a row, because neighbours in a row share elements of a window and cache lines.
+    The row loops are left out. A loop is left out too if it has more trips than every loop that
+    tiles cover whole; for example, a loop over 64 images of 32 columns. So blocks run along the
+    columns of a row. Neighbours in a row share elements of a window, and cache lines.
     """
     rows = row_loop(group)
     if rows is None:
@@ -64,8 +65,8 @@ def strip_rows(
 ) -> int:
     """Returns the number of rows of a tile; `tiles` has its elements along the other common loops.
 
-    It is the number with which the busiest core ends first, among those numbers of rows whose
-    exchanged values fit the second-level cache.
+    Among the numbers with which the strips fit the second-level cache, it is the one with which the
+    busiest core takes the fewest cycles. `parts` has the stages of each nest.
     """
     core.because("tile_sizes: strips fit L2", None, rows)
     exchanged = _exchanged(group, parts)
@@ -84,8 +85,8 @@ def strip_rows(
 def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
     """Returns the cycles that one kernel of all stages saves; negative if it takes longer.
 
-    It is compared with a kernel for each stage, which exchange their results through memory. One
-    kernel saves traffic and launches, but computes some rows twice.
+    The alternative is a kernel for each stage; these kernels exchange their results through memory.
+    One kernel saves traffic and launches, but computes some rows twice.
     """
     if not _channel_by_channel(group, core):
         return -1.0
@@ -109,9 +110,9 @@ def kept_gain(group: TileGroup, schedule: Schedule, core: CoreModel) -> float:
 def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
     """Returns True if windows slide over each channel by itself, and the channels fill vectors.
 
-    A tile then covers a block of channels and many rows. Kernels whose windows read all channels
-    gain nothing when they are joined (measured). Only sums are worth joining, to each other or to a
-    copy of their operand. Other stages belong to the kernel of the sum whose results they read.
+    A tile then covers a block of channels and many rows. If windows read all channels, joining
+    kernels gains nothing (measured). Only sums are worth joining, to each other or to a copy of
+    their operand. A stage without a sum belongs to the kernel of the sum whose results it reads.
     """
     rows = row_loop(group)
     channel_loops = [v for v in group.common if v is not rows and _fills(v, core)]
@@ -122,8 +123,10 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
 
 
 def _fills(var: Var, core: CoreModel) -> bool:
-    """Returns True if a loop surely fills a vector. Loops over channels often do, and loops over
-    images do not."""
+    """Returns True if a loop surely fills a vector: its known size is at least the lanes.
+
+    Loops over channels often fill a vector, and loops over images do not.
+    """
     return (known_extent(var) or 0) >= core.lanes
 
 
@@ -146,8 +149,8 @@ def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
 def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupStage]:
     """Returns the stages whose results are exchanged in scratch.
 
-    A stage of another nest reads them, or a stage of the same nest reads them at another point.
-    `parts` has the stages of each nest.
+    A result is exchanged in scratch if a stage of another nest reads it, or if a stage of the same
+    nest reads it at another point than its own. `parts` has the stages of each nest.
     """
     nest = {number: n for n, part in enumerate(parts) for number in part}
     numbers: dict[int, None] = {}
@@ -190,7 +193,7 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
     factors = contraction_factors(stage)
     if factors is None or not stage.reduce:
         return steps * weight(stage) / core.fmas
-    # If both factors vary over the whole result, each multiply-add loads a factor of its own.
+    # If both factors depend on all loops of the result, no multiply-add shares a loaded factor.
     a, b = (depends(stage, f) & {*stage.iters} for f in (factors.a, factors.b))
     return steps / (core.loads / 2 if a <= b or b <= a else core.fmas)
 

@@ -1,4 +1,6 @@
-"""The schedule of a group with a streaming loop, which is computed block by block.
+"""The schedule of a group with a streaming loop, such as the loop over keys in flash attention.
+
+The streaming loop runs block by block, and a tile keeps running maxima and sums between blocks.
 
 If the rows of a tile are neighbours in memory, they are the lanes of vectors. The maxima,
 exponentials and sums of 64 rows are then computed at once, and no lanes are added to each other. If
@@ -22,10 +24,11 @@ from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# The usual elements of a block of a streaming loop. With 64 rows, the exponentials and sums of a
-# block stay in the first two caches.
+# The usual number of elements of a block of a streaming loop. With 64 rows, the exponentials and
+# sums of a block stay in the first two cache levels.
 _BLOCK = 128
-# The same number for groups without contractions. A block of one row fits the first-level cache.
+# The usual number of elements of a block of a streaming loop, for groups without contractions. A
+# block of one row fits the first-level cache.
 _LONG_BLOCK = 4096
 
 
@@ -55,7 +58,7 @@ def _even_block(size: int, block: int) -> int:
 def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
     """Returns the vector loop of most stages: the streaming loop or the loop of rows.
 
-    It is the one whose neighbours are neighbours in memory in more accesses.
+    The loop is chosen for which more accesses have its neighbours as neighbours in memory.
     """
     score = {v: 0 for v in (stream.loop, *group.common[-1:])}
     for number in stream.stages:
@@ -68,7 +71,7 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
 
 
 def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
-    """Returns the rows of a tile: as many as four vectors have lanes."""
+    """Returns the elements of a tile along its loops: as many rows as four vectors have lanes."""
     if not group.common:
         return {}
     rows = lanes if lanes in group.common else group.common[-1]
@@ -110,8 +113,8 @@ def _contraction(
 def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
     """Returns the vector loop of a stage; None without one.
 
-    It is `lanes`, except for a stage whose results do not vary with the streaming loop. That stage
-    has vectors along another loop if neighbours along it are neighbours in memory.
+    It is `lanes`, with an exception: a stage whose results do not vary with the streaming loop has
+    vectors along another of its loops if the neighbours along that loop are neighbours in memory.
     """
     loops = stage.loops
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]

@@ -26,7 +26,8 @@ _FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
-    """Returns True if a tile holds several components of some stage in one buffer."""
+    """Returns True if the group has a transform: a stage with several components, all of which a
+    tile holds in one scratch buffer, such as v[p, t, c] above for all p."""
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 
@@ -37,7 +38,8 @@ def resident_rows(
     tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> int:
-    """Returns the rows of a tile whose exchanged values fit the second-level cache.
+    """Returns the number of rows of a tile with which the exchanged values fit the second-level
+    cache.
 
     `main` is the contraction. `tiles` has the elements of a tile along loops other than `rows`.
     """

@@ -11,8 +11,8 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import FEW_APART, guarded, stride, trips
 
-# The fewest neighbours in memory for which it is faster to transpose a block in registers than to
-# move its elements one by one.
+# If at least this many elements of a block are neighbours in memory, it is faster to transpose the
+# block in registers than to move its elements one by one.
 _LEAST = 3
 
 
@@ -20,8 +20,8 @@ def transposing_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var 
     """Returns the vector loop, one of `loops`, of a stage whose stores and reads run along
     different loops.
 
-    It is the loop of the stores, or the longest loop of a read if the loop of the stores is short.
-    None if stores and reads run along the same loop.
+    It is the loop along which the stage stores neighbours. If that loop is short, it is the longest
+    loop along which a read reads neighbours. Returns None if stores and reads run along one loop.
     """
     if stage.monoid is not None:
         return None
@@ -49,10 +49,10 @@ def transposing_blocks(
     loops: Vars,
     core: CoreModel,
 ) -> dict[Var, int]:
-    """Returns square blocks along the vector loop and another loop along which an access runs.
+    """Returns square blocks along the vector loop and the loop along which another access runs.
 
-    Both are among `loops`. For a reduction only stores count, because its loads do not stay in
-    registers. Empty if no access runs along another loop.
+    Both loops are among `loops`. For a reduction only stores count, because its loads do not stay
+    in registers. The result is empty if all accesses run along the vector loop.
     """
     if len(stage.body) > 1 or vector not in loops or vector is None:
         return {}

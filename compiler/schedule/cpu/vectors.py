@@ -35,8 +35,9 @@ def vector_loops(
     """Returns the vector loop of each stage that has one.
 
     `stage` has the most work. If a common loop suits it best, that loop is the vector loop of all
-    stages. Else each stage has a vector loop of its own. A stage has none if no loop suits the
-    memory. With `fixed_size`, the vector loop of `stage` has a known size.
+    stages. Else each stage has a vector loop of its own. A stage has no vector loop if along each
+    of its loops, neighbours lie far apart in memory. With `fixed_size`, the vector loop of `stage`
+    has a known size.
 
     Stages that exchange strips of rows all use a common loop, the channels. With vectors along a
     row instead, a tile would cover a single channel.
@@ -63,10 +64,10 @@ def vector_loops(
 
 
 def stored_vector(stage: GroupStage) -> Var | None:
-    """Returns the loop along which a stage stores neighbours, if its operands are loaded lane by
-    lane; None if there is none.
+    """Returns the loop along which a stage stores neighbours; None if there is none.
 
-    Vectors still save time for its arithmetic and stores.
+    The loop is for a stage whose operands are loaded lane by lane: vectors along this loop still
+    save time for the arithmetic and the stores.
     """
     if stage.monoid is not None or not stage.written:
         return None
@@ -86,14 +87,14 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 
 
 def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
-    """Returns the elements of a register block along `var`: four vectors, or as many as the knob
-    `wide` says, at most half of the registers.
+    """Returns the elements of a register block along `var`: four vectors, or as many vectors as the
+    knob `wide` says, at most half of the registers.
 
     If registers are few, a contraction's block has at most two vectors. A block has one vector if
-    lanes are loaded one by one, or if the components of the stage depend on one another. A block
-    has two vectors along a loop of symbolic size whose remainder is masked. The columns of a
-    contraction are an exception, because a row shorter than a block would run the code of each of
-    its parts.
+    lanes are loaded one by one, or if the components of the stage depend on one another. Along a
+    loop of symbolic size whose remainder is masked, a block has two vectors; but a contraction has
+    four along its columns, because with smaller blocks a short row would run the code of several
+    block sizes.
     """
     columns = contraction_factors(stage) is not None and var not in stage.reduce
     usual = 2 if core.masked and known_extent(var) is None and not columns else 4
@@ -142,11 +143,11 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
-    """Returns the loop of a contraction's rows that has register blocks inside the vector loop;
+    """Returns a contraction's loop of rows if it is inside the vector loop and has register blocks;
     else None.
 
-    A block that is one vector wide has few sums, so each addition waits for the one before. It may
-    have more rows instead, in the registers that a full block uses for its other vectors.
+    A block that is one vector wide has few sums, so each addition waits for the previous one. Such
+    a block gets more rows, in the registers that a full block uses for its other vectors.
     """
     factors = contraction_factors(stage)
     if factors is None or nest.vector not in nest.order:
@@ -198,7 +199,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
 def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bool], ...]:
     """Returns (access, frequency, plain) for the accesses that decide the vector loop.
 
-    `plain`: the access is a load without guards, and not of a contraction.
+    `plain`: the access is a load without guards, in a stage that is no contraction.
     """
     contracts = contraction_factors(stage) is not None
     loads, results = work(stage), points(stage.iters)
@@ -206,8 +207,8 @@ def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bo
     tables = {a for node, a in stage.accesses.items() if node.indirect and not contracts}
     weighed = []
     for access in all_accesses(stage):
-        # Constants do not count, because packing can change their order. That includes matrices
-        # selected by data, but not tables of which data select rows.
+        # Constants do not count, because packing can change their storage order. Matrices of which
+        # data select one are packed too; tables of which data select rows are not, so they count.
         if access in tables or not group.buffers[access.buffer].constant:
             stores_it = access in stores
             plain = not (contracts or stores_it or access.guards)

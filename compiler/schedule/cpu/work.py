@@ -34,8 +34,8 @@ from tcc.schedule.nest import (
     typical,
 )
 
-# A data-dependent index is computed once for all neighbouring points that share it, if there are at
-# least this many.
+# If at least this many neighbouring points share a data-dependent index, it is computed once for
+# all of them.
 _MANY = 16
 
 
@@ -43,9 +43,9 @@ _MANY = 16
 class StageWork:
     """The work of one stage.
 
-    `lanes`: elements of a vector. `ops` and `heavy`: the simple vector instructions, and the cycles
-    of functions, for each vector of results and each step of the reduction. `flops`: operations for
-    each element and step.
+    `lanes`: elements of a vector. For each vector of results and each step of the reduction, `ops`
+    is the number of simple vector instructions, and `heavy` the cycles of functions such as exp.
+    `flops`: floating-point operations for each element of the result and each step.
     """
 
     stage: GroupStage
@@ -99,7 +99,7 @@ def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> 
 
 
 def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
-    """Returns the distinct bytes of operands and results, which any schedule must move.
+    """Returns the distinct bytes of operands and results; every schedule moves at least these.
 
     If `constants` is False, operands that are constants do not count.
     """
@@ -115,8 +115,8 @@ def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
 def _bytes_formula(group: TileGroup) -> Index:
     """Returns `group_bytes` as a formula of the sizes.
 
-    It is an upper bound: elements that several iterations of different loops share count several
-    times, up to the size of the whole buffer.
+    The formula is an upper bound. An element that is accessed at several iterations counts several
+    times; the sum is limited to the size of the whole buffer.
     """
     by_buffer: dict[int, Index] = {}
     for number, stage in enumerate(group.stages):
@@ -143,7 +143,10 @@ def is_global(group: TileGroup, buffer: int) -> bool:
 
 
 def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
-    """Returns the touches of stage `number`: of buffers, and of blocks of this and other stages."""
+    """Returns the touches (loads and stores) of stage `number`.
+
+    They are touches of buffers, of the blocks of other stages that it reads, and of its own block.
+    """
     touches: list[Touch] = []
     loads: dict[_Place, list[int]] = {}
     for node in walk(*stage.body):
@@ -153,7 +156,8 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
         if access is not None:
             place, base = _place(group, stage, access, node)
             bases = loads.setdefault(place, [])
-            # Data may select another element each time, so each of these reads counts as a place.
+            # Each read with a data-dependent index may select another element, so each gets an
+            # offset of its own.
             bases.append(base + len(bases) * bool(node.indirect))
         elif isinstance(node.source, StageRef):
             touches.append(_block_touch(stage, node, node.source))
@@ -169,15 +173,15 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
     return tuple(touches)
 
 
-# A place: the buffer or the stage's component, the bytes of an element, and the steps.
+# Accesses with equal places form one touch. A place is (number of the buffer, or component of a
+# stage; bytes of an element; steps along the loops).
 _Place: TypeAlias = tuple[int | StageRef, int, tuple[Stride, ...]]
 
 
 def _place(
     group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
 ) -> tuple[_Place, int]:
-    """Returns (place, offset): the place of an access (`_Place`), and the offset of its first
-    element.
+    """Returns the place of an access, and the offset of the first element that it accesses.
 
     `node` is the read of the access, or None for a store.
     """
@@ -196,9 +200,9 @@ def _place(
 
 
 def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Stride]:
-    """Yields the steps of a data-dependent read, one for each loop that its data vary with.
+    """Yields a step of unknown size for each loop with which a data-dependent index varies.
 
-    Their distance is unknown, but within the elements among which the data select.
+    `within` of a step is the number of elements among which the index selects.
     """
     for loop in stage.loops:
         data_vars = [var for var, scalar in node.indirect if loop in depends(stage, scalar)]
@@ -210,8 +214,8 @@ def _data_steps(access: Access, node: Read, stage: GroupStage) -> Iterator[Strid
 def _tile_steps(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
     """Yields the steps of a buffer in scratch along the loops that tiles cut.
 
-    For each point of the cut loops that its writer varies with, the buffer holds elements of its
-    own.
+    The buffer has separate elements for each point of a tile along the cut loops on which its
+    writer depends.
     """
     if group.buffers[buffer].place is not None:
         return  # the buffer lies in a result, and has that result's offsets
@@ -249,8 +253,10 @@ def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bo
 
 
 def _block_touch(stage: GroupStage, node: Read, source: StageRef) -> Touch:
-    """Returns the touch of a read of another stage's block, which has no gaps along the loops with
-    which the read varies."""
+    """Returns the touch of a read of another stage's block.
+
+    The block has no gaps along the loops on which the read depends.
+    """
     loops = stage.loops
     read_loops = [v for v in loops if v in free_vars(*node.indices)]
     return _dense_touch(source, False, node.dtype.bytes, read_loops)
@@ -300,8 +306,8 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
 def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
     """Returns how often a scalar is computed for each vector of a stage, at most 1.
 
-    The scalar varies only with the loops `varies`, and is computed once for all points of the other
-    loops.
+    The scalar depends only on the loops `varies`. It is computed once for all points of the other
+    loops of a block.
     """
     if len(varies) == len(stage.loops):
         return 1.0

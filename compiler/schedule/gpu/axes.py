@@ -71,26 +71,22 @@ def schedule_of(
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """Returns the result loops of a stage that are neither loops of the grid nor the streaming
-    loop.
-
-    Their order is that in which the stage's values are stored.
-    """
+    loop, in the order in which the stage's values are stored."""
     loops = [v for v in stage.iters if v not in group.cut]
     return _along(loops, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """Returns the reduced loops of a stage, without the streaming loop.
-
-    Their order is that in which the values that the stage reads are stored.
-    """
+    """Returns the reduced loops of a stage without the streaming loop, in the order in which the
+    values that the stage reads are stored."""
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
     return _along(loops, next(resident, None))
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
-    """Returns pairs: the reduced loops of each stage, and a block size of at most `steps`."""
+    """Returns a pair for each stage with reduced loops: these loops, and a block size of at most
+    `steps`."""
     axes = []
     for stage in group.stages:
         loops = reduced_axis(group, stage)

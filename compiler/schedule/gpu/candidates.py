@@ -86,9 +86,9 @@ _SQUARES = ((32, 64), (64, 64), (32, 32), (16, 64), (16, 32))
 
 
 def _across(group: TileGroup) -> tuple[Var, Var] | None:
-    """Returns two loops: that along which stores run, and that along which reads run.
+    """Returns (loop along which stores run, loop along which reads run).
 
-    None unless the two are different and long.
+    Returns None unless the loops are different, and both are long.
     """
     stores = [a for s in group.stages for t in s.stores for a in t]
     reads = [a for s in group.stages for n, a in s.accesses.items() if isinstance(n.source, int)]
@@ -131,7 +131,7 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
 
 
 def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, int]]:
-    """Returns pairs: the rows of a block, and its positions along a row.
+    """Returns block sizes as pairs (rows, positions along a row).
 
     `widest` is the length of the longest row, and `count` the number of rows. `fits_whole`: a block
     may hold whole rows.
@@ -145,7 +145,8 @@ def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, in
 def _side_by_side(group: TileGroup) -> bool:
     """Returns True if neighbours in memory belong to different sums.
 
-    Either the sum does not run along memory, or it is short, as in a window.
+    This is so if the summed loops do not run along neighbours in memory, or if they are short, as
+    in a window.
     """
     if group.stream is not None or any(own_axis(group, s) for s in group.stages):
         return False

@@ -10,7 +10,7 @@ from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 
-# Other numbers of warps and of loads in flight are tried for so many of the cheapest schedules.
+# Other numbers of warps and of loads in flight are tried for this many of the cheapest schedules.
 _VARIED = 3
 
 
@@ -30,8 +30,9 @@ def choose_blocks(
 ) -> BlockSchedule:
     """Returns a schedule for `group`.
 
-    It is the one that `ledger` forces at `site`. Else it is one for warpgroups, if there is one, or
-    the cheapest. Raises `NotBlocks` if no schedule is worth having.
+    It is the schedule that `ledger` forces at `site`. If none is forced, it is the schedule for
+    warpgroups. If the group has none (`warpgroups`), it is the cheapest schedule. Raises
+    `NotBlocks` if no schedule is worth having.
     """
     schedule = warpgroup_schedule(group, profile) if profile.warpgroups else None
     if schedule is not None and not ledger.listens:

@@ -30,13 +30,13 @@ _FAR, _NEAR, _BARRIER, _ACROSS = 6e-7, 2.5e-7, 2e-8, 1.5e-7
 # cache, if it is the only processor to do so. _CACHE_BYTES: from the cache, if all processors do.
 # (Makers state 5120 bytes for the 108 processors of an A100, and 16384 for the 304 of an MI300X.)
 _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
-# The fraction of the peak rate that is reached. _MEMORY_SHARE: by copies of memory. _MATRIX_SHARE:
-# by matrix units that do not throttle. _LANE_SHARE: by dependent multiply-adds of lanes.
+# The fraction of the peak rate that is reached: by copies of memory (_MEMORY_SHARE), by matrix
+# units at full clock (_MATRIX_SHARE), and by dependent multiply-adds of lanes (_LANE_SHARE).
 _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
-# The fraction of the rate of matrix units that a single warp reaches, where an instruction is made
-# for several warps.
+# The fraction of the rate of matrix units that a single warp reaches on a device whose matrix
+# instructions are executed by several warps together.
 _ONE_WARP_SHARE = 0.6
-# The fraction of a sum's factors that lanes keep in registers if one block covers the whole sum.
+# If one block covers the whole sum, lanes keep this fraction of the sum's factors in registers.
 _RESIDENT_SHARE = 0.6
 # Cycles in which matrix units wait for the instructions of the next block.
 _ISSUE = 64
@@ -44,8 +44,9 @@ _ISSUE = 64
 _CACHE_SHARE = 0.25
 # Bytes of an element of an operand, by type; a type without an entry has two.
 _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
-# _MOST_TILES: the most tiles that a processor holds. _OWN_SHARED: bytes of shared memory that the
-# system takes for each tile. _OWN_REGISTERS: registers of a lane for addresses and masks.
+# _MOST_TILES: the most tiles that a processor holds at once. _OWN_SHARED: bytes of shared memory
+# that the system reserves for each tile. _OWN_REGISTERS: registers of a lane for addresses and
+# masks.
 _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
@@ -53,8 +54,8 @@ _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 class Usage:
     """The resources of a kernel.
 
-    `registers`: of each lane. `private`: bytes of each lane for values that registers do not hold.
-    `shared`: bytes of shared memory of each tile.
+    `registers`: the registers of each lane. `private`: bytes that each lane spills, because
+    registers do not hold all values. `shared`: bytes of shared memory of each tile.
     """
 
     registers: int
@@ -67,8 +68,9 @@ class BlockPrice:
     """Seconds of one launch, and the seconds that each resource alone would take.
 
     `compute` is arithmetic, `dram` traffic of memory, and `l2` traffic of the cache. `latency` is
-    the time that tiles wait for loads and barriers. `units` is the number of tiles, of which a
-    processor holds `resident` at once. `bytes` are the bytes from and to memory.
+    the time of a tile's arithmetic and of its waits for loads and barriers, over all rounds.
+    `units` is the number of tiles, of which a processor holds `resident` at once. `bytes` are the
+    bytes from and to memory.
     """
 
     seconds: Seconds
@@ -93,7 +95,7 @@ class BlockPrice:
 def streamed(profile: BlockProfile, bytes_: float) -> float:
     """Returns the seconds of a kernel that only moves `bytes_` bytes.
 
-    They come from the cache if it keeps so many bytes, else from memory.
+    The bytes come from the cache if it can hold them, else from memory.
     """
     rate = profile.bandwidth * _MEMORY_SHARE
     if bytes_ <= profile.cache * _CACHE_SHARE:
@@ -143,7 +145,7 @@ class BlockPricer:
         return self._runs[key]
 
     def multiplies(self, schedule: BlockSchedule) -> bool:
-        """Returns True if a stage multiplies matrices. Its loads may be in flight several steps
+        """Returns True if a stage multiplies matrices, so that loads may be in flight several steps
         ahead."""
         return any(stage.matrix is not None for stage in self.runs(schedule))
 
@@ -205,8 +207,8 @@ class BlockPricer:
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
         if group_warps > 1:
-            # An instruction reads both operands from shared memory, and each warp has 16 of its
-            # rows.
+            # One instruction of several warps reads both operands from shared memory, and each warp
+            # has 16 rows of its result.
             if matrix.rows >= LEAST_SIDE * group_warps:
                 rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
@@ -231,9 +233,9 @@ class BlockPricer:
     def _waits(self, stage: StageRun, step: float, schedule: BlockSchedule, load: float) -> float:
         """Returns the seconds of a stage, if a processor runs a single tile.
 
-        They are the seconds of its blocks, each of which takes `step`, and of loads that nothing
-        hides. A load takes `load` until its first byte arrives. The loads of a matmul are in flight
-        while earlier blocks are multiplied.
+        They are the time of its blocks, `step` for each, plus the time of loads that no arithmetic
+        hides. A load takes `load` seconds until its first byte arrives. The loads of a matmul are
+        in flight while earlier blocks are multiplied.
         """
         loads = any(not m.touch.store for m in stage.traffic)
         multiplied = stage.matrix is not None
@@ -252,11 +254,11 @@ class BlockPricer:
     def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
         """Returns the bytes from and to memory.
 
-        A round is the tiles that run at the same time; `resident` of them run on each processor. If
-        the cache keeps all bytes of the kernel, each byte counts once. Otherwise a byte counts once
-        for each round that reads it, because the tiles of a round share it. Small values other than
-        constants count zero: they stay in the cache from the kernel that stores them to the kernel
-        that reads them.
+        A round is the tiles that run at the same time: `resident` tiles on each processor. If the
+        cache keeps all bytes of the kernel, each byte counts once. Otherwise a byte counts once for
+        each round that reads it, because the tiles of a round share it. Small values other than
+        constants do not count, because they stay in the cache from the kernel that stores them to
+        the kernel that reads them.
         """
         cached_bytes, transfers = (
             self.profile.cache * _CACHE_SHARE,

@@ -150,13 +150,14 @@ _SHAPES = (
     (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
     (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# The most results that the registers of a tile hold. _ACC: of f32 operands, which lie in registers
-# too. _ACC_HALVES: of f16 or bf16 operands.
+# The most results of a block, whose accumulators are in the registers of a tile. _ACC: with f32
+# operands, which are in registers too. _ACC_HALVES: with f16 or bf16 operands.
 _ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-# Block sizes along a sum of matrices, for f32 operands and for narrower ones. For sums without
-# matrix units: block sizes along the sum (_STEPS) and along the columns (_MANY).
+# Block sizes that are tried along the sum of a matmul, for f32 operands (_DEPTHS) and for narrower
+# operands (_DEPTHS_HALVES). Without matrix units: block sizes along the sum (_STEPS) and along the
+# columns (_MANY).
 _DEPTHS, _DEPTHS_HALVES = (16, 32, 64), (32, 64, 128)
 _STEPS, _MANY = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -182,8 +183,8 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
 def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
     """Returns True if a block is large enough for a tile, and lies mostly inside the matrices.
 
-    The block has `rows` x `columns` results and `steps` terms; the matrices have `many` columns and
-    `longest` terms.
+    The block has `rows` x `columns` results of `steps` terms each. The matrices have `many` columns
+    and sums of `longest` terms.
     """
     if columns > 1 and columns >= 2 * many:
         return False
@@ -228,8 +229,10 @@ _STREAM_BLOCKS = (16, 32, 64, 128)
 
 
 def _inner(group: TileGroup) -> list[tuple[list[Var], int]]:
-    """Returns pairs (loops of an axis, block size) for the axes inside a tile: those that a tile
-    holds whole, and those along which it reduces."""
+    """Returns pairs (loops of an axis, block size) for the axes inside a tile.
+
+    A tile holds such an axis whole, or reduces along it.
+    """
     axes = []
     for stage in group.stages:
         loops, summed = own_axis(group, stage), reduced_axis(group, stage)

@@ -22,8 +22,9 @@ class BlockSchedule:
 
     `blocks`: pairs of an axis and the positions of a block along it. The name of an axis has its
     loops, outermost first, joined by `+`. A loop without a block advances one element at a time.
-    `parallel`: the axes of the grid, outermost first; together they are the loops that all stages
-    share. `warps`: warps of a tile. `stages`: steps whose loads are in flight at once.
+    `parallel`: the axes of the grid, outermost first; their loops are the loops that all stages
+    share. `warps`: warps of a tile. `stages`: the number of steps whose loads are in flight at
+    once.
     """
 
     blocks: tuple[tuple[str, int], ...]
@@ -67,5 +68,5 @@ class BlockProfile:
     limits: FusionLimits = TYPICAL_LIMITS
 
 
-# A large device, for callers that have no device.
+# The profile of a large device, for callers without a device.
 TYPICAL_DEVICE = BlockProfile()

@@ -1,8 +1,8 @@
 """Block schedules for kernels in which two warpgroups multiply and one warp copies.
 
-Each warpgroup has half of a tile's rows. The schedule is chosen without a price, for two reasons:
-its loads take no time of the lanes that multiply, and one warpgroup multiplies while the other
-does not. `cost` counts neither.
+Each warpgroup has half of a tile's rows. The schedule is chosen without a price, because `cost`
+does not model two of its advantages: loads take no time of the lanes that multiply, and one
+warpgroup multiplies while the other computes exponentials.
 """
 
 from dataclasses import replace
@@ -21,8 +21,8 @@ _ROWS, _STEPS = 128, 128
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
     """Returns a schedule for two matmuls of f16 or bf16 in a streaming loop; None for other groups.
 
-    Also None if there are too few tiles for half of the processors. Raises `NotBlocks` if a tile
-    would have to hold rows that are longer than a block.
+    Returns None also if there are fewer tiles than half of the processors. Raises `NotBlocks` if a
+    tile would have to hold rows that are longer than a block.
     """
     main = main_matmul(group)
     matmuls = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]

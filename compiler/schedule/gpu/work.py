@@ -73,10 +73,10 @@ class Matrix:
 
 @frozen
 class TileTraffic:
-    """A touch of memory, and the bytes that tiles move for it, in whole sectors.
+    """A touch (a load or store), and the bytes that tiles move for it, in whole sectors.
 
-    `bytes`: of one tile. `all_bytes`: of all tiles together. `unique`: the distinct bytes of all
-    tiles.
+    `bytes` are moved by one tile, and `all_bytes` by all tiles together. `unique` are the distinct
+    bytes that all tiles touch.
     """
 
     touch: Touch
@@ -89,8 +89,9 @@ class TileTraffic:
 class StageRun:
     """The work of a stage in one tile, which computes `steps` blocks one after the other.
 
-    A block has `elements` points, with `ops` operations for each, and `results` results. `matrix`:
-    the matmul of a block, or None. `across`: lanes are combined after the last block.
+    A block has `elements` points with `ops` operations each, and `results` results. `matrix`: the
+    matmul of a block, or None. `across`: after the last block, values of different lanes are
+    combined.
     """
 
     steps: int
@@ -125,7 +126,8 @@ class StageFacts:
     def dtype(self) -> str:
         """Returns the name of the operands' type by which matrix units multiply a contraction.
 
-        It is a 16-bit type if either operand has one, or a type of one byte; else f32.
+        It is a 16-bit type if either operand has a 16-bit type. It is a type of one byte if the
+        operands have it. Otherwise it is f32.
         """
         if of_bytes(self.stage):
             return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
@@ -239,5 +241,5 @@ def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:
 
 
 def axis_of(loops: Vars, block: int) -> Cut:
-    """Returns the axis of `loops`; an axis without positions counts as one of one position."""
+    """Returns the axis of `loops`; if a loop has no elements, the axis gets one position."""
     return Cut(loops, max(1, prod(map(trips, loops))), block)

@@ -91,9 +91,9 @@ def _elementwise(stage: RegionStage) -> float:
 
 
 def _traffic(region: Region, stage: RegionStage, factor: Factor, fixed: Sequence[bool]) -> float:
-    """Returns the bytes that a stage reads through `factor`.
+    """Returns the bytes of traffic that `factor`, an access of `stage`, causes.
 
-    A result of another stage counts twice, because it was stored before.
+    A result of another stage counts twice: it is stored, and loaded here.
     """
     if factor.source is None:
         return 0.0

@@ -22,10 +22,9 @@ from tcc.passes.derive.algebra.terms import Term, loops_of_factors
 class Common(NamedTuple):
     """Two terms with a common factor, which can be taken out of their sum.
 
-    The sum of the terms equals the sum over `sums` of `factor` times the sum of `remainders`.  The
-    loops of `factor` are the result loops of the terms, followed by `sums`.  `iters` are the
-    extents of the remainders' result loops.  `forms` are the indices at which `factor` is
-    multiplied by the sum of the remainders.
+    The two terms add up to sum(`sums`) `factor` * r[`forms`], where r is the sum of the two
+    `remainders`.  The loops of `factor` and `forms` are the result loops of the terms, followed by
+    `sums`.  `iters` are the extents of r.
     """
 
     terms: tuple[Term, Term]
@@ -37,15 +36,15 @@ class Common(NamedTuple):
 
 
 def outer_term(shared: Common, remainder: Factor) -> Term:
-    """Returns the term that equals the sum of both terms.
+    """Returns the term that equals the sum of the two terms of `shared`.
 
-    `remainder` is the access of the stage that holds the sum of their remainders.
+    `remainder` is the access to the stage that holds the sum of their remainders.
     """
     return Term((), shared.sums, (shared.factor, remainder))
 
 
 def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
-    """Yields the ways in which two terms with result loops `iters` share a factor.
+    """Yields each common factor of two terms whose result loops have the extents `iters`.
 
     A term with a single factor shares nothing, because no remainder would be left.
     """
@@ -98,7 +97,7 @@ def _common(
         (_without(term, n), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
-    # Vectors run along the last loop of the terms' result, so that loop also comes last here.
+    # The last loop of the terms' result is vectorised, so it comes last in the remainders too.
     vector_loop_last = sorted(range(len(outer)), key=lambda n: n == first - 1)
     result_loops = [
         n
@@ -129,7 +128,7 @@ def _without(term: Term, number: int) -> Term:
 
 
 def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:
-    """Returns the term with the loops `result` as its result loops, summed over its other loops."""
+    """Returns the term with `result` as its result loops; all its other loops become sum loops."""
     first = len(iters)
     summed = sorted(k for k in loops_of_factors(term.factors) if k >= first and k not in result)
     loops = (*iters, *term.sums)

@@ -1,6 +1,8 @@
 """Computes the constant stages of a region, in f64 and rounded once.
 
 m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          with constant w, a, b: m is an array
+
+A stage computes a tensor of a region.  It is constant if it depends on constant parameters only.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.algebra.cost import constant_stages, count
 
-# A constant stage is computed if it has at most _MOST_POINTS points, or, for a plain sum of
-# products, _MOST points. At these limits it takes seconds of compile time.
+# A constant stage is computed if its loops have at most _MOST_POINTS iterations in total. A sum of
+# products that matmuls compute may have _MOST. At these limits a stage takes seconds.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 

@@ -5,14 +5,14 @@
     %b = batch_normalization(%x, ...)                          %a = mul(%x, %s) ; %b = add(%a, %t)
     %a = mul(%x, 2.5) ; %b = matmul(%y, %a)                    %c = matmul(%y, %x) ; mul(%c, 2.5)
 
-Nodes are recognised by their expressions alone.  A map takes every element x to x * scale + shift,
-with constant scale and shift.  A node is linear in some constant operands if every term of its
-results has exactly one of them as a factor.  A map behind a linear node is folded in three ways:
+Nodes are recognised by their expressions alone.  A map computes x * scale + shift for every element
+x, with constant scale and shift.  A node is linear in a set of constant operands if every term of
+its results has exactly one of them as a factor.  There are three foldings:
 
-- Its scale is folded into these operands.  Each element of an operand must affect only results
-  with the same scale.
-- Its shift is folded into an operand that is added unchanged, or into a bias that the op accepts
-  and the node lacks.
+- The scale of a map behind a linear node is folded into the node's set of constant operands.  Each
+  element of these operands must affect only results with the same scale.
+- The shift of a map behind a node is folded into an operand that the node adds unchanged, or into a
+  bias that the op accepts and the node lacks.
 - A scalar factor in front of a node moves behind it, if the node has fewer results than the scalar
   multiplies.
 
@@ -147,8 +147,8 @@ def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
 class _Map:
     """A stage that computes x * `scale` + `shift` for every element x of a tensor.
 
-    `x` is the access of the element at the result's own indices.  `scale` and `shift` are scalars
-    of constant factors; None stands for a scale of 1, and for a shift of 0.
+    `x` is the access to the element at the result's own indices.  `scale` and `shift` are
+    expressions of constant factors; None stands for a scale of 1, and for a shift of 0.
     """
 
     stage: RegionStage
@@ -167,7 +167,8 @@ def _region(node: Node) -> Region | None:
 
 @lru_cache(maxsize=1024)
 def _map_of(region: Region, number: int) -> _Map | None:
-    """Returns the region as a map of parameter `number`; None if it is no such map."""
+    """Returns the map x * scale + shift that a region computes of parameter `number`; None if it
+    computes something else."""
     stage = region.stages[0]
     accesses = [n for n, f in enumerate(stage.factors) if f.source == number]
     body = _only(stage)
@@ -189,7 +190,7 @@ def _only(stage: RegionStage) -> Scalar | None:
 
 
 def _is_whole(region: Region, stage: RegionStage, factor: Factor) -> bool:
-    """Returns True if each result of a stage reads, by `factor`, the element at its own indices.
+    """Returns True if result [i, j, ...] of a stage reads, through `factor`, element [i, j, ...].
 
     The source must also have the shape of the stage.
     """
@@ -213,10 +214,8 @@ class _NodeMap:
     number: int
 
     def at_operand(self, scalar: Scalar) -> Array | None:
-        """Returns the values of a scalar of the map at the elements of the map's operand.
-
-        The result is the array of `by_place` for this operand.
-        """
+        """Returns the values of a scalar of the map, in the shape of the map's operand: what
+        `by_place` returns for this operand."""
         return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
     def by_place(
@@ -224,11 +223,10 @@ class _NodeMap:
     ) -> Array | None:
         """Returns the values of a scalar of the map, as an f64 array that broadcasts to `shape`.
 
-        `shape` is the shape of the tensor that `stage` reads through `factor`.  An element of the
-        array is the scalar's value at the results of `stage` which read the element at the same
-        indices.  Axes on which the scalar does not depend have size 1.  An element that no result
-        reads has the value 1.  Returns None if a value is not finite, or if two results that read
-        the same element have different values.
+        `shape` is the shape of the tensor t that `stage` reads through `factor`.  If a result of
+        the stage reads t[i], array[i] is the scalar's value at this result.  If no result reads
+        t[i], array[i] is 1.  Axes on which the scalar does not depend have size 1.  Returns None if
+        a value is not finite, or if results that read the same t[i] have different values.
         """
         numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
         scalar_factors = [self.map.stage.factors[n] for n in numbers]
@@ -263,10 +261,11 @@ class _NodeMap:
         return np.asarray(array, np.float64) if factor.dtype.is_float else array
 
     def applied(self, b: GraphBuilder, x: Value, **steps: Scalar | None) -> Replacement:
-        """Adds nodes that apply scalars of the map to `x`, and returns the result.
+        """Adds the nodes that apply this map, or a part of it, to `x`; returns the result.
 
-        `steps` maps the name of an op to its scalar; None leaves the op out.  Returns None if a
-        scalar is not finite.
+        `steps` has an op for each scalar of the map: `mul=scale, add=shift` computes x * scale +
+        shift.  None in place of a scalar leaves the op out.  Returns None if a scalar is not
+        finite.
         """
         for op, scalar in steps.items():
             array = None if scalar is None else self.at_operand(scalar)
@@ -282,8 +281,8 @@ class _NodeMap:
 
 
 def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
-    """Returns a node as a map of its only operand that is not constant; None if it is no such
-    map."""
+    """Returns the map x * scale + shift that a node computes of its only operand that is not
+    constant; None if it computes something else."""
     arrays = [None if v is None else b.array(v) for v in inputs]
     unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
     region = _region(node) if len(unknown) == 1 else None
@@ -298,8 +297,8 @@ def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
 def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     """Returns True if each term of the results has exactly one of `operands` as a factor.
 
-    Each operand must be read by a single access, and stages must read each other at their own
-    indices.
+    Returns False also if several accesses read one operand, or if a stage reads another stage at
+    indices other than its own.
     """
     linear = set(operands)
     for number, stage in enumerate(region.stages):
@@ -348,7 +347,7 @@ def _reads(region: Region, number: int) -> int:
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """Returns the region of an op that gets an additional last operand, such as a bias.
 
-    `types` are the types of the operands before, and `type` is the type of the new operand.
+    `types` are the types of the op's present operands, and `type` is the type of the new operand.
     Returns None if the op accepts no more operands, or does more than add the new operand to its
     results.
     """
@@ -373,8 +372,9 @@ def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Regi
 class _Fold:
     """A single pass over the nodes of a graph.
 
-    `uses` counts the readers of each value.  Outputs of a graph or body count twice, so that they
-    are never folded.  Values that a body captures count too.
+    `uses` counts the readers of each value, including bodies that capture it.  A value with several
+    readers is not folded.  An output of a graph or body counts as two readers, so that it is never
+    folded.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -427,7 +427,8 @@ class _Fold:
 def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
     """Returns a copy of `producer` with the map `after` folded into its constant operands.
 
-    `producer` computes the map's operand.  Returns None if its operands cannot take the map.
+    `producer` computes the map's operand.  Returns None if the map cannot be folded into the
+    constant operands of `producer`.
     """
     region, inputs = _region(producer), [*producer.inputs]
     while inputs and inputs[-1] is None:
@@ -463,9 +464,9 @@ def _addends(
 ) -> Iterator[tuple[Region, int, float, Array]]:
     """Yields the operands into which a shift can be folded, because they are added to the results.
 
-    For each, yields the region that has the operand, the operand's index, the number that
-    multiplies it, and its array.  If the node lacks an operand that its op accepts, the array is
-    zeros.
+    Each tuple is (region, index of the operand, number that multiplies the operand, its array).
+    `region` is the node's region.  For a bias that the op accepts and the node lacks, `region` is
+    the node's region with the bias, and the array is zeros.
     """
     for n, array in arrays.items():
         if (addend := _addend(region, n)) is not None:

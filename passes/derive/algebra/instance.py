@@ -84,7 +84,8 @@ def _by_digits(stage: RegionStage) -> RegionStage:
 def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
     """Returns both regions with `axis` of parameter `number` split into an axis for each digit.
 
-    Returns both unchanged if the indices along the axis are not all composed of the same digits.
+    For example, with all indices of the form 64*i + j along an axis of size 512, the axis becomes
+    [8, 64].  Returns both regions unchanged if the indices differ in their digits.
     """
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
@@ -114,8 +115,8 @@ def _has_digits(
 ) -> bool:
     """Returns True if each digit of `form` is 0 or a single loop that is no longer than its axis.
 
-    `radices` are the weights of the digits, which are steps of `form`, and `axes` the sizes of
-    their axes.
+    `radices` are the weights of the digits, for example 64 and 1 for 64*i + j.  `axes` are the
+    sizes of the axes into which the digits split the old axis.
     """
     axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
     steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
@@ -158,7 +159,7 @@ def _is_loop(form: Affine) -> bool:
 def _sizes(*regions: Region) -> dict[int, int]:
     """Returns a smaller value for each free size above 1 that can get one.
 
-    Larger sizes get larger values.
+    If a size is larger than another, its value is larger too.
     """
     all_sizes: set[Size] = set()
     fixed: set[Size] = set()

@@ -4,9 +4,10 @@
       q, t first    s[i, j] = sum(k) q[i, k] * t[j, k]   y[i, d] = sum(j) s[i, j] * v[j, d]
       t, v first    s[k, d] = sum(j) t[j, k] * v[j, d]   y[i, d] = sum(k) q[i, k] * s[k, d]
 
-The product of a subset of the factors keeps the loops that the result or the other factors have.
-Every other loop is summed when its last factor is multiplied.  The best trees of a subset follow
-from the best trees of its parts (Held and Karp's dynamic program, as for joins of relations).
+A term is a sum over loops of a product of factors.  The product of a subset of its factors keeps
+the loops that occur in the result or in the other factors.  Every other loop is summed when the
+last factor with this loop is multiplied.  The best trees of a subset follow from the best trees of
+its parts (Held and Karp's dynamic program, as for joins of relations).
 
 For a term with more than `_EXACT` factors, the next pair to be joined is the pair whose product is
 smallest relative to its parts (the greedy order of opt_einsum).  Products of constants are computed
@@ -123,7 +124,7 @@ class Trees:
     def needed(self, subset: int) -> int:
         """Returns the loops that the product of the factors `subset` keeps.
 
-        Both sets are given as bits.
+        The set of loops and the set of factors are integers: bit n stands for element n.
         """
         if subset not in self._needed:
             inside, outside = 0, (1 << len(self.iters)) - 1
@@ -136,7 +137,7 @@ class Trees:
         return self._needed[subset]
 
     def _leaf(self, number: int) -> _Part:
-        """Returns factor `number` as a part, summed over the loops that no other factor has."""
+        """Returns factor `number` as a part, summed over the loops that only this factor has."""
         loops, fixed = self.loops[number], self.constants[number]
         result_loops = self.needed(1 << number)
         seconds, bytes_ = NO_TIME, self._bytes(loops)

@@ -30,11 +30,12 @@ from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_fac
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Seconds, cheapest_first, saves
 from tcc.schedule.limits import Rates
 
-# Maps a term, its result loops, and which factors are constant to the seconds of the best tree.
+# Maps (term, extents of its result loops, which of its factors are constant) to the estimated
+# seconds of its best contraction tree.
 _Seconds: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], Seconds]
 
-# At most _RANKS contraction trees of the output's terms become regions. At most _REGIONS regions
-# are returned.
+# At most _RANKS contraction trees of the output's terms become regions, and at most _REGIONS of
+# these regions are returned.
 _RANKS, _REGIONS = 3, 3
 # At most this many joins are estimated. After that, no more terms are joined, and no more regions
 # are written.
@@ -171,10 +172,10 @@ class _Writer:
         return self._add(RegionStage(iters, (), None, factors, (_body(parts, dtype),)))
 
     def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> RegionStage | None:
-        """Returns the stage whose complete result an access reads unchanged; None for another
-        access.
+        """Returns the stage that an access reads, if the access copies its complete result; else
+        None.
 
-        Loops of a single iteration that the access lacks are added to the stage.
+        If the access leaves out loops of a single iteration, they are added to the stage.
         """
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
             return None
@@ -251,8 +252,8 @@ class _Writer:
     # ---- stages of contraction trees
 
     def _contracted(self, trees: Trees, rank: int) -> _Product:
-        """Adds the stages of a term's sums; returns the product, over the result loops, that is
-        left."""
+        """Adds the stages of a term's sums; returns the product that remains, which has only result
+        loops."""
         term = trees.term
         if not term.factors:
             return term.scale, ()
@@ -273,8 +274,8 @@ class _Writer:
     def _operands(self, trees: Trees, tree: Tree, order: Sequence[int], target: int) -> Factors:
         """Returns accesses whose product is the result of `tree`; stages are added for its sums.
 
-        The loops of the stored result are in `order`.  The term's scale multiplies the product of
-        `target`, a set of factors as bits.
+        `order` is the order of the loops of stored results.  The term's scale multiplies the
+        product of the factors in `target`; bit n stands for factor n.
         """
         subset = leaves(tree)
         result_loops = trees.needed(subset)
@@ -302,7 +303,7 @@ class _Writer:
     ) -> Factor:
         """Returns a single access to the elementwise product of `factors` and `scale`.
 
-        Adds a stage for the product if needed.  The loops of its result are in `order`.
+        Adds a stage for the product if needed; `order` is the order of the loops of its result.
         """
         if len(factors) == 1 and not scale:
             return factors[0]
@@ -335,8 +336,8 @@ class _Writer:
 def _inner_order(order: Sequence[int], result_loops: int) -> list[int]:
     """Returns the order of loops in which the operand of a sum is stored.
 
-    Vectors run along the last loop of the sum's result, so that loop stays last.  The summed loops
-    come directly before it.
+    The last loop of the sum's result stays last, because it is vectorised.  The summed loops come
+    directly before it.
     """
     outer = [k for k in order if result_loops >> k & 1]
     summed = [k for k in order if not result_loops >> k & 1]
@@ -364,8 +365,8 @@ def _scaled_part(trees: Trees, tree: Tree) -> int:
 
 
 def _body(parts: Sequence[_Product], dtype: DType) -> Scalar:
-    """Returns the scalar of a sum of products; the factors of all products are numbered in
-    order."""
+    """Returns the body of a sum of products, with numbers counted through the factors of all
+    products in order."""
     accumulator: Scalar | None = None
     number = 0
     for scale, factors in parts:

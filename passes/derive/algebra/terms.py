@@ -4,9 +4,8 @@
     y[i, d] = sum(j) s[i, j] * v[j, d]        ->
 
 A producer is merged into its only reader, together with its sum loops.  So a term is a tensor
-network: a product of factors, summed over loops in any order.  An opaque scalar, for example a
-square root or a comparison, is a factor of its own.  The factor's loops are the loops on which the
-scalar depends.
+network: a product of factors, summed over loops in any order.  A factor is an access to a tensor,
+or an opaque scalar, for example a square root or a comparison.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class Flattened:
         if stage not in self._added:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
-            # An opaque stage counts as having two readers, so that no reader absorbs it.
+            # The stage of an opaque scalar counts two readers, so that it is not merged into one.
             self._reads.append(2)
         return self._added[stage]
 
@@ -198,7 +197,8 @@ def _sums_used(term: Term, iters: Sizes) -> bool:
 def _bare(term: Term) -> bool:
     """Returns True if a term is a single factor without a sum loop.
 
-    A sum may then replace the factor, because nothing multiplies it.
+    A producer that is a sum of several terms may then replace the factor: nothing multiplies the
+    sum, so nothing has to be multiplied out.
     """
     return len(term.factors) == 1 and not term.sums
 
@@ -227,7 +227,7 @@ def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
 def _without_idle(term: Term, iters: Sizes) -> Term:
     """Returns the term without the sum loops on which no factor depends.
 
-    The extents of the removed loops multiply the scale.  Loops of symbolic extent stay.
+    A loop of n iterations is replaced by a factor n of the scale.  Loops of symbolic extent stay.
     """
     first = len(iters)
     loops_used = loops_of_factors(term.factors)
@@ -247,9 +247,10 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
 
 
 def by_digits(term: Term, iters: Sizes) -> Term:
-    """Returns the term with a loop for every digit of a sum loop that its factors read.
+    """Returns the term with sum loops split, so that each quotient or remainder becomes a loop.
 
-    For example, a loop of 768 iterations that is read as c // 64 and c % 64 becomes two loops.
+    For example, if factors read a loop c of 768 iterations as c // 64 and c % 64, it becomes loops
+    of 12 and 64 iterations.
     """
     first, loops = len(iters), (*iters, *term.sums)
     digits = [d for f in term.factors for form in f.forms for d in form.digits]
@@ -298,10 +299,8 @@ def _positive(scales: Iterable[Scale]) -> bool:
 
 
 def is_near_one(value: object) -> bool:
-    """Returns True if a multiplication by `value` may move within a product.
-
-    Such a number is too close to 1 to cause a new overflow or underflow.
-    """
+    """Returns True if a multiplication by `value` may move within a product: `value` is too close
+    to 1 to cause a new overflow or underflow."""
     return isinstance(value, int | float) and 2.0**-10 <= abs(value) <= 2.0**10
 
 

@@ -65,10 +65,11 @@ class Bilinear:
         return len(self.inputs)
 
     def amplification(self, terms: int) -> Fraction:
-        """Returns the largest bound on a result's error, relative to a direct sum of `terms`
-        products.
+        """Returns the largest error bound of a result, divided by the bound for a direct sum of
+        `terms` products.
 
-        Both have equally many roundings.  The module's text has the bound.
+        The module's text has the bound.  The number of roundings n is the same in both bounds, so
+        g(n) cancels.
         """
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
@@ -93,7 +94,7 @@ def toom_cook(results: int, taps: int) -> Bilinear:
 def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
     """Returns the row of A, the row of B and the column of C that belong to a finite point.
 
-    They follow from Lagrange's polynomials for `points`.
+    A, B and C follow from the Lagrange polynomials of `points`.
     """
     roots = [p for p in points if p != at]
     scale = Fraction(1)
@@ -113,9 +114,10 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 
 
 def _integral(inputs: Row, weights: Row, results: Row) -> _Product:
-    """Returns an equal product whose `inputs` and `results` are coprime integers.
+    """Returns an equal product in which `inputs` are coprime integers, and `results` too.
 
-    `weights` is divided by the factors that make them integers, so that the product stays the same.
+    Each row is multiplied by a number to make it integral.  `weights` is divided by these numbers,
+    so the product's effect stays the same.
     """
     a, c = _denominator(inputs), _denominator(results)
     scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)

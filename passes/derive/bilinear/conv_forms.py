@@ -41,7 +41,7 @@ AMPLIFIED = 2e-5
 def forms_of(conv: Conv) -> Iterator[Form]:
     """Yields all allowed forms that use a fast algorithm along at least two axes.
 
-    If only one axis has several taps and results, one axis is enough.
+    A convolution with several taps and results along one axis only has forms that use it there.
     """
     forms: list[Form] = [()]
     choices = [_axis_forms(axis) for axis in conv.axes]
@@ -59,17 +59,16 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 
 def amplification(conv: Conv, form: Form) -> float:
-    """Returns the largest error of a result, relative to the error of the direct sum.
-
-    Both have equally many roundings.
-    """
+    """Returns the bound on a result's error divided by the bound for the direct sum, if both sums
+    have equally many roundings."""
     return prod(facts.amplification for facts in facts_of(conv, form))
 
 
 def roundings(conv: Conv, form: Form) -> int:
     """Returns the largest number of roundings between an operand and a result.
 
-    The transforms round, the weights are rounded, and sums over pieces and channels round.
+    It is the roundings of the transforms, plus 1 for the weight, plus 1 for each piece and channel
+    that is added.
     """
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)
@@ -81,10 +80,10 @@ def roundings(conv: Conv, form: Form) -> int:
 
 
 def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
-    """Returns the forms of an axis.
+    """Returns the forms F(tile, taps) of an axis.
 
-    Their pieces have equal numbers of taps.  Their tiles are no longer than the results of a phase
-    (see `ConvAxis`).
+    `taps` divides the taps of a class evenly among pieces, up to padding: 7 taps give pieces of 4,
+    3 and 2, but not of 5.  `tile` is at most the number of results of a phase (see `ConvAxis`).
     """
     taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.phases)
     lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}
@@ -104,10 +103,10 @@ def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
 class FormWork:
     """The work of a convolution in a bilinear form.
 
-    `products`: the number of multiply-adds that compute products.
+    `products`: the number of multiply-adds of the products V * U.
     `sums`: the number of additions and multiplications of the transforms.
-    `weights`: the bytes of the transformed weights.
-    `exchanged`: the bytes that transforms and products exchange.
+    `weights`: the bytes of the transformed weights U.
+    `exchanged`: the bytes of V and M, which one kernel stores and the next kernel loads.
     """
 
     products: int

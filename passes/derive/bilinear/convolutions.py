@@ -50,9 +50,9 @@ from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
 
-# At most `_PRICED` forms of a convolution are priced. Their lower bounds are at most `_NEAR` times
-# the smallest bound of the forms within the limit of weights. The weights of each form are at most
-# `_SMALLER` times the weights of the form before it.
+# At most `_PRICED` forms of a convolution are priced. The lower bound of a priced form is at most
+# `_NEAR` times the smallest bound among forms whose weights are within the limit. The second priced
+# form has at most `_SMALLER` times the weights of the first.
 _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 # At most this many nodes after a convolution count as its epilogue.
 _MOST = 8
@@ -76,7 +76,8 @@ class Tiled(Candidate):
     def growth(self, site: DerivationSite) -> int:
         """Returns the bytes of the form's weights.
 
-        The weights of the direct sums are stored too, because they run if a tile fails the guard.
+        They come on top of the convolution's own weights, which the direct sums read if a tile
+        fails the guard.
         """
         return 4 * _weights(self.conv, self.form)
 
@@ -132,10 +133,10 @@ def _transformed(conv: Conv, form: Form, arrays: Arrays) -> Array | None:
 
 
 def convolutions(scope: SiteScope) -> Iterator[DerivationSite]:
-    """Yields sites of the convolutions that bilinear forms may compute.
+    """Yields a site for each convolution that bilinear forms may compute.
 
-    Their neighbours are the nodes after them that may share their kernels.  Values that other
-    kernels compute or read have the role STORED.
+    The site's neighbours are the nodes after the convolution that may share its kernel.  Values
+    that other kernels compute or read have the role STORED.
     """
     for node in scope.graph.nodes:
         if conv_of(node) is not None:
@@ -173,7 +174,7 @@ def tiled(
 
     `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
     first, and each following form has smaller weights.  `growth` is the factor by which weights may
-    grow.  If the weights of any form are within this limit, those of the last form are too.
+    grow.  If any form keeps its weights within this limit, the last returned form does.
     """
     direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
@@ -226,8 +227,8 @@ def _weights(conv: Conv, form: Form) -> int:
 def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
     """Returns the max pools that are computed together with convolutions in `forms`.
 
-    Their windows are adjacent and do not overlap, tiles hold whole windows, and nothing else reads
-    the convolution.
+    The windows of a returned pool are 2 x 2, adjacent and without overlap.  The tiles of the
+    convolution hold whole windows.  Nothing but the pool reads the convolution.
     """
     users = graph.users()
     even_tiled = {node for node, form in forms.items() if all(f.tile % 2 == 0 for f in form)}

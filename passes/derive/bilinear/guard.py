@@ -13,6 +13,12 @@ square of its other inputs fails, because some result reads only other inputs.  
 of a region of large values fails too.  Some results read only zeros, as beside the black border of
 a photo.  Their `energy` is the sum over all pixels of the tile except the pixel of the peak.  If
 one tile fails, direct sums replace the form for all tiles.
+
+The tiles are checked in strips.  A strip is a box of neighbouring tiles: some of the tiles along
+the first spatial axis and along axes of symbolic size, and all tiles along the other axes.  Each
+strip sums the squares of its inputs once, and its tiles share these sums.  With dilations and in
+transposed convolutions, a strip has its tiles of every phase; a phase is the results whose
+positions are equal modulo the number of phases (`tiled_conv`).
 """
 
 from __future__ import annotations
@@ -38,9 +44,9 @@ _LIMIT = 2.0**20
 # A tile with a larger peak fails: its sums, times the factors of a form, could leave the range of
 # f32.
 _FINITE = 2.0**100
-# The share of a strip's inputs that the next strip reads again: about the first number along the
-# first axis, and about the second along other axes. It decides how many tiles a strip has. An axis
-# with too few tiles has a single strip.
+# The number of tiles of a strip follows from the share of its inputs that the next strip reads
+# again. This share is about _SHARED[0] along the first axis, and about _SHARED[1] along other axes.
+# An axis with too few tiles has a single strip.
 _SHARED = (0.25, 0.125)
 
 
@@ -49,7 +55,8 @@ def fails(
 ) -> Value:
     """Adds nodes that check all tiles of the images; returns a bool that is true if any tile fails.
 
-    `masks` has for each axis the taps that each phase has; None if every phase has all taps.
+    `masks` has for each axis the values mask[phase, tap], 0 if the phase lacks the tap; None if
+    every phase has all taps.
     """
     types = [None if mask is None else mask.type for mask in masks]
     (strips,) = express(b, _failing_strips(conv, form, image.type, types), image, *masks)
@@ -62,9 +69,7 @@ def _failing_strips(
     """Returns the expression failed[n, group, strips...]: 1 if a tile of the strip fails, otherwise
     0.
 
-    A strip is a box of tiles.  It has some of the tiles along the first axis and along axes of
-    symbolic size, and all tiles along the other axes.  So its sums have static sizes, and stay in
-    the caches of the core that reads its inputs.
+    A strip's sums have static sizes, and they stay in the caches of the core that reads its inputs.
     """
     b = ExprBuilder(image, *masks)
     spans = tuple(map(_Span, form, conv.axes, image.shape[2:], range(len(form))))
@@ -76,10 +81,15 @@ def _failing_strips(
 
 @frozen
 class _Span:
-    """The extent of a strip along spatial axis `number` of the convolution.
+    """The range of a strip along spatial axis `number` of the convolution.
 
-    Images have `size` pixels along that axis.  An axis is cut if there are several strips along it.
-    A phase is an interleaved part of the results, defined by `ConvAxis`.
+    Images have `size` pixels along that axis.  If `is_cut`, several strips follow each other along
+    the axis; otherwise one strip covers it.
+
+    Inputs and results have index tuples with one or two elements for this axis.  Phases begin at
+    `axis.starts` different inputs.  On a cut axis, (s, n) is the n-th input that the strip reads
+    from first input number s on, and (phase, n) is the n-th result of that phase in the strip.  On
+    an axis that is not cut, an input or a result has a single index: its position in the image.
     """
 
     form: AxisForm
@@ -118,19 +128,19 @@ class _Span:
 
     @property
     def input_extents(self) -> Indices:
-        """The extents of the indices of a strip's inputs.
+        """The extents of the index tuple of a strip's inputs along this axis.
 
-        On a cut axis they are (different inputs at which phases begin, inputs of a phase).
-        Otherwise they are (inputs of the image,).
+        On a cut axis they are (number of different first inputs of phases, number of inputs that
+        the strip reads from a first input on).  Otherwise they are (inputs of the image,).
         """
         return (const(self.axis.starts), self.inputs) if self.is_cut else (self.size,)
 
     @property
     def result_extents(self) -> Indices:
-        """The extents of the indices of a strip's results.
+        """The extents of the index tuple of a strip's results along this axis.
 
-        On a cut axis they are (phases, results of a phase).  Otherwise they are (results of the
-        image,).
+        On a cut axis they are (phases, results of a phase in the strip).  Otherwise they are
+        (results of the image,).
         """
         axis = self.axis
         rows = self.tiles * self.form.tile
@@ -139,8 +149,8 @@ class _Span:
     def place(self, strip: Index, at: Indices) -> Index:
         """Returns the position in the image of an input of strip number `strip`.
 
-        `at` is the input's index within `input_extents`.  Positions beyond an image of symbolic
-        size map to the first position beyond it.  It reads as zero, so no wider halo is needed.
+        `at` is the input's index within `input_extents`.  In an image of symbolic size n, each
+        position above n becomes n.  A read at n gives zero too, so the image needs no wider halo.
         """
         if not self.is_cut:
             return at[0]
@@ -175,9 +185,9 @@ class _Span:
         return (phase, row) if self.is_cut else (row * self.axis.phases + phase,)
 
     def within(self, strip: Index, phase: Index, tile: Index, place: Index) -> Scalar | None:
-        """Returns a bool: does the image have result `place` of tile `tile` of a phase?
+        """Returns the condition that result `place` of tile `tile` of a phase is in the image.
 
-        Returns None if no check is needed: all tiles are full, or the axis is not cut.
+        Returns None if all results of a strip are: tiles divide the axis, or the axis is not cut.
         """
         axis, rows = self.axis, self.tiles * self.form.tile
         if not self.is_cut or self.count * (rows * axis.phases) is axis.results:
@@ -235,8 +245,8 @@ def _of_results(
 ) -> StageRef:
     """Adds sums[n, group, strips..., results...]: the energy of the inputs that a result reads.
 
-    It is summed along one axis after the other.  The mask of an axis is 0 for taps that a phase
-    lacks.
+    The energy is summed along one axis after the other.  `masks` has for each axis the type of
+    mask[phase, tap], which is 0 if the phase lacks the tap.
     """
     spans, source = strip.spans, energy
     for number, (span, mask) in enumerate(zip(spans, masks, strict=True)):
@@ -258,10 +268,10 @@ def _of_results(
 
 
 def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
-    """Adds peaks[n, group, strips..., starts and tiles...], a stage of two components.
+    """Adds peaks[n, group, strips..., (start, tile)...], a stage of two components.
 
-    The first component is the largest energy of a pixel that the tile reads, and the second the sum
-    of the energies of all its pixels.  Both are computed along one axis after the other.
+    Component 0 is the largest energy of a pixel that the tile reads.  Component 1 is the sum of the
+    energies of all pixels that the tile reads.  Each axis adds a stage that combines along it.
     """
     spans, peaks = strip.spans, None
     for number, span in enumerate(spans):
@@ -287,8 +297,8 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
 def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> Expr:
     """Returns the expression failed[n, group, strips...] of `_failing_strips`.
 
-    A tile fails if the condition of the module's text does not hold for one of its results.  A
-    comparison with NaN does not hold.
+    A tile fails if N * peak <= 2**20 * energy (module text) is false for one of its results.  A
+    comparison with NaN is false.
     """
     conv, spans = strip.conv, strip.spans
     sizes = [(const(span.axis.phases), span.tiles) for span in spans]
@@ -331,7 +341,8 @@ def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
 
 
 def _any(strips: TensorType) -> Expr:
-    """Returns the expression of a single bool, which is true if any strip fails."""
+    """Returns the expression of a bool: true if an element of `strips` is 1, which says that a tile
+    of that strip fails."""
     b = ExprBuilder(strips)
     over = b.iters(*strips.shape)
     worst = b.stage((), b.read(0, *over), over=over, monoid="max")

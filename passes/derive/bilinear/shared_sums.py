@@ -3,11 +3,11 @@
     y0 = x1 + x2 + 4*x3        s = x1 + x2      y0 = s + 4*x3
     y1 = 2*x1 + 2*x2 - x3                       y1 = 2*s - x3
 
-First, each pair of terms that several sums contain, up to a common factor, becomes a shared value,
-the most frequent pair first.  Then a shared value replaces a term if fewer distinct factors remain:
-with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  A factor is only split into
-parts of its own sign, so no new cancellation arises.  The error bound of the original sums still
-holds, with `roundings` roundings.
+First, each pair of terms that several sums contain, up to a common factor, becomes a shared value.
+The most frequent pair comes first.  Then a shared value replaces a term if fewer distinct factors
+remain: with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  Here the factor -5 was
+split into -4 and -1.  The parts of a factor have its sign, so no new cancellation arises.  The
+error bound of the original sums still holds, with `roundings` roundings.
 """
 
 from __future__ import annotations

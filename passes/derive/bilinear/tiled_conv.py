@@ -20,12 +20,12 @@ pieces of each class have stride 1.
 Dilation: with dilation d, results whose positions are equal modulo d form a phase.  Each phase is
 computed like an image of its own.  The inputs of phase r begin r inputs after those of phase 0.
 
-Transposed convolutions: results whose positions are equal modulo the stride form a phase, which has
-weights of its own.  Phase r has the results of residue (r + `skip`)
-modulo the stride.  Phases for which r + `skip` reaches the stride begin one input later.
+Transposed convolutions: results whose positions are equal modulo the stride s form a phase.  Phase
+r has the results at positions s * q + r.  They read the taps k with k % s == (r + `skip`) % s, so
+each phase has weights of its own.  If r + `skip` is s or more, the phase begins one input later.
 
-Groups: the filters of a group sum over the channels of that group only.  An axis in tiles of one
-result and pieces of one tap is computed directly.
+Groups: the filters of a group sum over the channels of that group only.  An axis with the form
+F(1, 1), one result a tile and one tap a piece, is computed directly.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class ConvAxis:
 
     @property
     def starts(self) -> int:
-        """The number of different inputs at which phases begin."""
+        """The number of distinct inputs at which phases begin; several phases may begin at one
+        input."""
         return (
             self.phases if self.skip is None else (self.phases - 1 + self.skip) // self.phases + 1
         )
@@ -130,15 +131,15 @@ class AxisForm:
     def pieces(self, axis: ConvAxis) -> int:
         """Returns the number of pieces that have a tap.
 
-        Piece n belongs to class n % `classes`.  Trailing pieces without any tap do not
-        count.
+        Piece n has taps of class n % `classes`, the tap's number modulo the stride.  Trailing
+        pieces without any tap do not count.
         """
         span = axis.classes * self.taps
         full_rounds = (axis.taps - 1) // span
         return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
 
     def reads(self, axis: ConvAxis) -> int:
-        """Returns the number of inputs that a tile reads, for all pieces."""
+        """Returns the number of inputs that a tile reads, counted over all pieces."""
         rows = -(-self.pieces(axis) // axis.classes)
         return (self.tile + rows * self.taps - 1) * axis.classes
 
@@ -177,7 +178,7 @@ class AxisFacts:
 
     `pieces`: the number of pieces.
     `tiles`: the number of tiles of a phase.
-    `lines`: the number of transformed tiles that V stores along the axis.
+    `lines`: the number of transformed sets of inputs that V stores along the axis.
     `inward`: the number of additions and multiplications that transform the inputs of a tile.
     `outward`: the number of additions and multiplications that transform the products of a tile.
     `roundings`, `amplification`: see algorithms.py.
@@ -230,11 +231,12 @@ class Conv:
 
 
 def conv_of(node: Node) -> Conv | None:
-    """Returns the convolution of a node; None for other nodes.
+    """Returns the convolution that a node computes; None if the node is no convolution.
 
-    Returns None also for three kinds of convolutions.  They have a stride and a dilation along the
-    same axis, or are transposed with a dilation or symbolic padding, or have symbolic numbers of
-    channels or taps.
+    Returns None also for three kinds of convolutions:
+    - a convolution with a stride and a dilation along the same axis,
+    - a transposed convolution with a dilation or symbolic padding,
+    - a convolution with a symbolic number of channels or taps.
     """
     name, attrs = node.op.name, node.attrs
     if name not in ("conv", "conv_transpose"):
@@ -283,7 +285,7 @@ def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
 
 
 def points(form: Form) -> int:
-    """Returns the number of products for a tile, a piece, a channel and a filter."""
+    """Returns the number of products that one tile, piece, channel and filter need together."""
     return prod(f.points for f in form)
 
 
@@ -318,10 +320,10 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
 
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-    """Returns for each axis an array [phases, taps] of bools, true if the phase has the tap.
+    """Returns for each axis an array mask[phase, tap], true if the phase has the tap.
 
-    The item is None for an axis on which each phase has all taps.  `kernel` has the spatial sizes
-    of the filters.
+    An axis on which every phase has all taps gets None instead.  `kernel` has the sizes of the
+    filters along the spatial axes.
     """
     axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
     return [None if mask.all() else mask for mask in axis_masks]
@@ -343,7 +345,8 @@ def _filters_by_phase(conv: Conv, weights: Array) -> Array:
     """
     rank, axes = len(conv.axes), conv.axes
     split = split_kernels(weights, [a.taps for a in axes], [a.phases for a in axes], conv.groups)
-    # Phase r has the results of residue r + skip, modulo the number of phases.
+    # Entry j of `split` has the taps k with k % phases == j. Phase r reads those of entry
+    # (r + skip) % phases, so this entry moves to r.
     for at, axis in enumerate(axes, 1):
         split = np.roll(split, -(axis.skip or 0), at)
     filters_last = np.moveaxis(split, 0, rank)
@@ -380,9 +383,11 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
 def _inputs(
     form: AxisForm, axis: ConvAxis, distance: int, start: Index, place: Index, piece: Index
 ) -> list[Index]:
-    """Returns the positions of a tile's inputs along an axis, for a start, a place and a piece.
+    """Returns the positions in the image, along an axis, of the inputs of a tile and piece.
 
-    `start` is the input at which the phase begins.  `distance` is the distance between places.
+    Phases of a transposed convolution begin at `axis.starts` different inputs; `start` is the index
+    of one of them.  `place` is the place at which the tile and piece begin, and `distance` the
+    number of results between neighbouring places.
     """
     first = distance * place
     taps_before = piece // axis.classes * form.taps
@@ -445,8 +450,9 @@ def direct_sums(
 ) -> Expr:
     """Returns the expression of the results y[image, filter, results...] as direct sums.
 
-    Adds the bias if its type is given.  `u` is the type of U in the direct form.  The mask of an
-    axis is 0 for taps that a phase lacks.  Inputs of these taps do not count, even if they are NaN.
+    Adds the bias if its type is given.  `u` is the type of U in the form F(1, 1) of every axis.
+    `masks` has for each axis the type of mask[phase, tap], which is 0 if the phase lacks the tap.
+    A missing tap adds nothing to a result, even if its input is NaN.
     """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))

@@ -21,10 +21,10 @@ from tcc.passes.derive.rules.rule import (
 
 
 def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
-    """Restricts a loop to `low..high`, where every point outside has a known value.
+    """Restricts a loop to `low..high`; requires that the value at every other point is known.
 
-    Readers of a result loop get the known value as a fill value.  For example, if A has four rows,
-    `y[t] = sum(c) A[t - 1, c else 0] * B[c]` needs only t in 1..5 instead of 0..6.
+    If the loop is a result loop, readers get the known value as their fill value.  For example, if
+    A has four rows, `y[t] = sum(c) A[t - 1, c else 0] * B[c]` needs only t in 1..5 instead of 0..6.
     """
     stage = stage_of(region, number)
     size, bounds = extent_of(stage, loop), needed(region, stage, loop)

@@ -1,4 +1,7 @@
-"""Rules of digits: a loop split into two loops, and two loops merged into one."""
+"""Rules of digits: a loop split into two loops, and two loops merged into one.
+
+If i = 4*a + b with 0 <= b < 4, a and b are the digits i // 4 and i % 4 of i.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,9 @@ from tcc.passes.derive.rules.rule import (
 def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) -> Region:
     """Splits a loop into an outer loop and a loop of `inner` iterations.
 
-    `loop + shift` is `inner` times the outer loop plus the inner loop.  `inner` need not divide a
-    result loop, because nothing reads the points beyond its end.  If `inner` is a stride or a
-    dilation, the inner loop runs over the residues modulo `inner`.  `shift` aligns the residues
-    with the offset of an index.
+    `loop + shift` becomes `inner` * outer loop + inner loop.  `inner` need not divide a result
+    loop, because nothing reads the points beyond its end.  `shift` removes the offset of an index:
+    with inner=4 and shift=1, (i + 1) // 4 becomes the outer loop, and (i + 1) % 4 the inner loop.
     """
     stage = stage_of(region, number)
     size, first = size_of(stage, loop), len(stage.iters)
@@ -53,9 +55,8 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
 def splits(region: Region, number: int) -> Iterator[Arguments]:
     """Yields arguments (loop, inner, shift) of `split` for stage `number`.
 
-    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.  `shift`, which
-    `split` adds to the loop before it divides by `inner`, is 0.  For a result loop, it is also
-    `inner - 1`.
+    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.  `shift` is 0;
+    for a result loop, `inner - 1` is tried too.
     """
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}

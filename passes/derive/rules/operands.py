@@ -12,11 +12,11 @@ from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 
 
 def regroup(region: Region, number: int, place: int) -> Region:
-    """Copies an operand so that every index of factor number `place` is a sum of loops with steps
-    1.
+    """Copies an operand so that every index of factor number `place` becomes a sum of loops with
+    step 1.
 
-    Each step of an index becomes an axis of the copy.  `A[2*h + 2*p + q - 1 else 0]` becomes `B[h +
-    p, q]`, with the copy `B[u, q] = A[2*u + q - 1 else 0]`.
+    `A[2*h + 2*p + q - 1 else 0]` becomes `B[h + p, q]`, with the copy `B[u, q] = A[2*u + q - 1 else
+    0]`: the copy has an axis for the loops of step 2, and an axis for the loop of step 1.
     """
     stage = stage_of(region, number)
     if not 0 <= place < len(stage.factors):
@@ -24,7 +24,8 @@ def regroup(region: Region, number: int, place: int) -> Region:
     factor = stage.factors[place]
     if factor.source is None or any(form.digits for form in factor.forms):
         raise Refused(f"factor {place} reads no tensor by sums of loops")
-    # Maps the index of the reader along each axis of the copy to the axis' extent.
+    # Has an element for each axis of the copy: the index at which the reader reads it, and its
+    # extent.
     axes: dict[Affine, Size] = {}
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
     places = {form: n for n, form in enumerate(axes)}
@@ -65,10 +66,11 @@ def inline(region: Region, number: int, place: int) -> Region:
 def _axes(
     form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
-    """Returns the index `form` as (groups, offset), where a group is a step and a sum of loops.
+    """Returns the index `form` as (groups, offset), so that it is `offset` plus the sum of
+    step * sum over all groups (step, sum).
 
-    The loops of a group have equal steps, and their sum begins at 0.  Adds each sum to `axes`, with
-    its extent.
+    `sum` is a sum of loops, shifted so that its smallest value is 0: 2*h + 2*p + q - 1 has the
+    groups (2, h + p) and (1, q), and the offset -1.  Adds each `sum` to `axes`, with its extent.
     """
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):

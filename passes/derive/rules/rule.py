@@ -1,4 +1,9 @@
-"""Defines the type of a rule, and helpers of rules that give a stage new loops."""
+"""Defines the type of a rule, and helpers of rules that give a stage new loops.
+
+A form is an affine function of a stage's loops.  A factor is an access: it reads an element of a
+parameter or stage at an index whose entries are forms.  A leaf is a stage whose indices are not
+affine; rules leave it alone.  See `tcc.ir.region`.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +84,7 @@ def long_loops(stage: RegionStage) -> Iterator[tuple[int, Size]]:
 
 
 def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
-    """Returns the form `offset` plus the sum of `steps[k]` times loop k; there are `loops`
-    loops."""
+    """Returns the form `offset + sum(k) steps[k] * loop k` of a stage with `loops` loops."""
     return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 
 
@@ -89,10 +93,10 @@ def with_new_loops(
 ) -> RegionStage:
     """Returns the stage with the new loops `loops`, of which the first `results` are result loops.
 
-    `maps` has for each old loop its value as a form of the new loops.  A factor without a fill
-    value gets 0 if its reads are not certain to be inside: only points that the old stage did not
-    have read the 0, and they influence no result.  Indices that are numbers become literals of the
-    body, which is then simplified.
+    `maps[k]` is the value of old loop k as a form of the new loops.  A factor without a fill value
+    gets the fill value 0 if one of its reads may be outside of the source.  Only points that the
+    old stage did not have can read outside, and no result depends on them.  Indices that are
+    numbers become literals of the body, which is then simplified.
     """
     new = with_loops(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
@@ -106,8 +110,8 @@ def with_new_loops(
 
 
 def filled(region: Region, stage: RegionStage, factor: Factor) -> Factor:
-    """Returns the factor with a fill value if its reads may be outside, otherwise without a fill
-    value."""
+    """Returns the factor with a fill value if a read of it may be outside of the source, otherwise
+    without a fill value."""
     if factor.source is None:
         return factor
     fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
@@ -122,11 +126,12 @@ def remapped(
     forward: Mapping[int, Affine],
     fill: Const | None = None,
 ) -> Region:
-    """Returns the region with new `extents` of some loops of a stage.
+    """Returns the region in which some loops of stage `number` are replaced; `extents` maps the
+    number of a replaced loop to its new extent.
 
-    `maps` has the values of old loops as forms of the new loops.  `forward` has the values of new
-    result loops as forms of the old result loops.  Loops that are in neither stay.  Readers get
-    `fill` if `forward` is outside of the new loops, as in `relaid`.
+    `maps[k]` is the value of old loop k as a form of the new loops, and `forward[k]` the value of
+    new result loop k as a form of the old result loops.  Loops that are in neither stay.  A reader
+    gets `fill` if `forward` gives an index outside of the new loops, as in `relaid`.
     """
     stage = region.stages[number]
     first, every = len(stage.iters), units(len(stage.loops))
@@ -143,9 +148,10 @@ def relaid(
 ) -> Region:
     """Returns the region with the stage `new` in place of stage `number`.
 
-    Readers find the old element x at `forward(x)`, or read `fill` if `forward(x)` is outside.
-    Three kinds of readers still need a copy in the old order: outputs of the region, leaves, and
-    reads beyond the old extents that might hit an element of `new` instead of the fill.
+    The old element with index x has the index `forward(x)` in `new`.  A reader of x reads there, or
+    gets `fill` if `forward(x)` is outside of `new`.  Three kinds of readers still need a copy in
+    the old order: outputs of the region, leaf stages, and reads with an index x outside of the old
+    extents if `forward(x)` may be inside of `new`, where the reader must get its own fill value.
     """
     old = region.stages[number]
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
@@ -168,9 +174,9 @@ def _through(
 ) -> Factor:
     """Returns an access of `stage` that reads stage `number` in place of `copy`, its copy.
 
-    `sizes` are the extents of stage `number`.  Returns `factor` unchanged if it does not read the
-    copy.  Returns it unchanged too if it reads outside of the copy, where it must get its fill, and
-    the same read of stage `number` might get an element or another fill.
+    `sizes` are the extents of stage `number`.  Returns `factor` unchanged in two cases: it does not
+    read the copy, or it may read outside of the copy.  In the second case it must get its own fill,
+    and a read of stage `number` might give an element or another fill instead.
     """
     if factor.source != ~(number + 1):
         return factor

@@ -38,10 +38,8 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields the arguments (loop, by, step) of `skew` that take the loop `by` out of an index.
-
-    Both loops occur in that index.
-    """
+    """Yields the arguments (loop, by, step) of `skew` that take the loop `by` out of an index: for
+    `A[2*h + 4*r]`, loop h, by r, step 2."""
     stage = stage_of(region, number)
     result_loops = {k for k, _ in long_loops(stage) if k < len(stage.iters)}
     numeric = {k for k, _ in numeric_loops(stage)}

@@ -56,9 +56,9 @@ def nests(region: Region, number: int) -> Iterator[Arguments]:
 def solve(region: Region, number: int, place: int, loop: int) -> Region:
     """Replaces a sum loop by the only value for which a condition holds.
 
-    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` becomes `f(a % 2)`, because the terms at all
-    other values are neutral.  `place` is the number of the factor that the condition compares with
-    0.
+    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` becomes `f(a % 2)`, because all other terms are
+    neutral.  `place` is the number of the factor that the condition compares with 0, here
+    (a + b) % 2.
     """
     stage = stage_of(region, number)
     condition, extent = _condition(stage, place), extent_of(stage, loop)
@@ -82,9 +82,10 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
 
 
 def _condition(stage: RegionStage, place: int) -> Digit | None:
-    """Returns the remainder that factor number `place` computes, if terms count only where it is 0.
+    """Returns the remainder f % m that factor number `place` computes, if every term of the sum is
+    neutral unless f % m == 0.
 
-    Returns None if the factor is no remainder, or if terms count elsewhere.
+    Returns None if the factor is no remainder, or if other terms may be other than neutral.
     """
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
@@ -110,8 +111,8 @@ def _condition(stage: RegionStage, place: int) -> Digit | None:
 
 
 def _modulo(form: Affine, factor: int, mod: int) -> Affine:
-    """Returns `factor * form` modulo `mod`; coefficients that are numbers are from 0 to `mod` -
-    1."""
+    """Returns a form equal to `factor * form` modulo `mod`, with its numeric coefficients reduced
+    to 0 to `mod - 1`."""
     steps = tuple(s * factor % mod if isinstance(s, int) else s * factor for s in form.steps)
     offset = form.offset * factor
     digits = tuple(d._replace(step=d.step * factor) for d in form.digits)

@@ -38,8 +38,7 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
-        """Returns the index along the axis of the element at position `number` of the running
-        order."""
+        """Returns the index along the axis of element `number` in the order of accumulation."""
         return size - 1 - number if attrs.reverse else number
 
     def term(at: Indices, number: Index) -> Scalar:

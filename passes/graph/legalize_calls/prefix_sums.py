@@ -2,9 +2,10 @@
 
     x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     running = within + before
 
-The total of an element within its block of 64 is a sum over that block.  Totals of all blocks
-before a block are running totals too, with the blocks' totals as elements.  That is 64 times the
-work of a single loop along the line, but no element waits for the element before it.
+within[i] is the sum of the elements up to i in the block of element i; a block has 64 elements.
+before[b] is the sum of all blocks before block b: a running total whose elements are the totals of
+blocks, and which is computed in the same way.  This takes 64 times the work of a single loop along
+the line, but no element waits for the element before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,8 +76,10 @@ class Totals:
         return self._through(at, number, 0)
 
     def _through(self, at: Indices, number: Index, back: int, fill: int | None = None) -> Scalar:
-        """Returns the total up to and including element `number` - `back`; `fill` if that is before
-        the first element."""
+        """Returns the total up to and including element `number` - `back`.
+
+        Returns `fill` if `number` < `back`.
+        """
         if self.within is None:
             return self.b.read(self.direct, *at, number - back, fill=fill)
         block, place = number // BLOCK, number % BLOCK - back

@@ -3,12 +3,12 @@
     direct    y[i] = x[i] + sum(j) (place[j] == i ? update[j] : 0)
     sorted    y[i] = x[i] + the total of neighbours in the order of their places, see `segments`
 
-A place is an index of the result at which an update belongs.  The direct form compares every update
-with every place, so it is for few updates or few places.  If both forms are possible, the cheaper
-form is taken.  There are no stores at data-dependent places: no two tiles write to one place.  Sums
-have a fixed order too, so results do not depend on the order of tiles.  Without a reduction, the
-last of several updates of one place wins.  An update with an index outside its axis is an error of
-the model, and is dropped.
+The place of an update is the index of the result that it changes.  The direct form compares every
+update with every place, so it is for few updates or few places.  If both forms are possible, the
+cheaper form is taken.  There are no stores at data-dependent places: no two tiles write to one
+place.  Sums have a fixed order, so results do not depend on the order of tiles.  Without a
+reduction, the last of several updates of one place wins.  An update with an index outside its axis
+is an error of the model, and is dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -276,7 +276,8 @@ def _segment(b: ExprBuilder, s: Scatter, at: Indices) -> tuple[Scalar, Scalar]:
 def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar) -> Scalar:
     """Returns the index of the update at position `place` of the sorted items.
 
-    `items` is the operand with the sorted items.
+    An item is a pair (place, index of the update) in one integer.  `items` is the number of the
+    operand that holds the sorted items.
     """
     at, binding = b.position(clamped(place, s.count), s.count)
     item = b.read(items, *line, at, fill=0, indirect=(binding,))
@@ -284,10 +285,10 @@ def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar
 
 
 def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
-    """Returns the element of update `number` at the indices `position`, in the type of
-    combinations.
+    """Returns the element of update `number` at the indices `position`, in the type in which
+    updates are combined.
 
-    `updates` is the operand with the updates.
+    `updates` is the number of the operand that holds the updates.
     """
     at, binding = b.position(clamped(number, s.count), s.count)
     return cast(b.read(updates, *s.at(position, at), fill=0, indirect=(binding,)), s.dtype)

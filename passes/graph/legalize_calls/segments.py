@@ -1,7 +1,8 @@
 """Sorts the updates of a scatter by their places, and combines neighbours in a tree.
 
-Updates of one place are then neighbours.  The tree holds totals of 8, 64, ... neighbours.  The
-total of a place combines at most 16 nodes of each level, for any number of updates.
+The place of an update is the index of the result that it changes.  After the sort, updates of one
+place are neighbours.  The tree has a node for the total of each 8, 64, ... neighbours.  The total
+of a place combines at most 16 nodes of each level of the tree, for any number of updates.
 """
 
 from tcc.ir.graph import GraphBuilder, Value

@@ -4,8 +4,8 @@
     total    = 3               the host reads it; from here on it is a size
     place[r] = 1 2 4           the index of selected element r
 
-Counts of selected elements give the places.  The element r is in the last block that has at most r
-selected elements before it; the block is found first, then the element in the block.
+Elements are counted in blocks.  Selected element r is in the last block that has at most r selected
+elements before it.  The block is found first, then the element in the block.
 
 Requires nothing.  Establishes that no `compress` is left, and no `non_zero` except of scalars.
 """
@@ -69,9 +69,10 @@ def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
 
 
 def _counts(flags: TensorType, count: Index) -> Expr:
-    """Returns an expression of three results, all of them numbers of selected elements.
+    """Returns an expression of three results, which count selected elements.
 
-    They are: within a block, up to and including each element; before each block; and in all.
+    The first result counts the elements up to and including each element, in its block.  The second
+    counts the elements before each block, and the third all elements.
     """
     b = ExprBuilder(flags)
 

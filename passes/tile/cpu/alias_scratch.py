@@ -1,11 +1,12 @@
-"""Stores a contraction's results over its operand, so that both share one part of a tile's scratch.
+"""Stores a contraction's results over its operand, to save scratch.
 
-    for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the result of p overwrites the operand of
-                                       p - 1
+    for p: m[p] = v[p] * w[p]          v[p] is stored at 1 + p, and m[p] at p: so m[p] overwrites
+                                       v[p - 1], which was read in the previous step
 
 Requires the scratch of `scratch.py`.  Establishes that no element is overwritten before it was
-read.  To prove that, the shared loop (p above) must be the outermost loop of its nest, with blocks
-of one element.  Each of its steps must read and store only its own part.
+read.  To prove that, the loop along which operand and result are stored (p above) must be the
+outermost loop of its nest, with blocks of one element.  Step p must read only v[p] and store only
+m[p].
 """
 
 from collections.abc import Collection, Mapping
@@ -55,8 +56,8 @@ def overlaid(
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
     """Returns the stage, by number, whose storage the results of stage `number` may overwrite.
 
-    Only stage `number` may read that stage.  None if there is no stage like this or several, and if
-    stage `number` shares its nest with other stages.
+    No stage but `number` may read the returned stage.  Returns None unless there is exactly one
+    stage of this kind, and stage `number` is alone in its nest.
     """
     stage, nest = group.stages[number], schedule.nest(number)
     if (
@@ -84,9 +85,10 @@ def _sources(group: TileGroup, number: int) -> set[int]:
 
 
 def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int | None:
-    """Returns how many elements one step of the contraction's first loop reads and stores.
+    """Returns the number of operand elements, equal to the number of result elements, that one step
+    of the contraction's first loop accesses.
 
-    None if the steps do not read and store disjoint parts of equal size.
+    Returns None if the numbers differ, or if two steps access the same element.
     """
     stage, nest = group.stages[number], schedule.nest(number)
     first = [v for v in stage.iters if nest.order and v.name == nest.order[0]]
@@ -105,7 +107,7 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
 
 
 def _width(offset: Index, var: Var) -> int | None:
-    """Returns the distance between the parts of a buffer that neighbouring steps of a loop access;
+    """Returns the distance in a buffer between the parts that neighbouring steps of a loop access;
     None if the parts overlap."""
     linear = step_in(offset, var)
     if linear is None:
@@ -119,11 +121,11 @@ def _width(offset: Index, var: Var) -> int | None:
 def _overlaid_pair(
     group: TileGroup, source: int, operand: Resident, result: Resident, width: int
 ) -> tuple[Resident, Resident] | None:
-    """Returns the operand and the result in one buffer, which has room for one more step of the
-    loop.
+    """Returns the memory of the operand and of the result, both in one buffer.
 
-    `width` is the number of elements of a step.  The operand begins one step after the result.
-    None if the two are not stored in the same way.
+    In the buffer, the operand begins one step of the loop after the result; `width` is the number
+    of elements of a step.  Returns None if operand and result have different types, sizes or
+    strides.
     """
     dtype, shift = operand.buffer.dtype, width * operand.inner
     size, count = as_int(operand.buffer.sizes[0]), _count(group, source)

@@ -53,7 +53,8 @@ class ReadPlace:
 
 @frozen
 class Ready:
-    """The block with the result of an earlier stage, and the iterators that have an axis in it."""
+    """The block with the result of an earlier stage, and the iterators for which the block has an
+    axis."""
 
     block: Block
     axes: frozenset[Var]
@@ -63,8 +64,8 @@ class Ready:
 class Along:
     """A pointwise stage that is computed inside the loops of the reduction that reads it.
 
-    `number` is the stage's number.  `nest` is the reduction's nest, with the loops renamed to those
-    of the stage.  `loops` maps the loops of the reduction to those of the stage.
+    `number` is the stage's number.  `nest` is the reduction's nest, with its loops renamed to the
+    loops of `stage`.  `loops` maps the loops of the reduction to the loops of `stage`.
     """
 
     number: int
@@ -146,17 +147,19 @@ class Surroundings:
 
 
 class CoreStageScalars(ScalarBlocks):
-    """Computes scalars of a stage as blocks over `spans`.
+    """Computes scalars of a stage as blocks (small arrays) over `spans`.
 
-    A block has an axis for each span that has one, of size 1 if its value does not vary along the
-    axis.  So loads of per-channel operands are short, and arithmetic broadcasts.
+    A span is the range of a loop that a block covers.  A block has an axis for each span with
+    `axis` set.  The axis has size 1 if the block's values do not vary along the span.  So loads of
+    per-channel operands are short, and arithmetic broadcasts.
     """
 
     def __init__(self, context: Surroundings, spans: Sequence[BlockRange]) -> None:
         super().__init__()
         self.context, self.spans, self.emitter = context, spans, context.emitter
         self.axes = [s for s in spans if s.axis]
-        # The value, if not 0, that a read loads beyond the ends of spans.
+        # Maps a read to the value that it loads for elements of the block beyond the end of a span;
+        # 0 for reads that are not in the dict.
         self.fills: dict[Read, bool | int | float] = {}
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
@@ -171,7 +174,7 @@ class CoreStageScalars(ScalarBlocks):
     def separate_parts(self, root: Scalar) -> Sequence[Scalar]:
         """Returns the costly parts of `root` that vary with fewer loops than `root`.
 
-        As blocks of their own, they are not computed again for each point of `root`.
+        Each gets a block of its own, so that it is not computed again for each point of `root`.
         """
         stage = self.context.stage
         costly_parts = [s for s in walk(root) if s is not root and costly(s)]
@@ -216,8 +219,8 @@ class CoreStageScalars(ScalarBlocks):
         return out
 
     def _ready(self, node: Read) -> Block:
-        """Returns the block of an earlier stage, with an axis of size 1 for each span that it
-        lacks."""
+        """Returns the block of an earlier stage, with an axis of size 1 for each loop along which
+        that stage has no loop."""
         if not isinstance(node.source, StageRef):
             raise InternalError(f"no access for a read of operand {node.source}")
         earlier = self.context.ready[node.source]

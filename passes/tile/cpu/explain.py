@@ -1,7 +1,7 @@
 """Explains a kernel: what limits its speed, and which rule set each field of its schedule.
 
 compute 610 us, ports 240 us, memory 90 us of 655 us    ->    compute, 93 %
-the same, but 3 equal tiles on 2 threads                ->    imbalance, 23 %
+the same times, but 3 equal tiles on 2 threads          ->    imbalance, 23 %
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,10 @@ _WAITS = 0.1
 def limit_of(price: Price) -> tuple[str, float]:
     """Returns the resource that limits a kernel, and its fraction of the predicted time.
 
-    The names are `compute`, `ports`, `L2`, `L3`, `memory`, `launch` and `imbalance`.  `imbalance`
-    is the limit if arithmetic, or loads and stores, take longest, but only on the busiest thread.
-    Its fraction is the time that equal work for all threads would save.
+    The names are `compute`, `ports` (loads and stores), `L2`, `L3`, `memory`, `launch` and
+    `imbalance`.  `imbalance` is the limit if `compute` or `ports` takes longest, and if it would
+    take less time with equal work for all threads.  Its fraction is the time that equal work would
+    save.
     """
     terms = {
         "compute": price.compute,
@@ -63,9 +64,9 @@ def limit_lines(pricer: Pricer, bound: Bound) -> Iterator[str]:
 def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
     """Returns the predictions of one launch for a manifest: seconds and limit, at typical sizes.
 
-    With symbolic sizes, there are two more entries, each with a list over the sets of sizes.
-    `times` has flops, bytes, seconds on all cores, and seconds on one core.  `limits` has the limit
-    and its fraction.  `live` has the live bytes of a run at each set of sizes.
+    With symbolic sizes, there are two more entries, each with a list over the sets of sizes.  An
+    element of `times` is (flops, bytes, seconds on all cores, seconds on one core).  An element of
+    `limits` is (limit, fraction).  `live` has the live bytes of a run at each set of sizes.
     """
     schedule, several = bound.schedule, bool(bound.tabulated)
     assert isinstance(schedule, Schedule)

@@ -1,10 +1,11 @@
-"""Stores the fill value around the rows of a stage that a tile needs (a strip).
+"""Stores the fill value around the rows of a stage that a tile computes (a strip).
 
-    # # # # #        rows before the loop's first row, or after its last, hold the fill value
-    # a a a #        rows of the stage: the fill value lies before and after their elements
-    # a a a #
+    # # # # #        row -1, before the first row of the stage: only the fill value #
+    # a a a #        row 0: the elements a, with the fill value before and after them
+    # a a a #        row 1
 
-Later stages read the strip through a sliding window, which reaches beyond the rows' ends.
+Later stages read the strip through a sliding window, which reaches beyond the ends of rows and
+beyond the first and the last row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +46,8 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
 
 @entity
 class Edges:
-    """Stores the fill value of a stage's component wherever later stages read beyond its rows."""
+    """Stores the fill value of a stage's component at the positions outside of its rows that later
+    stages read."""
 
     resident: Resident
     strip: Strip
@@ -67,8 +69,8 @@ class Edges:
     def _fill_common(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
         """Fills around the rows at each point of `loops`.
 
-        They are the common loops along which the scratch has an axis.  `mapping` has the positions
-        along the loops outside of them.
+        `loops` are common loops along which the scratch has an axis.  `mapping` has the positions
+        along all common loops outside of `loops`.
         """
         if not loops:
             self._rows(mapping)

@@ -68,9 +68,9 @@ def _is_costly(node: Stmt) -> bool:
 
 
 def _is_fixed(node: Stmt, var: Var, stored_buffers: set[TileBuffer]) -> bool:
-    """Returns True if a statement itself does not vary with the loop.
+    """Returns True if a statement does the same in each iteration, apart from its operands.
 
-    Its results are then equal in all iterations in which its operands are equal.
+    So if its operands are equal in all iterations, its results are too.
     """
     match node:
         case Compute():

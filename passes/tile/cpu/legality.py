@@ -1,7 +1,7 @@
 """Decides what may be one kernel on a CPU.
 
-Operands of contractions must be loaded at even distances, and a thread's scratch must hold the
-values that stages exchange.
+The elements of a contraction's operands must be stored at equal distances along each loop, and a
+thread's scratch must hold the values that stages exchange.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.compose import side_by_side
 from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
+from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.result_scratch import lie_in_results
 from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.alternatives import Seconds
@@ -94,8 +96,9 @@ class CpuKernels(KernelModel):
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
     """Returns True if `expr` can be one kernel on a CPU, with all values row-major.
 
-    Operands of contractions must be stored at even distances. The values that its stages exchange
-    must fit a thread's scratch. `constants[n]` is True if operand n is a constant.
+    The elements of a contraction's operands must be stored at equal distances along each loop. The
+    values that stages exchange must fit a thread's scratch. `constants[n]` is True if operand n is
+    a constant.
     """
     storage = row_major_storage(expr, constants)
     try:
@@ -107,17 +110,33 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> b
         built = build_group(expr, *storage, limits=core.limits)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, core), core)
-        return read_plainly(expr) and _scratch(built, core) <= core.limits.room
+        return read_plainly(expr) and _scratch(built, choose(built, core)) <= core.limits.room
     except TccError:
         return False
 
 
-def _scratch(group: TileGroup, core: CoreModel) -> float:
-    """Returns the bytes of a tile's scratch; values that lie in results do not count.
+def check_lowered(group: TileGroup, schedule: Schedule, core: CoreModel) -> None:
+    """Raises ValueError if a schedule that came as text is no kernel of `group` on `core`.
+
+    Its scratch must fit, and the kernel that it is lowered to must pass the verifier.
+    """
+    try:
+        scratch = _scratch(group, schedule)
+        if scratch > core.limits.room:
+            raise ValueError(f"its tiles take {scratch} bytes of scratch, of {core.limits.room}")
+        unproved = verify_kernel(lower(group, schedule))
+        if unproved and unproved != verify_kernel(lower(group, choose(group, core))):
+            raise ValueError(f"its accesses may lie outside their buffers: {unproved[0]}")
+    except (TccError, ArithmeticError, AssertionError, LookupError, TypeError) as error:
+        raise ValueError(f"no kernel follows from it: {error}") from error
+
+
+def _scratch(group: TileGroup, schedule: Schedule) -> float:
+    """Returns the bytes of a tile's scratch; values that are stored in the memory of results do not
+    count.
 
     Raises `InternalError` if the size of the scratch is symbolic.
     """
-    schedule = choose(group, core)
     resident = resident_values(group, schedule)
     if not lie_in_results(group, schedule, resident):
         return inf
@@ -135,6 +154,6 @@ def loads_evenly(stage: GroupStage) -> bool:
         s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
     )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
-        # A factor that is no load is computed again for each element that it is multiplied by.
+        # A factor that must be computed would be computed again in each product.
         return False
     return steps_evenly(stage)

@@ -74,8 +74,8 @@ from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
 from tcc.schedule.zero_terms import needed_terms
 
-# A function that emits the code of one block of a nest's loops (the spans), for the current
-# K-blocks of its reduced loops (the regions).
+# A function that emits the code of one block of a nest. Its first argument has the current block of
+# each loop, the second the current K-block of each reduced loop.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
 
 
@@ -203,7 +203,8 @@ class _Lowering:
     def _whole_blocks(self, var: Var, tile_size: int) -> bool:
         """Returns True if a tile is several whole register blocks long in each nest.
 
-        The last tile of a symbolic size then differs only in its number of blocks.
+        Then the last tile along a symbolic loop differs from other tiles only in its number of
+        blocks, plus a remainder.
         """
         return all(
             n.vector != var.name
@@ -260,8 +261,8 @@ def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
 class _NestLowering:
     """Lowers the loops of one nest over the region of a tile.
 
-    `passed` has the results that are one block for the whole tile.  The nest reads those of earlier
-    nests there, and adds its own.
+    `passed` has the stage results that are a single block for the whole tile.  The nest reads
+    results of earlier nests from it, and adds its own results of this kind.
     """
 
     def __init__(
@@ -288,8 +289,8 @@ class _NestLowering:
         self.passes = [v for v in self.loops if v in self.iters]
         stream = parent.group.stream
         accumulators = stream is not None and any(stream.loop in s.reduce for _, s in self.stages)
-        # Sums stay in scratch between K-blocks of the nest's loops, or between blocks of the
-        # streaming loop.
+        # True if accumulators are in scratch: between K-blocks of the nest's loops, or between
+        # blocks of the streaming loop.
         self.waits = accumulators or bool(nest.k_blocks)
 
     def run(self) -> None:
@@ -344,8 +345,8 @@ class _NestLowering:
         return tiles(self.emitter, region, block, vector, vector and self._has_border(var), vectors)
 
     def _has_border(self, var: Var) -> bool:
-        """Returns True if some access is contiguous along a loop except in its first and last
-        block."""
+        """Returns True if some access is linear along a loop, except in the first and the last
+        block, for example because of padding."""
         block = self.nest.block(var.name)
         middle = iterator("middle", maximum(extent(var) - 2 * block, 1))
         offsets = (a.offset for _, s in self.stages for a in s.accesses.values())
@@ -387,8 +388,8 @@ class _NestLowering:
     def _packed_along(self, number: int) -> frozenset[Var]:
         """Returns the loops that select the current part of a stage's packed operand.
 
-        They are the loops that the operand varies with, and the loops along which its scratch has
-        an axis, for example those of K-blocks.
+        The operand varies with these loops, or its scratch has an axis along them (for example a
+        loop that is cut into K-blocks).
         """
         packed = self.parent.packed.get(number)
         if packed is None:
@@ -476,10 +477,11 @@ class _NestLowering:
     def _store_factors(
         self, number: int, old_state: Blocks, new_state: Blocks, outer: tuple[BlockRange, ...]
     ) -> None:
-        """Stores the factors that rescale sums which depend on this stage's accumulator.
+        """Stores the factors that rescale the sums that depend on this stage's accumulator, a max
+        or min.
 
-        They depend on the accumulator before this block (`old_state`) and after it (`new_state`).
-        A factor is 1 if the accumulator does not change, even if it is infinite.
+        A factor depends on the accumulator before this block (`old_state`) and after it
+        (`new_state`).  It is 1 if the accumulator does not change, even if it is infinite.
         """
         stored_buffers: list[TileBuffer] = []
         for rescale, resident in self.parent.factors.items():

@@ -1,5 +1,5 @@
-"""Packs operands of contractions: computes a K-block of the operand in scratch, once for all rows
-of a tile.
+"""Packs operands of contractions: stores a K-block (some consecutive steps k) of the operand in
+scratch, once for all rows of a tile.
 
     for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
       ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
@@ -60,7 +60,7 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
 def fill(packed: Packed, context: Surroundings) -> None:
     """Emits the code that computes the current K-block of a packed operand in its scratch.
 
-    `context` has the current block of each loop that the operand varies with, except for summed
+    `context` has the current block of each loop on which the operand depends, except for summed
     loops.
     """
     packed_loops = {v for v, _ in packed.steps}

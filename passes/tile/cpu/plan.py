@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
@@ -26,7 +26,7 @@ from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
-from tcc.passes.tile.cpu.legality import CpuKernels, is_cpu_kernel
+from tcc.passes.tile.cpu.legality import CpuKernels, check_lowered, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,
@@ -37,21 +37,29 @@ from tcc.passes.tile.plan import (
     packable,
     packed_layout,
 )
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds, Site, SiteOf
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
+from tcc.schedule.cpu.kernel_choice import (
+    CoreKernel,
+    check,
+    is_kernel_text,
+    positions,
+    read_kernel,
+)
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
+from tcc.schedule.loop_positions import by_name, by_position
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# A kernel gets its own layout of constants, in place of the layout that other programs use, only if
-# that saves this margin.
+# Another program of the model may store a constant in some layout already. A kernel gets a second
+# layout of the constant only if this saves more than the margin.
 _SHARED = MARGINS["shared layout"]
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
@@ -70,6 +78,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
+        self._forced_keys: set[KernelKey] = set()  # kernels whose schedule a line forces
         # For each kernel, the core model, with knobs, from which its schedule was chosen.
         self._cores: dict[Bound, CoreModel] = {}
         # For each constant, by digest, its layout in the first kernel that reads it.
@@ -87,12 +96,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         return (self.core, self.pricer.key) == (other.core, other.pricer.key)
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Returns the kernel of `key`, which is chosen already, possibly with other layouts of
+        """Returns the kernel that is chosen for `key`, or a variant of it with other layouts of
         constants.
 
-        If earlier kernels of the model's programs store these constants (named by `digests`) in
-        other layouts, the kernel uses those layouts, unless it would be slower by more than a
-        margin.
+        `digests` identify the constants.  If an earlier kernel of the model's programs stores one
+        of them in another layout, this kernel uses that layout too, unless that would make it
+        slower by more than a margin.
         """
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
@@ -116,27 +125,51 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self._on_layouts[key, shared_layouts]
 
     def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
-        """Returns the kernel of `key` with constants in the given layouts, by operand.
+        """Returns the kernel of `key` whose operand n has the layout `layouts[n]`.
 
-        None if no width of panels gives these layouts, or if the kernel would be too slow.
+        Returns None if no width of panels gives these layouts, or if the kernel would be too slow.
         """
+
+        def here() -> Site:
+            return site("shared-layout", *key, layouts)
+
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
-        structure = self._structure(key)
         price = pricer.price(bound.group, bound.schedule).seconds
         unshared = Alternative(False, price, name="layout of its own")
-        for panel in PANELS:
-            packed = structure.packed(Knobs(panel=panel))
-            if tuple(s.layout for s in packed) != layouts:
-                continue
-            group, schedule = structure.with_knobs(Knobs(panel=panel))
-            shared = Alternative(
-                True, pricer.price(group, schedule).seconds, name=f"layout of panel {panel}"
-            )
-            if self.ledger.decide(
-                lambda: site("shared-layout", *key, layouts), shared, (unshared,), _SHARED
-            ).replacement:
-                return packed, self._bound(structure, Knobs(panel=panel))
+        shared = self._shared(key, layouts, here)
+        if shared is None:
+            # The decision is listed all the same, for a version with more widths of panels.
+            self.ledger.decide(here, unshared, ())
+            return None
+        name, structure, knobs = shared
+        group, schedule = structure.with_knobs(knobs)
+        rule = Alternative(True, pricer.price(group, schedule).seconds, name=name)
+        if not self.ledger.decide(here, rule, (unshared,), _SHARED).replacement:
+            return None
+        if key in self._forced_keys and not self.ledger.wanted(here):
+            why = "the constants lie as the kernel of another program needs them"
+            self.ledger.refuse(lambda: site(self.kind, *key), why)
+        self.ledger.name_exactly(here, lambda: structure.text(knobs))
+        return structure.packed(knobs), self._bound(structure, knobs)
+
+    def _shared(
+        self, key: KernelKey, layouts: tuple[Layout, ...], here: SiteOf
+    ) -> tuple[str, Structure, Knobs] | None:
+        """Returns the name, structure and knobs of the kernel of `key` with constants in the given
+        layouts.
+
+        A line may force it with its schedule. None if no width of panels gives these layouts.
+        """
+        forced = self._forced(key, here)
+        if forced is not None:
+            if tuple(s.layout for s in forced.packed(forced.kernel.knobs)) == layouts:
+                return text_of(forced.kernel), forced, forced.kernel.knobs
+            self.ledger.refuse(here, "it packs constants in other layouts")
+        structure = self._structure(key)
+        for knobs in (Knobs(panel=panel) for panel in PANELS):
+            if tuple(s.layout for s in structure.packed(knobs)) == layouts:
+                return f"layout of panel {knobs.panel}", structure, knobs
         return None
 
     def estimate(self, key: KernelKey) -> Seconds:
@@ -169,48 +202,86 @@ class CoreChooser(CpuKernels, KernelChooser):
                 self._structures[key] = self._cheapest_form(key)
         return self._structures[key]
 
-    def _cheapest_form(self, key: KernelKey) -> Structure:
-        """Returns the form of a kernel that has the lowest price under the schedule that rules
-        choose.
-
-        Among equal prices it is the first form.
-        """
+    def _legal_forms_of(self, key: KernelKey) -> tuple[CoreModel, ...]:
+        """Returns a core model for each form that the kernel of `key` may have."""
         expr, operands, _ = key
         forms = self.forms(expr)
         if len(forms) > 1:
             constants = tuple(s.constant for s in operands)
             forms = tuple(f for f in forms if is_cpu_kernel(expr, constants, f)) or forms
-        structures = [Structure(key, form) for form in forms]
+        return forms
+
+    def _cheapest_form(self, key: KernelKey, forced: ForcedStructure | None = None) -> Structure:
+        """Returns the form of a kernel that has the lowest price under the schedule that rules
+        choose.
+
+        Among equal prices it is the first form.  A `forced` kernel has its own form.
+        """
+        structures = [Structure(key, form) for form in self._legal_forms_of(key)]
         if len(structures) == 1:
             return structures[0]
-        rule, *alternatives = (
+        rule, *alternatives = options = [
             Alternative(s, self.price(*s.with_knobs(Knobs())), name=text_of(s.form))
             for s in structures
-        )
-        return self.ledger.decide(lambda: site("form", *key), rule, alternatives).replacement
+        ]
+        here = partial(site, "form", *key)
+        if forced is None:
+            return self.ledger.decide(here, rule, alternatives).replacement
+        choice = next(o for o in options if o.replacement.form == forced.form)
+        reason = "the line of its schedule has this form"
+        return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
 
     def bind(self, key: KernelKey) -> Planned:
-        # Decisions about kernels that are only priced are not recorded, so the form is chosen
-        # again.
+        def here() -> Site:
+            return site(self.kind, *key)
+
+        forced = self._forced(key, here)
+        # The form is chosen again, because the ledger does not record decisions about kernels that
+        # are only priced.
         if self.ledger.listens:
-            self._structures[key] = self._cheapest_form(key)
+            self._structures[key] = self._cheapest_form(key, forced)
         structure, knobs = self._structure(key), Knobs()
-        if self.pricer is not None:
-            choice = cheapest(
-                structure.with_knobs,
-                self.pricer,
-                structure.resized,
-                self.ledger,
-                lambda: site("schedule", *key),
+        if forced is not None:
+            self._forced_keys.add(key)
+            structure, knobs = forced, forced.kernel.knobs
+            rule = Alternative(Knobs(), self.price_of(key))
+            choice = Alternative(
+                knobs, self.price(*forced.with_knobs(knobs)), name=text_of(forced.kernel)
             )
-            knobs, self.priced = choice.knobs, self.priced + choice.priced
+            self.ledger.settle(here, rule, (choice,), choice, "")
+        elif self.pricer is not None:
+            chosen = cheapest(
+                structure.with_knobs, self.pricer, structure.resized, self.ledger, here
+            )
+            knobs, self.priced = chosen.knobs, self.priced + chosen.priced
+        self.ledger.name_exactly(here, lambda: structure.text(knobs))
         return structure.packed(knobs), self._bound(structure, knobs)
+
+    def _forced(self, key: KernelKey, here: SiteOf) -> ForcedStructure | None:
+        """Returns the structure of the kernel that a line forces with its schedule, not with knobs.
+
+        None if no line does, or if the entry of a lock does not fit.  Raises UserError if a line of
+        --choices does not fit.
+        """
+        text = self.ledger.wanted(here)
+        if self.pricer is None or not is_kernel_text(text):
+            return None
+        try:
+            kernel = read_kernel(text, self.core)
+            form = self.ledger.wanted(lambda: site("form", *key))
+            forms = {f.limits.form: f for f in self._legal_forms_of(key)}
+            if kernel.form not in forms or form not in ("", text_of(kernel.form)):
+                raise ValueError(f"the kernel has no form {text_of(kernel.form)} here")
+            return ForcedStructure(key, forms[kernel.form], kernel)
+        except ValueError as error:
+            self.ledger.refuse(here, str(error))
+            return None
 
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
         """Returns the kernel of a structure under `knobs`.
 
-        Its results bypass the caches if the model of the machine says that this saves time.  They
-        never do if a size is symbolic, because with small sizes bypassing takes longer.
+        The stores of its results bypass the caches if `Machine.bypasses` says that this saves time.
+        If a size is symbolic, they do not, because with small sizes bypassing takes longer.
         """
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
@@ -271,6 +342,22 @@ class Structure:
             self._by_knobs[knobs] = group, choose(group, self.core(knobs))
         return self._by_knobs[knobs]
 
+    def text(self, knobs: Knobs) -> str:
+        """Returns the text of the kernel under `knobs`, with its schedule."""
+        group, schedule = self.with_knobs(knobs)
+        kernel = CoreKernel(
+            self._core.lanes,
+            self._core.count,
+            positions(group),
+            self.form,
+            knobs,
+            by_position(schedule, group),
+        )
+        if pack_constants(self._loops, schedule, self._key[1]) != self.packed(knobs):
+            packing = choose(self._plain, self.core(knobs))
+            kernel = replace(kernel, packing=by_position(packing, self._plain))
+        return text_of(kernel)
+
     @cached_property
     def _other_sizes(self) -> tuple[Substitution, ...]:
         return other_sizes(self._plain.sizes)
@@ -300,6 +387,35 @@ class Structure:
                 substitute_sizes(expr, values), *storages, limits=self._core.limits
             )
         return self._resized[packed, sizes]
+
+
+class ForcedStructure(Structure):
+    """The structure of a kernel whose schedule a line forces; all knobs give this schedule."""
+
+    def __init__(self, key: KernelKey, core: CoreModel, kernel: CoreKernel) -> None:
+        """Raises ValueError if the schedule does not fit the kernel."""
+        super().__init__(key, core)
+        self.kernel = kernel
+        self._storage = self._packed_for(kernel.packing or kernel.schedule)
+        group = build_group(key[0], self._storage, key[2], limits=core.limits)
+        schedule = by_name(kernel.schedule, group)
+        check(kernel, schedule, group, core)
+        check_lowered(group, schedule, core)
+        self._scheduled = group, schedule
+
+    def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
+        return self._storage
+
+    def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
+        return self._scheduled
+
+    def _packed_for(self, schedule: Schedule) -> tuple[Storage, ...]:
+        named = by_name(schedule, self._plain)
+        if sorted(n for nest in named.nests for n in nest.all_stages) != [
+            *range(len(self._plain.stages))
+        ]:
+            raise ValueError("its nests do not have each stage once")
+        return pack_constants(self._loops, named, self._key[1])
 
 
 def _resized(storage: Storage, sizes: Substitution) -> Storage:

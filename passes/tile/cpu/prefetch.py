@@ -1,8 +1,9 @@
 """Prefetches data that a kernel will need soon: weights, rows, and lines of results.
 
-Weights.  K-blocks of a weight panel lie one after the other in memory.  While a kernel uses one
-K-block, it prefetches the next.  The register blocks of rows of a tile share this work: each
-prefetches its part of the next K-block, a few cache lines with every step of the sum.
+Weights.  A panel is some columns of a weight, and a K-block is some consecutive steps of the sum
+over its rows.  The K-blocks of a panel follow each other in memory.  While a kernel multiplies one
+K-block, it prefetches the next.  The register blocks of a tile's rows share this work: each
+prefetches a part of the next K-block, a few cache lines with every step of the sum.
 
 A long part is divided into streams, which begin some pages apart, and a line of each stream is
 prefetched in turn.  One core then keeps more of memory's banks busy, and the hardware prefetcher
@@ -36,13 +37,13 @@ _LINE = 64
 _STREAMS = 16
 _PAGE = 4096
 # If the number of rows is symbolic, only the first rows of a tile prefetch the next K-block, at
-# most this many. With a share for each row of a full tile, a tile of few rows would leave parts
-# out.
+# most this many. If all rows of a full tile shared this work, a tile with fewer rows would leave
+# parts out.
 _FEW_ROWS = 16
 # The next point's results are prefetched only if a point has at least this many results that lie
 # apart.
 _SEPARATE_RESULTS = 4
-# The number of blocks along the vector loop from a prefetch to the use of its line.
+# A line is prefetched this many blocks along the vector loop before it is used.
 _LATER = 4
 
 
@@ -58,7 +59,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
     access, outer = context.stage.accesses[node], context.outer
     index = access.offset
     spans = [flat(s) for s in (*outer, *steps)]
-    # Along other loops than those of the index, the same elements are read again.
+    # Loops that do not occur in the index read the same elements again, so they are left out.
     steps = [s for s in steps if s.var in free_vars(index)]
     ranges = [context.k_blocks.get(s.var) or everything(s.var) for s in steps]
     rows = [s for s in outer if s.var not in free_vars(index)]
@@ -72,7 +73,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
     few_rows = any(as_int(r.size) is None for r in covered) and count > _FEW_ROWS
     count = _FEW_ROWS if few_rows else count
     length = prod(as_int(r.size) or 1 for r in ranges)
-    # With each element of the sum, a row block prefetches this many elements of the next K-block.
+    # For each step of the sum, a block of rows prefetches this many elements of the next K-block.
     share_of_element = ceil(vector.size * prod(s.size for s in rows) / count)
     share = vector.size * length // count
     mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in ranges}
@@ -91,7 +92,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
         turns = _turns(index // step, ceil(length / step), lines, streams)
         places = [turn * line for turn in turns]
     with context.emitter.body() as hints:
-        # A prefetch has the data-dependent indices of its read.
+        # A prefetch has the same data-dependent indices as the read for which it prefetches.
         indirect = CoreStageScalars(context, spans).chosen(node)
         for place in places:
             context.emitter.add(
@@ -103,7 +104,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
 def next_row(context: Surroundings, vector: BlockRange) -> None:
     """Emits the prefetches that belong to one step of a pass over a row.
 
-    They prefetch the same positions of the next row; `vector` is the current block along the row.
+    The prefetched elements have the positions of the current block `vector`, in the next row.
     """
     at = {s.var: s.base for s in (*context.outer, vector)}
     for access in next_rows(context.group, context.stage, vector.var):
@@ -113,9 +114,9 @@ def next_row(context: Surroundings, vector: BlockRange) -> None:
 def next_results(context: Surroundings) -> None:
     """Emits prefetches of the lines in which a later point stores its results, if they lie apart.
 
-    The later point is some blocks further along the vector loop, or the next point of another loop
-    if the vector loop is short.  The lines belong to several rows of an image, which the hardware
-    prefetcher does not predict.  Stores need them too, because a line is loaded before it is
+    The later point is `_LATER` blocks further along the vector loop, or the next point of another
+    loop if the vector loop is short.  The results of a point are in several rows of an image, so
+    the hardware prefetcher does not predict their lines.  A line must be loaded before it is
     written.
     """
     outer = context.outer
@@ -145,9 +146,9 @@ def _prefetch(
 def _streams(lines: int, size: int) -> int:
     """Returns the number of streams into which a part of `size` bytes is divided.
 
-    Each step of the sum prefetches `lines` lines.  With fewer streams than lines, it prefetches
-    equally many lines of each stream.  With more streams, it prefetches one line of some of them,
-    and streams take turns.
+    Each step of the sum prefetches `lines` lines.  If there are fewer streams than lines, a step
+    prefetches equally many lines of each stream.  If there are more, a step prefetches one line of
+    some of the streams, and the streams take turns.
     """
     limit = min(_STREAMS, size // _PAGE)
     return max((n for n in range(1, limit + 1) if n % lines == 0 or lines % n == 0), default=1)
@@ -156,7 +157,7 @@ def _streams(lines: int, size: int) -> int:
 def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
     """Returns the indices of the lines, within a part, that step `number` of `steps` prefetches.
 
-    They are the next lines of each stream, or of those streams whose turn it is.
+    They are the next lines of all streams, or of some streams if streams take turns (`_streams`).
     """
     if streams <= lines:
         lines_of_stream = lines // streams
@@ -173,8 +174,8 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
 def _streamed(context: Surroundings) -> Read | None:
     """Returns the read to prefetch: one that varies with the vector loop; None without one.
 
-    Among several reads, it is the one that moves to new elements at the most steps of the sum.  A
-    weight moves at each step, but a scale stays for many steps.
+    Among several reads, it is the read that moves to another element at the most steps of the sum.
+    For a quantised weight, the levels move at each step, but a scale stays for many steps.
     """
     accesses = context.stage.accesses
     reads = [
@@ -193,7 +194,7 @@ def _steps(stage: GroupStage, access: Access) -> int:
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
-    """Returns how many elements of `regions` are computed before the current block `spans`."""
+    """Returns how many elements of `regions` come before the current block, which is `spans`."""
     position, together = const(0), 1
     for span, region in zip(spans, regions, strict=True):
         position = position * region.size + (span.base - region.base) * together

@@ -26,9 +26,9 @@ class TileRange:
 class BlockRange:
     """The part of an iterator that a block covers: `base + lane` for `lane < size`.
 
-    `axis`: blocks have an axis of length `size` for the iterator, even if `size` is 1.  `stop`: the
-    end of the iterator, if the block may reach beyond it; nothing is loaded, stored or summed at
-    positions from `stop` on.
+    `axis`: if True, blocks have an axis of length `size` for the iterator; if False, `size` is 1.
+    `stop`: the end of the iterator if the block may reach beyond it, else None.  Nothing is loaded,
+    stored or summed at positions from `stop` on.
     """
 
     var: Var
@@ -42,7 +42,8 @@ class BlockRange:
 class Rung:
     """A loop over blocks of `step` elements, from `start` to `stop`: a part of a symbolic range.
 
-    If `masked`, the last block may reach beyond the end of the range.
+    Several rungs, a ladder, cover the range: first large blocks, then smaller ones.  If `masked`,
+    the last block may reach beyond the end of the range.
     """
 
     start: Index
@@ -73,13 +74,14 @@ def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
 def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
     """Returns guards that mask the lanes beyond the ends of `spans`.
 
-    `mapping` has the position along each iterator, by lane.
+    `mapping` has the position along each iterator, as a formula of the lane variables.
     """
     return tuple(Guard(mapping[s.var], s.stop) for s in spans if s.axis and s.stop is not None)
 
 
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Returns the position along each iterator, by the lane variables of a block of `shape`."""
+    """Returns the position along each iterator, as a formula of the lane variables of a block of
+    `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 
@@ -141,7 +143,7 @@ def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
     start = size - size % four
     pair = 2 * width
     if pair < block:
-        # If at most one vector remains, it is left to the last rung.
+        # If at most one vector remains after pairs of vectors, the last rung computes it.
         remaining = size - start + (width - 1)
         stop = start + remaining - remaining % pair
         rungs.append(Rung(start, stop, pair, True))
@@ -170,8 +172,8 @@ def in_blocks(
 ) -> Iterator[TileRange]:
     """Adds a loop over the blocks of an iterator and yields their range, then yields the remainder.
 
-    Blocks have `block` elements.  A block is left out if it ends before one of `firsts`, or if it
-    begins at or after one of `stops`.
+    Blocks have `block` elements.  A block [begin, end) is left out if `end` is at most one of
+    `firsts`, or if `begin` is at least one of `stops`.
     """
     size = extent(var)
     static_size = as_int(size)
@@ -200,9 +202,9 @@ def tiles(
 ) -> Iterator[BlockRange]:
     """Adds loops over the blocks of a region, and yields the block of each loop.
 
-    A symbolic size is cut into the rungs of a ladder.  `full_blocks`: all blocks of a static size
-    but the last are full; else their sizes differ by at most one.  `ends`: the first and the last
-    full block of a static size get code of their own.
+    A symbolic size is cut by `ladder`.  In a static size, all blocks but the last are full if
+    `full_blocks`; otherwise block sizes differ by at most one.  `ends`: the first and the last full
+    block of a static size get code of their own.
     """
     static_size = as_int(region.size)
     parts = even(static_size or 0, block, full_blocks)
@@ -237,10 +239,11 @@ def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
 
 
 def inside(emitter: StatementEmitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
-    """Adds a loop over the elements of a region that exist, and yields a span of a single element.
+    """Adds a loop over the elements of a region inside the iterator's range, and yields a block of
+    a single element.
 
     The region may begin before zero and end beyond the iterator's extent.  The loop variable is the
-    position along the iterator.  `tiled`: the span has an axis.
+    position along the iterator.  `tiled`: the block has an axis for the iterator.
     """
     position = emitter.counter(extent(region.var))
     start = maximum(0, region.base)

@@ -3,9 +3,9 @@
     for j: e[j] = exp(x[j]) ; s += e[j]          e lies where y will be stored: it needs no scratch,
     for j: y[j] = e[j] / s                       and the cache has the lines of y when y is stored
 
-There are two cases.  Either the value's own stage stores it as a result anyway.  Or the value lies
-in the result of the last stage that reads it; then that stage must overwrite each element only
-after it has read it.
+There are two cases.  The value may itself be a result of the kernel, so that it is stored there
+anyway.  Or it is stored in the memory of another result, which the last reader of the value
+computes; then the reader must read each element of the value before it overwrites the element.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ def in_results(
     """Returns `resident` with values stored in results, where this is proved to be correct.
 
     The stages `shared` are computed once for several tiles, so their values stay in scratch.
-    Raises InternalError for a value of symbolic size that cannot lie in a result.
+    Raises InternalError for a value of symbolic size that cannot be stored in a result.
     """
     placed = {ref: place for ref in resident if (place := _place(group, ref)) is not None}
     if not lie_in_results(group, schedule, placed, shared):
@@ -63,10 +63,8 @@ def lie_in_results(
     refs: Iterable[StageRef],
     shared: Collection[int] = (),
 ) -> bool:
-    """Returns True if those `refs` that have a symbolic size can lie in results.
-
-    The group has chosen a result for each of them.
-    """
+    """Returns True if each value of symbolic size among `refs` can be stored in the result that
+    the group has chosen for it."""
     return all(
         ref.stage not in shared
         and _is_plain(group, schedule, ref.stage)
@@ -85,10 +83,10 @@ def _place(group: TileGroup, ref: StageRef) -> int | None:
 
 
 def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own: bool) -> bool:
-    """Returns True if the store `target` writes the elements of a value that lies in the result
-    `place`.
+    """Returns True if a value that is stored in buffer `place` has each element at the address to
+    which the store `target` writes its element.
 
-    `is_own`: the store is one of the value's own stage, not of its last reader.
+    `is_own`: the store belongs to the value's own stage, not to the value's last reader.
     """
     same_buffer = target.buffer == place or (
         not is_own and group.buffers[target.buffer].place == place
@@ -97,9 +95,10 @@ def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own
 
 
 def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields (store, is_own) for each store whose memory may hold a value before it is executed.
+    """Yields (store, is_own) for each store whose target may hold the value until it is executed.
 
-    `is_own` is True for a store of the value's own stage, and False for one of its last reader.
+    `is_own` is True for a store of the value's own stage, and False for a store of the value's last
+    reader.
     """
     yield from _own_stores(group, ref)
     yield from _reader_stores(group, schedule, ref)
@@ -129,7 +128,7 @@ def _reader_stores(
 ) -> Iterator[tuple[Access, bool]]:
     """Yields (store, False) for each store of the last stage that reads the value; see `_places`.
 
-    The loops in the stores' offsets are renamed to those of the value's stage.
+    In the offsets of the stores, the reader's loops are replaced by the loops of the value's stage.
     """
     stage, local = group.stages[ref.stage], _local(group, ref)
     readers = [
@@ -171,9 +170,9 @@ def _local(group: TileGroup, ref: StageRef) -> list[Access]:
 
 
 def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:
-    """Returns the offset in the result `target` at which a tile's part of a value begins.
+    """Returns the offset in the buffer of `target` at which a tile's part of a value begins.
 
-    None if the elements of the result are not in the order of the scratch.
+    Returns None if the elements of the result are not in the order of the scratch.
     """
     buffer, local = group.buffers[target.buffer], _local(group, ref)
     dtype = group.stages[ref.stage].body[ref.component].dtype

@@ -25,11 +25,13 @@ class Resident:
     """The memory of one component of a stage, for the region of a tile.
 
     `steps`: the distance in elements between neighbours along each common loop.
-    `inner`: the same distance along the stage's other iterators, which are merged into one.
-    `strip`: the strip of the stage, whose row loop begins at the tile's first row; or None.
-    `start`: the offset of the first element, after elements of another value in the buffer.
+    `inner`: the distance in elements between neighbours along the stage's other iterators, which
+    count as one merged iterator.
+    `strip`: if a tile computes only some rows of the stage, these rows; else None.
+    `start`: the offset of the first element, if another value is stored before it in the buffer.
     `base`: the offset in a result of the kernel where the value begins; None: it is in scratch.
-    `is_result`: the stage stores the value in that place as a result, so no other store is needed.
+    `is_result`: the value is a result of the kernel and is stored as one, so it needs no other
+    store.
     """
 
     buffer: TileBuffer
@@ -61,8 +63,8 @@ class Resident:
 class Packed:
     """The scratch of a contraction's `factor`, for one register block of results and one K-block.
 
-    `steps` has pairs of a loop along which the scratch has an axis, and the distance in elements
-    between neighbours along it.
+    `steps` has a pair (loop, distance in elements between neighbours) for each loop along which the
+    scratch has an axis.
     """
 
     factor: Scalar
@@ -82,10 +84,10 @@ class Packed:
 
 
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
-    """Returns the memory of each component that later nests or blocks read.
+    """Returns the memory of each component that needs memory.
 
-    Another nest reads the component, or the component has sums that wait between K-blocks or
-    between blocks of the streaming loop.
+    A component needs memory if another nest reads it, or if it has accumulators that wait between
+    K-blocks or between blocks of the streaming loop.
     """
     values: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):
@@ -139,8 +141,8 @@ def home(
 ) -> tuple[TileBuffer, tuple[Index]] | None:
     """Returns (buffer, index) of the place where a block of a component is stored for later nests.
 
-    The block covers `spans`. None if no later nest needs the component, or if the stage stores it
-    in that place as a result anyway.
+    The block covers `spans`. Returns None if no later nest needs the component, or if the store of
+    a result of the kernel puts it there anyway.
     """
     value = resident.get(ref)
     if value is None or value.is_result:
@@ -151,10 +153,7 @@ def home(
 
 
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if a stage's result is a single block, which its readers find in registers.
-
-    That block covers the whole tile.
-    """
+    """Returns True if one block, in registers, holds a stage's result for the whole tile."""
     stage, nest = group.stages[number], schedule.nest(number)
     if group.stream is not None or nest.k_blocks or not set(stage.iters) <= set(group.common):
         return False
@@ -169,7 +168,8 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     nests = [nest, *(schedule.nest(n) for n, _ in reads)]
     common = {v.name for v in group.common}
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
-        # The vector loop is a block's last axis, so the blocks' axes have another order.
+        # The vector loop is the last axis of a block, so the two blocks have their axes in another
+        # order.
         return False
     return all(
         known_extent(v) is not None
@@ -182,11 +182,12 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
     """Returns True if some stage reads the result of stage `number` from scratch.
 
-    The reader is a stage of another nest, or a stage of the same nest that reads another point than
-    the current one.
+    This is a stage of another nest, or a stage of the same nest that reads at another point than
+    its own.
     """
     nest = schedule.nest(number)
-    # It reads each point when it is computed.
+    # The reduction along which stage `number` is computed reads each point as soon as it is
+    # computed.
     point_readers = nest.stages[:1] if number in nest.along else ()
     return any(
         source.stage == number

@@ -63,11 +63,10 @@ from tcc.schedule.cpu.schedule import TailVectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
 from tcc.schedule.zero_terms import needed_terms
 
-# The most terms of a float contraction that one accumulator sums. The rounding error of an
-# accumulator grows with the root of the number of its terms, and faster if all terms have one sign.
-# If each block of terms has an accumulator of its own, the error grows with the root of a block's
-# size and with the root of the number of blocks (Higham, "The accuracy of floating point
-# summation", 1993).
+# The most terms of a float contraction that one accumulator sums. The rounding error of a sum of n
+# terms grows like sqrt(n), and faster if all terms have one sign. If n terms are summed in blocks
+# of b, each with an accumulator of its own, it grows like sqrt(b) + sqrt(n / b) (Higham, "The
+# accuracy of floating point summation", 1993).
 TERMS = 384
 # Reductions of at most this many iterations are unrolled.
 SHORT = 3
@@ -143,10 +142,10 @@ class StageLowering:
     def _rounds(self) -> bool:
         """Returns True if the sum may be divided among accumulators, which changes its rounding.
 
-        That holds for contractions of floats whose factors both vary along the sum, and with
-        different loops of the results.  Other sums add their terms in the order of memory, as ONNX
-        Runtime does, because some models subtract two sums, which amplifies differences of
-        rounding.
+        It may be divided for a contraction of floats in which both factors vary along the sum, and
+        each factor has a result loop that the other does not have.  Other sums add their terms in
+        the order of memory, as ONNX Runtime does: some models subtract two sums, which amplifies
+        differences of rounding.
         """
         if self.factors is None or not self.stage.body[0].dtype.is_float:
             return False
@@ -259,8 +258,8 @@ class StageLowering:
         """
         sums, width = self.identities(block), block
         for rung in ladder(region.size, block, vectors):
-            # All blocks are powers of two of vectors, so the size of each rung divides that of the
-            # rung before it.
+            # All block sizes are powers of two times the vector's lanes, so the block size of each
+            # rung divides the block size of the rung before it.
             sums, width = self._narrowed(sums, width // rung.step), rung.step
             counter = counter_of(self.emitter, region, rung)
             trip = partial(
@@ -395,10 +394,11 @@ class StageLowering:
         return values
 
     def _fills(self) -> dict[Read, bool | int | float]:
-        """Returns the reads that can load the identity beyond the end of a reduced loop, with its
-        value.
+        """Maps reads to the value that they load beyond the end of a reduced loop: the identity of
+        the monoid.
 
-        Each read is a whole component, nothing else uses it, and it has no guards.
+        A read is in the map if a component of the body is the read alone, if nothing else uses the
+        read, and if it has no guards.
         """
         body = self.stage.body
         return {
@@ -436,7 +436,7 @@ class StageLowering:
         operands = []
         factor_loops = self.varies_with(factors.a) | self.varies_with(factors.b)
         idle = {s.var for s in out_spans} - factor_loops
-        # Beyond the end both factors must be zero, because infinity times zero is not zero.
+        # Beyond the end of the sum, both factors must be zero, because infinity times zero is NaN.
         ended = {s.var for s in vector if s.stop is not None}
         for number, factor in enumerate(_contract_operands(factors)):
             varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
@@ -461,7 +461,8 @@ class StageLowering:
         return (out,)
 
     def _is_zero_behind(self, factor: Scalar) -> bool:
-        """Returns True if the factor is a load, which gives zeros beyond the end of a loop."""
+        """Returns True if the factor is a load with zeros in place of elements beyond the end of a
+        loop."""
         if not isinstance(factor, Read) or factor.fill:
             return False
         return self.context.place(factor) is not None
@@ -484,8 +485,8 @@ class StageLowering:
 def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
     """Returns the ranges into which a reduction of `size` elements is cut.
 
-    A range is (start, stop, step, looped).  `looped` is True if it has several steps, and so is a
-    loop.
+    A range is (start, stop, step, looped).  `looped` is True if it has several steps, and so needs
+    a loop.
     """
     static_size = as_int(size)
     if static_size is None:

@@ -1,7 +1,7 @@
 """Finds the alignment of buffers that block kernels may assume.
 
-    launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
-    launch k(arena, view)                               ->  the view: the size of an element
+    launch k(arena, weight), launch k(arena, arena)     ->  both parameters of k: 16 bytes
+    launch k(arena, view)                               ->  second parameter: the size of an element
 
 Wide loads need aligned buffers.  The runtime places buffers at multiples of 64 bytes, and copies
 callers' arrays that do not lie at multiples of 16.  A view into another buffer may lie anywhere.

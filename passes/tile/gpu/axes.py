@@ -105,7 +105,8 @@ class BlockAxes:
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """Returns the position along each part, by the lane variables of a block of `shape`."""
+        """Returns the position along each part, as a formula of the lane variables of a block of
+        `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
@@ -152,9 +153,9 @@ class BlockAxes:
 def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:
     """Returns the value of each loop at a position of their axis.
 
-    If an index varies with neighbouring loops as with one merged loop, the last of them gets the
-    value of the merged loop, and the others get 0.  So consecutive positions stay consecutive in
-    memory.
+    If an index depends on neighbouring loops only through their merged loop, as 32*y + x with x of
+    extent 32, the last of them (x) gets the value of the merged loop, and the others get 0.  So
+    consecutive positions stay consecutive in memory.
     """
     mapping: dict[Var, Index] = {}
     inner = const(1)
@@ -170,7 +171,8 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
 
 
 def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Returns the smallest p for which `index` allows to merge loops p to `stop` - 1 into one."""
+    """Returns the smallest p for which `index` depends on loops p to `stop` - 1 only through their
+    merged loop."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])

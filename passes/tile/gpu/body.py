@@ -56,8 +56,8 @@ LARGEST = 1 << 20
 class EarlierBlock:
     """The block of an earlier stage, and the parts of axes that it covers (`frame`).
 
-    `inner` is the offset of an element in scratch.  It depends on the stage's own loops, which are
-    neither parallel nor streaming.  None if the stage is not stored in scratch.
+    `inner` is the offset of an element in scratch, a formula of the stage's loops that are neither
+    parallel nor streaming.  It is None if the stage is not stored in scratch.
     """
 
     block: Block
@@ -177,8 +177,8 @@ class GpuStageScalars(ScalarBlocks):
     def share(self, bodies: Sequence[Scalar]) -> None:
         """Computes the scalars that several of `bodies` or several data-dependent indices contain.
 
-        Each gets a block.  Otherwise each step of an unrolled bisection would compute all steps
-        before it again.
+        Each of these scalars gets a block.  Otherwise each step of an unrolled bisection would
+        compute all earlier steps again.
         """
         super().share(bodies)
         for node in needed_by_several(bodies):
@@ -188,7 +188,7 @@ class GpuStageScalars(ScalarBlocks):
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
         """Returns a block of bools that is true in lanes before the ends of all `parts`.
 
-        None if no lane can lie beyond an end.
+        Returns None if no lane can be beyond an end.
         """
         mask: Block | None = None
         for part in parts:
@@ -232,8 +232,8 @@ class GpuStageScalars(ScalarBlocks):
         )
 
     def _ready(self, node: Read, source: StageRef) -> Block:
-        """Returns the block of an earlier stage, with an axis of size 1 for each axis that it
-        lacks."""
+        """Returns the block of an earlier stage, with an axis of size 1 for each axis of the frame
+        that it does not have."""
         earlier = self.emitter.ready.get(source)
         axes = (
             None if earlier is None else matched(earlier, self.stage.accesses.get(node), self.frame)
@@ -253,7 +253,7 @@ def matched(
 ) -> tuple[str, ...] | None:
     """Returns for each axis of an earlier block the name of the axis of `frame` that matches it.
 
-    None if a read of the block at `access` would not find each element in its own lane.
+    Returns None if a read at `access` would need an element from another lane of the block.
     """
     steps: Mapping[int, AxisRange] = {}
     if access is not None:
@@ -283,9 +283,9 @@ def matched(
 
 
 def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
-    """Returns a map from the steps of an offset to the axes along which it takes them.
+    """Maps each step of an offset to its axis: {32: y, 1: x} for 32*y + x.
 
-    None if the offset is not a sum of constant steps along axes that one block covers.
+    Returns None if the offset is not a sum of constant steps along axes that one block covers.
     """
     remainder = _recombined(frame.place(offset, frame.shape))
     axes_by_step: dict[int, AxisRange] = {}

@@ -4,12 +4,12 @@
 
 Masks compare indices for every element of a block.  Two rewrites make this cheaper.
 
-32 bits: an i32 takes one register, an i64 two. i32 is used if the ranges prove that it holds both
-sides and their difference.  Lanes beyond the end of a loop compare too.  A block has at most 2**20
-elements, and the ranges leave room for these lanes.
+32 bits: an i32 takes one register, an i64 two.  i32 is used if the ranges of both sides prove that
+it holds them and their difference.  Lanes beyond the end of a loop compare too; the ranges leave
+room for them, because a block has at most 2**20 elements.
 
-One side: a term that is equal in all lanes is moved to the left side, where it is a single number.
-On the other side it would be added to a block, and compilers would compute two blocks.
+One side: a term that is equal in all lanes is moved to the left side.  There it is added to other
+terms of this kind, which is one addition.  On the right side it would be added in every lane.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Var, bounds, const, free_vars, substitute
 from tcc.ir.types import I32, I64
 
-# If an index is below this bound, its sum with a block's size still fits 32 bits.
+# If an index is below this bound, the sum of the index and a block's size still fits 32 bits.
 _MOST = 1 << 30
 
 

@@ -66,7 +66,7 @@ class Axes:
         return self._blocks.get(name, 1)
 
     def own(self, stage: GroupStage) -> tuple[Axis, ...]:
-        """Returns the axes of a stage's own loops, which are neither parallel nor the streaming
+        """Returns the axes of the stage's result loops that are neither parallel nor the streaming
         loop."""
         return self._cover([v for v in stage.iters if v not in self.group.cut])
 
@@ -79,7 +79,7 @@ class Axes:
     def _cover(self, loops: list[Var]) -> tuple[Axis, ...]:
         """Returns the axes into which the schedule divides `loops`.
 
-        A loop of which the schedule has no block is an axis with blocks of one element.
+        A loop for which the schedule has no block becomes an axis with blocks of one element.
         """
         by_name = {v.name: v for v in loops}
         axes: list[Axis] = []
@@ -100,10 +100,9 @@ class Axes:
         return stores[0].offset if stores else None
 
     def outer(self, loops: Collection[Var]) -> list[AxisRange]:
-        """Returns the part that a tile covers of each parallel or streaming axis with some of
-        `loops`.
+        """Returns the tile's part of each parallel or streaming axis that contains one of `loops`.
 
-        Its first position is symbolic.
+        The first position of a part is symbolic, because it differs from tile to tile.
         """
         tile_axes = [a for a in self.parallel if set(a.loops) & set(loops)]
         stream = self.group.stream
@@ -162,8 +161,8 @@ def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
 
 
 def _unanswered_read(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
-    """Returns a stage's number and the first of its reads whose elements are not in the block of
-    the stage that it reads; None if there is none."""
+    """Returns (number, read) for the first read, of stage `number`, whose elements are not in the
+    block of the stage that it reads; None if there is none."""
     for number, stage in enumerate(group.stages):
         for node, ref in reads_of_stages(*stage.body):
             source = group.stages[ref.stage]
@@ -213,8 +212,8 @@ class _Formula:
         self.mapping = _loops_at(group, self.source, self.component, access)
 
     def value(self) -> Scalar:
-        """Returns the formula as a scalar, with the fill value where the read's guards do not
-        hold."""
+        """Returns the formula as a scalar; if a guard of the read does not hold, its value is the
+        fill value."""
         rewritten: dict[Scalar, Scalar] = {}
         root = self.source.body[self.component]
         for scalar in walk(root):
@@ -244,8 +243,8 @@ class _Formula:
     def _placed(self, node: Read, access: Access) -> Read:
         """Returns a read of the formula, moved to the element that the reader needs.
 
-        Its indices are offsets in storage, because the logical indices still contain loops that
-        were merged later.
+        The indices of the new read are offsets in storage, because logical indices still contain
+        loops that were merged later.
         """
         if self.access is None:
             self.accesses[node] = access

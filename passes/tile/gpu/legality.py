@@ -47,7 +47,8 @@ def _is_block_kernel(
         group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
         body = walk_statements(lower_blocks(group, best.schedule).body)
-        # Two kernels must stay apart if their join would turn a matmul into sums across lanes.
+        # Two kernels stay apart if a matmul of one of them would not be computed by `Contract` in
+        # the joined kernel, but as sums across lanes.
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
@@ -63,7 +64,7 @@ def _multiplies_loads(stage: GroupStage) -> bool:
     """Returns True if the factors of a contraction are loads, or casts of loads; True for other
     stages.
 
-    A factor that must be computed would be computed once for every block that it is multiplied by.
+    Any other factor would be computed again for every block with which it is multiplied.
     """
     factors = contraction_factors(stage)
     if factors is None:

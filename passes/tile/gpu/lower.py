@@ -5,10 +5,10 @@
           for k: acc += a[64, 32] * b[32, 128]
           store max(acc, 0) where both are inside
 
-A tile computes one block of the parallel axes, and its stages pass blocks to each other.  A stage
-may read an earlier stage at another point than the current one.  Then a pointwise stage is computed
-again where it is read (`exchange`).  For a reduction the group is refused with `NotBlocks`.  A
-streaming loop carries its accumulators, and rescales them.
+A tile computes one block of the parallel axes, and its stages pass blocks to each other.  If a
+stage reads an earlier stage at another point than its own, a pointwise earlier stage is computed
+again in the reader (`exchange`).  If the earlier stage is a reduction, the group is refused with
+`NotBlocks`.  A streaming loop carries its accumulators, and rescales them.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ class _Lowering:
     def _stage(self, number: int, streamed: Parts) -> None:
         """Emits a stage of the tile; `streamed` is the current block of the streaming loop, if any.
 
-        The stage's own axes are neither parallel nor streaming.  If one block does not cover them,
-        a loop runs over their blocks, and no other stage can read the stage.
+        If one block does not cover the stage's axes that are neither parallel nor streaming, a loop
+        runs over their blocks, and no other stage can read the stage.
         """
         stage = self.group.stages[number]
         own_axes = self.axes.own(stage)
@@ -214,7 +214,8 @@ class _Lowering:
         loop.
 
         The factor depends on the change of a maximum, the accumulator of an earlier stage.  `old`
-        has all accumulators before the block, and `new` those after it that are computed already.
+        has all accumulators before the block.  `new` has the accumulators after the block, as far
+        as they are computed already.
         """
         rescale = next((r for r in stream.rescales if r.stage == number), None)
         if rescale is None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from tcc.errors import TccError
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr
 from tcc.ir.index import Var
 from tcc.ir.layout import permuted
@@ -33,17 +34,41 @@ from tcc.passes.tile.plan import (
     packable,
     permuted_constant,
 )
-from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
+from tcc.schedule.alternatives import (
+    IMPOSSIBLE,
+    SILENT,
+    Alternative,
+    Ledger,
+    Seconds,
+    Site,
+    SiteOf,
+)
 from tcc.schedule.backend import AnySchedule
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
+from tcc.schedule.gpu.kernel_choice import (
+    BlockKernel,
+    is_kernel_text,
+    read_kernel,
+    schedule_of,
+)
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.limits import FusionLimits, Rates
+from tcc.schedule.limits import Form, FusionLimits, Rates
+from tcc.schedule.loop_positions import blocks_by_position, loop_extents
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
+
+
+@frozen
+class _Packing:
+    """A form of a kernel, and its operands with constants packed, which its group reads."""
+
+    form: Form
+    operands: tuple[Storage, ...]
+    group: TileGroup
 
 
 class BlockChooser(KernelChooser):
@@ -52,6 +77,7 @@ class BlockChooser(KernelChooser):
     gaps = False  # values have no halos: masks are cheap, and only the host could fill halos
     scratch = False
     updates = True
+    kind = "blocks"
     join_margin = MARGINS["join on GPUs"]
 
     def __init__(
@@ -62,7 +88,7 @@ class BlockChooser(KernelChooser):
         skips: bool = True,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`floats` is the type in which f32 operands will be stored once kernels are known.
+        """`floats` is the type in which f32 operands will be stored by a later pass.
 
         `skips`: streaming loops skip masked blocks, even if these contain NaN or infinities.
         """
@@ -103,35 +129,81 @@ class BlockChooser(KernelChooser):
 
         Raises `NotBlocks` for an expression that cannot be a block kernel.
         """
-        packed, group = self._packed(*key)
-        schedule = choose_blocks(group, self.profile, self.ledger, lambda: site("blocks", *key))
-        bound = self.scheduled(group, schedule)
-        if self.ledger.listens and schedule != choose_blocks(group, self.profile):
+
+        def here() -> Site:
+            return site(self.kind, *key)
+
+        forced = self._forced(key, here)
+        packing = self._packed(*key, form=None if forced is None else forced[0].form)
+        if forced is None:
+            schedule = choose_blocks(packing.group, self.profile, self.ledger, here)
+            bound = self.scheduled(packing.group, schedule)
+            analytic = not self.ledger.listens or schedule == choose_blocks(
+                packing.group, self.profile
+            )
+        else:
+            (kernel, bound), analytic = forced, False
+            best = ranked(packing.group, self.profile)[0]
+            rule = Alternative(best.schedule, best.price.seconds)
+            schedule = block_schedule(bound)
+            price = self.price(bound.group, schedule)
+            choice = Alternative(schedule, price, name=text_of(kernel))
+            self.ledger.settle(here, rule, (choice,), choice, "")
+        if not analytic:
             self.pinned.add(bound)
-        return packed, bound
+        self.ledger.name_exactly(here, lambda: self._text(key, packing.form))
+        return packing.operands, bound
+
+    def _text(self, key: KernelKey, form: Form) -> str:
+        """Returns the text of the kernel of `key`, under the schedule that it has now."""
+        bound = self._known[key][1]
+        schedule = blocks_by_position(block_schedule(bound), bound.group)
+        return text_of(BlockKernel(tuple(loop_extents(bound.group).values()), form, schedule))
+
+    def _forced(self, key: KernelKey, here: SiteOf) -> tuple[BlockKernel, Bound] | None:
+        """Returns the choice and the kernel that a line forces with its form.
+
+        None if no line does, or if the entry of a lock does not fit.  Raises UserError if a line of
+        --choices does not fit.
+        """
+        text = self.ledger.wanted(here)
+        if not is_kernel_text(text):
+            return None
+        try:
+            kernel = read_kernel(text)
+            wanted = self.ledger.wanted(lambda: site("form", *key))
+            forms = {f.form: f for f in repeating_forms(key[0], self.limits)}
+            if kernel.form not in forms or wanted not in ("", text_of(kernel.form)):
+                raise ValueError(f"the kernel has no form {text_of(kernel.form)} here")
+            group = _packing(*key, forms[kernel.form]).group
+            bound = self.scheduled(group, schedule_of(kernel, group, self.profile))
+            self.verify(bound.kernel)
+        except (TccError, ArithmeticError, AssertionError, LookupError, ValueError) as error:
+            self.ledger.refuse(here, str(error))
+            return None
+        return kernel, bound
 
     def _packed(
-        self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
-    ) -> tuple[tuple[Storage, ...], TileGroup]:
-        """Returns (operands, group) in the cheapest form: the operands with constants packed, and
-        the group that reads them."""
-
-        def packed_group(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
-            loops = build_group(expr, operands, results, collapsed=False, limits=limits)
-            packed = pack_factors(loops, operands)
-            return packed, build_group(expr, packed, results, limits=limits)
-
+        self,
+        expr: Expr,
+        operands: Sequence[Storage],
+        results: Sequence[Storage],
+        form: Form | None = None,
+    ) -> _Packing:
+        """Returns the cheapest form of a kernel, or `form` if it is given."""
         forms = repeating_forms(expr, self.limits)
         if len(forms) == 1:
-            return packed_group(forms[0])
-        pairs = ((form, packed_group(form)) for form in forms)
-        rule, *alternatives = (
-            Alternative(pair, self._seconds_of(pair[1]), name=text_of(form.form))
-            for form, pair in pairs
-        )
-        return self.ledger.decide(
-            lambda: site("form", expr, tuple(operands), tuple(results)), rule, alternatives
-        ).replacement
+            return _packing(expr, operands, results, forms[0])
+        rule, *alternatives = options = [
+            Alternative(packing, self._seconds_of(packing.group), name=text_of(packing.form))
+            for packing in (_packing(expr, operands, results, limits) for limits in forms)
+        ]
+        here = partial(site, "form", expr, tuple(operands), tuple(results))
+        if form is None:
+            return self.ledger.decide(here, rule, alternatives).replacement
+        choice = next(o for o in options if o.replacement.form == form)
+        reason = "the line of its schedule has this form"
+        return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
 
     def _seconds_of(self, group: TileGroup) -> Seconds:
         """Returns the lowest price of a group; infinite for a group that is no block kernel."""
@@ -167,7 +239,7 @@ class BlockChooser(KernelChooser):
     ) -> BlockPrice | None:
         try:
             with self.ledger.trial():
-                _, group = self._packed(expr, operands, results)
+                group = self._packed(expr, operands, results).group
             return ranked(group, self.profile)[0].price
         except NotBlocks:
             return None
@@ -180,6 +252,15 @@ class BlockChooser(KernelChooser):
         """Replaces kernels in all later results; `changes` maps an old kernel to the new one."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
+
+
+def _packing(
+    expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], limits: FusionLimits
+) -> _Packing:
+    """Returns the form of a kernel that `limits` allow, with constants packed."""
+    loops = build_group(expr, operands, results, collapsed=False, limits=limits)
+    packed = pack_factors(loops, operands)
+    return _Packing(limits.form, packed, build_group(expr, packed, results, limits=limits))
 
 
 def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> list[Storage]:
@@ -204,9 +285,9 @@ def block_schedule(bound: Bound) -> BlockSchedule:
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
     """Returns the storage of operands, with the constant factors of contractions packed.
 
-    Neighbours in a packed constant belong to neighbouring results.  For bytes they are neighbouring
-    terms of the sum instead, the only order that matrix units accept.  `group` must not be
-    collapsed, so that each loop runs along one axis of each operand.
+    In a packed constant, elements of neighbouring results are neighbours.  In a constant of bytes,
+    neighbouring terms of the sum are neighbours instead, the only order that matrix units accept.
+    `group` must not be collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
@@ -234,7 +315,8 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 
 def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
-    """Returns the last of `loops` with which a single factor varies; else the last loop."""
+    """Returns the last of `loops` on which exactly one factor depends; if there is none, the last
+    of the loops."""
     pair = factors(stage)
     assert pair is not None
     common = depends(stage, pair.a) & depends(stage, pair.b)

@@ -47,7 +47,7 @@ def _range(var: Var, tile_parts: Sequence[AxisRange]) -> tuple[Index, Index]:
     if size is None:
         return const(0), extent(var) - 1
     # A tile may continue into the next iteration of the outer loop. Then it covers the end and the
-    # start of this loop.
+    # start of the loop `var`.
     high = minimum(low - (1 - part.axis.block) // size, extent(var) - 1)
     may_wrap = divisor_of(inner * extent(var)) % part.axis.block
     return const(0) if may_wrap else low, high

@@ -4,8 +4,9 @@
       ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
           kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
 
-A sum is divided only if two kernels cost less than one. The number of parts has the lowest price.
-The order of sums depends only on sizes and the device, so results are reproducible.
+A sum is divided only if two kernels take less time than one. Among the numbers of parts, the one
+with the lowest price is chosen. The order of sums depends only on sizes and the device, so results
+are reproducible.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def split_k(
 ) -> tuple[Expr, int] | None:
     """Returns (expr, number): `expr` with its only reduction divided into parts.
 
-    Stage `number` computes the parts, and the kernel is to be cut after it.  None if dividing costs
-    more, or if sizes are symbolic.
+    Stage `number` computes the sums of the parts, and the expression is to be cut into two kernels
+    after it.  Returns None if two kernels take longer, or if sizes are symbolic.
     """
     reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
     if len(reductions) != 1 or len(expr.stages[reductions[0]].body) != 1:
@@ -84,8 +85,8 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
 def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
     """Returns `expr` with the loop `loop` of stage `number` divided into `parts` parts.
 
-    A new stage after it adds the parts.  If the first loop has one iteration, the loop over parts
-    takes its place, so that a batch of one image stays a batch of images.
+    A new stage after it adds the sums of the parts.  If the first loop has one iteration, such as a
+    batch of one image, the loop over parts takes its place.
     """
     stage = expr.stages[number]
     length = trips((loop,)) // parts

@@ -2,7 +2,7 @@
 
 A reduction runs over its loops in blocks.  Its accumulators have a lane for each element of a
 block, and lanes are combined only once, at the end.  Masked lanes hold the identity.  A contraction
-whose one factor has the rows and whose other factor has the columns is a `Contract`.
+becomes a `Contract` if only one factor has the result's rows, and only the other has its columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -157,9 +157,9 @@ class BlockStage:
         return self.across(accumulators, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
-        """Loads data-dependent indices before the first step, if they are equal in all steps.
+        """Loads data-dependent indices that are equal in all steps before the first step.
 
-        Otherwise each step would wait for its indices before it could load anything else.
+        Otherwise each step would load the indices first, and wait for them before its other loads.
         """
         body = GpuStageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
@@ -251,10 +251,10 @@ def in_steps(
 ) -> Blocks:
     """Adds a loop over the blocks of `axes`, and returns the carried blocks after it.
 
-    The last axis changes fastest.  `start` are the blocks before the first iteration.  `step` gets
-    the parts of the axes in one iteration and the carried blocks, and returns the next carried
-    blocks.  `span` has two block numbers: the first block of the loop, and the block after its
-    last; None: all blocks.
+    The last axis changes fastest.  `start` are the carried blocks before the first iteration.
+    `step` gets the parts of the axes in one iteration and the carried blocks, and returns the
+    carried blocks after it.  `span` is (first block, block after the last) of the loop; None means
+    all blocks.
     """
     count = const(1)
     for axis in axes:
@@ -282,10 +282,8 @@ def _is_one(axes: Sequence[Axis]) -> bool:
 
 
 def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
-    """Returns all of `parts`; the parts that `order` names come first, in that order.
-
-    The remaining parts are reduced to their first position.
-    """
+    """Returns `parts` as the axes of a block: the parts that `order` names, in that order, then the
+    other parts, each cut to its first position."""
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)
     flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in unlisted)

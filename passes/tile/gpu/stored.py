@@ -3,8 +3,8 @@
     sum(k) x[i, k] * w[k, j]  with bf16   ->   bf16(sum(k) f32(x[i, k]) * f32(w[k, j]))
 
 A later pass, which needs the kernels, decides which values are stored as bf16 or f16.  Until then,
-prices use this expression in place of the final one.  Establishes that operands and results that
-were f32 have the new type.
+prices use the rewritten expression.  Establishes that operands and results that were f32 have the
+new type.
 """
 
 from tcc.ir.expr import Expr, with_reads

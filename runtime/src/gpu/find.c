@@ -10,7 +10,7 @@ static const char *const kinds[TCC_PLATFORM_COUNT] = {"cuda", "rocm"};
 /* The tables of kernels by variant; those for the CPU have none (n_variants is 0). */
 typedef struct search {
     const tcc_artifact *artifact;
-    int32_t ranks;
+    int32_t ranks, plan;
     tcc_gpu_images *tables;
 } search;
 
@@ -19,7 +19,7 @@ static tcc_status read_tables(search *in, const char *section) {
         const tcc_variant *variant = &in->artifact->variants[i];
         tcc_range images = variant->images;
         uint64_t size = in->artifact->section_bytes;
-        if (!images.bytes || !tcc_ranks_serve(variant, in->ranks)) continue;
+        if (!images.bytes || !tcc_ranks_serve(variant, in->ranks, in->plan)) continue;
         bool fits = images.offset <= size && images.bytes <= size - images.offset && images.offset % 64 == 0;
         for (int32_t rank = 0; rank < variant->ranks; rank++) {
             tcc_range weights = variant->weights[rank];
@@ -36,7 +36,7 @@ static tcc_status read_tables(search *in, const char *section) {
 
 static bool is_of(const search *in, int32_t i, int32_t platform) {
     const tcc_variant *variant = &in->artifact->variants[i];
-    return variant->images.bytes && tcc_ranks_serve(variant, in->ranks) &&
+    return variant->images.bytes && tcc_ranks_serve(variant, in->ranks, in->plan) &&
            in->tables[i].platform == platform;
 }
 
@@ -95,10 +95,10 @@ static tcc_status choose_platform(const search *in, tcc_gpu *gpu, int32_t *out_i
     return tcc_fail(TCC_UNSUPPORTED, "%s", reasons);
 }
 
-tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, const char *section,
+tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, int32_t plan, const char *section,
                         const tcc_variant **out_variant, tcc_gpu **out_gpu) {
     size_t count = (size_t)artifact->n_variants;
-    search in = {artifact, ranks, tcc_allocate_zero(count, sizeof *in.tables)};
+    search in = {artifact, ranks, plan, tcc_allocate_zero(count, sizeof *in.tables)};
     tcc_gpu *gpu = tcc_allocate_zero(1, sizeof *gpu);
     int32_t index = 0;
     tcc_status status = in.tables && gpu ? read_tables(&in, section) : TCC_OUT_OF_MEMORY;

@@ -1,5 +1,5 @@
-"""Models with collectives on two ranks, each a process with a GPU: an emulator executes the machine
-code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
+"""Models with collectives, and plans, on two ranks, each a process with a GPU: an emulator executes
+the machine code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tcc
+from tcc.artifact import read_manifest
 from tcc.backends.artifact.gpu_binaries import Platform
+from tcc.backends.artifact.planner import partition_solver
+from tcc.distributed.costs import RankRates
+from tcc.distributed.shard import sharder
+from tcc.passes.pipeline import Sharder
 from tcc.runtime import comm as comms
 
 from tests.e2e.test_collectives import every_kind
+from tests.lib.agreement import assert_agree, expected, session
 from tests.lib.emulator.amd.decode import FORMATS, formats
 from tests.lib.emulator.amd.engine import AmdEngine
 from tests.lib.emulator.artifacts import Made, compiled
@@ -140,3 +146,55 @@ def test_all_kinds_over_an_open_number_of_rows(ranks: Ranks, tmp_path: Path) -> 
         np.testing.assert_array_equal(results["columns"], np.concatenate([a, b], 1))
         want = np.concatenate([xs[0][half], xs[1][half]])
         np.testing.assert_array_equal(results["exchanged"], want)
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+FREE_LINKS = RankRates(link_bytes=1e15, latency=0)  # so that the planner divides small models
+
+
+def planned(ranks: int) -> list[Sharder]:
+    return [sharder(ranks, partition_solver(), FREE_LINKS)]
+
+
+def perceptron() -> Small:
+    return Small(
+        """(float[5,24] x) => (float[5,20] y) {
+        p = MatMul(x, a) s = Add(p, b) h = Relu(s) q = MatMul(h, c) y = Add(q, d) }""",
+        {"x": normal(31, 5, 24)},
+        {"a": normal(32, 24, 32, scale=0.2), "b": normal(33, 32),
+         "c": normal(34, 32, 20, scale=0.2), "d": normal(35, 20)},
+    )  # fmt: skip
+
+
+def attention_block() -> Small:
+    """Four heads of width 8, and the sum with what the block reads."""
+    return Small(
+        """(float[6,32] x) => (float[6,32] y) {
+        q = MatMul(x, wq) k = MatMul(x, wk) v = MatMul(x, wv)
+        qh = Reshape(q, heads) kh = Reshape(k, heads) vh = Reshape(v, heads)
+        qt = Transpose<perm = [1,0,2]>(qh) kt = Transpose<perm = [1,2,0]>(kh)
+        vt = Transpose<perm = [1,0,2]>(vh) s = MatMul(qt, kt) p = Softmax<axis = -1>(s)
+        o = MatMul(p, vt) ot = Transpose<perm = [1,0,2]>(o) f = Reshape(ot, flat)
+        z = MatMul(f, wo) y = Add(z, x) }""",
+        {"x": normal(41, 6, 32)},
+        {**{f"w{n}": normal(42 + i, 32, 32, scale=0.2) for i, n in enumerate("qkvo")},
+         "heads": np.array([6, 4, 8]), "flat": np.array([6, 32])},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [perceptron, attention_block])
+def test_a_plan_gives_the_results_of_onnx_runtime(
+    ranks: Ranks, model: Callable[[], Small], tmp_path: Path
+) -> None:
+    small = model()
+    made = compiled(small, ranks.kind.target, tmp_path / "m.so", sharders=planned, ranks=RANKS)
+    (entry,) = read_manifest(made.path)["variants"]
+    matrices = sum(array.nbytes for array in small.weights.values() if array.ndim == 2)
+    assert len(set(entry["weights"]["offsets"])) == RANKS
+    assert entry["weights"]["bytes"] < 0.9 * matrices
+    found = ranks.run([made] * RANKS, [small.inputs] * RANKS, tmp_path)
+    want = expected(session(small.model()), small.inputs)
+    for results in found:
+        assert_agree(results, want, small.tolerance)
+        np.testing.assert_array_equal(results["y"], found[0]["y"], strict=True)

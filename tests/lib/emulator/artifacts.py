@@ -13,7 +13,7 @@ from typing import Any
 
 import tcc
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.driver import compile_model
+from tcc.driver import Sharders, compile_model
 from tcc.options import read_options
 
 from tests.lib.agreement import assert_agree, expected, session
@@ -35,10 +35,12 @@ class Made:
     kernels: Sequence[CompiledKernel]
 
 
-def compiled(small: Small, target: str, out: Path, **options: Any) -> Made:
+def compiled(
+    small: Small, target: str, out: Path, *, sharders: Sharders | None = None, **options: Any
+) -> Made:
     how = {"target": target, "precision": small.precision, "jobs": 1, "name": "m", **options}
     with observations() as kernels:
-        compile_model(small.model(), read_options(how), out)
+        compile_model(small.model(), read_options(how), out, sharders=sharders)
     return Made(out, small, [kernel.compiled for kernel in kernels])
 
 

@@ -360,8 +360,8 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
 class _Cache:
     """The positions of a run's rows in a cache of keys or values.
 
-    `even`: all sequences already have `before` rows, and the cache grows. `places` are the
-    positions of the run's rows, `[batch, position]`.
+    `even`: all sequences have `before` rows in the cache, and the cache grows. `places` [batch,
+    position] are the positions of the run's rows.
     """
 
     def __init__(self, ctx: NodeContext, k: Operand) -> None:
@@ -399,7 +399,8 @@ class _Cache:
         return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
 
     def shown(self, key_count: Index, window: int) -> Operand:
-        """Returns a mask that is true for the keys that a query reads: those up to its position.
+        """Returns a mask that is true for the keys that a query reads: the keys up to the query's
+        position.
 
         If `window` is at least 0, a query reads only the last `window` of these keys.
         """

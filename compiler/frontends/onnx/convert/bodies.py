@@ -44,10 +44,10 @@ def import_body(
     """Imports a body for inputs of `types`; the body may use the enclosing `symbols`.
 
     With a `condition`, the first output is a condition of that type. The first input counts the
-    iterations from `first_trip` on. Three lists have entries for the first outputs: an output is
-    reshaped to its entry of `ranks` if it has one element, and converted to its dtype in `due`, so
-    that an optional stays an optional. Every run checks that the sizes of an output are those of
-    its entry in `fixed_types`.
+    iterations from `first_trip` on. Three lists have an entry for each of the first outputs. An
+    output of one element is reshaped to its rank in `ranks`. An output is converted to its dtype in
+    `due`, so that an optional stays an optional. Every run checks that an output has the sizes of
+    its type in `fixed_types`.
     """
     scope = ctx.scope.body(ctx.loc, name, symbols)
     here = ctx.inside(scope)

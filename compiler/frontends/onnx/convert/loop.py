@@ -35,7 +35,8 @@ from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
 
-# The most trips that are unrolled: if each of them runs in every case, and if some may not run.
+# The most trips that are unrolled: the first number if each of them certainly runs, the second if
+# some may not run.
 _MOST_WRITTEN = 8
 _MOST_BRANCHES = 4
 # After this many imports of a body, its one-element values may no longer change their ranks.

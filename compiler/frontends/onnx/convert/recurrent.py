@@ -158,8 +158,11 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
 def _run_direction(
     ctx: NodeContext, layer: _Layer, number: int, reverse: bool
 ) -> tuple[Operand, ...]:
-    """Runs one direction; returns the rows [time, batch, hidden], then each last state [batch,
-    hidden]."""
+    """Runs the layer in one direction.
+
+    Returns the hidden states of all steps [time, batch, hidden], then each state after the last
+    step [batch, hidden].
+    """
     cell, projected = _cell(ctx, layer, number)
     states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)

@@ -189,8 +189,10 @@ def _places(
 def _adaptive_average(axes: int) -> Converter:
     """Returns a converter of the gradient of adaptive averages.
 
-    The results that read input element n are window n of an adaptive pool in the other direction,
-    from the results' size to the input's size.
+    If an adaptive pool has m results for n inputs, result i reads the inputs i*n // m to
+    ceil((i + 1) * n / m) - 1. The results that read input j are the results j*m // n to
+    ceil((j + 1) * m / n) - 1: window j of an adaptive pool from m to n elements. So the gradient is
+    this pool, with sums of gradient[i] / (size of window i).
     """
 
     def convert(ctx: CallContext) -> Operand:

@@ -1,0 +1,100 @@
+"""`tcc verify --nproc`: ranks compare their results with the reference, and with each other's."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tcc.cli.opened import opened_artifact
+from tcc.cli.ranks import run_ranks
+from tcc.cli.show import aligned, print_json, say, say_fitted
+from tcc.driver import model_inputs
+from tcc.errors import UserError
+from tcc.ir.op import NamedArrays
+from tcc.runtime import Module
+
+if TYPE_CHECKING:
+    from tcc.runtime.comm import Comm
+
+# The option of `tcc verify` by which a rank prints its report and ends with exit code 0.
+REPORT = "--report"
+
+
+def verify_ranks(
+    model: Path,
+    artifact: Path | None,
+    inputs: Sequence[str],
+    count: int,
+    pin: bool,
+    words: Sequence[str],
+    as_json: bool,
+) -> int:
+    """Runs `tcc verify` with the options `words` on `count` ranks, prints a table of their errors,
+    and returns the exit code.
+
+    Without `artifact` the model is compiled for `count` ranks; `inputs` are texts of `--input`.
+    """
+    with opened_artifact(artifact or model, inputs, ranks=(count,)) as path:
+        texts = run_ranks(count, pin, ["verify", str(model), str(path), *words, "--json", REPORT])
+    reports = [json.loads(text) for text in texts]
+    ok = all(report["ok"] for report in reports)
+    if as_json:
+        print_json({"ok": ok, "ranks": reports})
+        return int(not ok)
+    first = reports[0]
+    say(f"{count} ranks, {first['precision']}, beside {first['oracle']} in {first['runs']} runs")
+    say_fitted(_lines(reports))
+    return int(not ok)
+
+
+def _lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [("output", "rank", "error", "allowed", "")]
+    for items in zip(*(report["outputs"] for report in reports), strict=True):
+        for rank, item in enumerate(items):
+            errors = (f"{item[name]:.1e}" for name in ("error", "allowed"))
+            rows.append((item["output"], str(rank), *errors, "ok" if item["ok"] else "WRONG"))
+    yield from aligned(rows)
+    different = reports[0]["different"]
+    yield from (f"{name}: the bits of ranks DIFFER" for name in different)
+    if not different:
+        yield f"the bits of all outputs are equal on all {len(reports)} ranks"
+
+
+def check_whole_states(module: Module, model: Path) -> None:
+    """Raises UserError if a rank has its own part of an input, such as the heads of a cache."""
+    names = [f"{port.name}=" for port in module.inputs]
+    shapes = {port.name: port.shape for port in model_inputs(model, names)}
+    appended = {item["input"]: item["axis"] for item in module.manifest.get("appends", ())}
+    for port in module.inputs:
+        pairs = enumerate(zip(port.shape, shapes[port.name], strict=True))
+        parts = [axis for axis, sizes in pairs if None not in sizes and sizes[0] != sizes[1]]
+        if {*parts} - {appended.get(port.name)}:
+            raise UserError(
+                "a rank has only a part of an input, and the reference takes the whole",
+                where=f"input {port.name}",
+                why=f"the plan splits this state along axis {parts[0]}",
+                hint="compile without --state to compare all outputs",
+            )
+
+
+def different_outputs(comm: "Comm | None", runs: Sequence[NamedArrays]) -> list[str]:
+    """Returns the names of the outputs of which ranks have different bits in any run.
+
+    All ranks call this together.
+    """
+    different: list[str] = []
+    for name in runs[0] if comm is not None else ():
+        digest = blake2b(digest_size=32)
+        for outputs in runs:
+            array = outputs[name]
+            texts = array.dtype == object
+            digest.update(repr(array.tolist()).encode() if texts else array.tobytes())
+        words = np.frombuffer(digest.digest(), np.int64)
+        if (
+            comm is not None
+            and (comm.all_reduce(words, "min") != comm.all_reduce(words, "max")).any()
+        ):
+            different.append(name)
+    return different

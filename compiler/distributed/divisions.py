@@ -1,0 +1,131 @@
+"""Checks the divisions of a plan of one axis, from the texts of its strategies alone.
+
+    h = matmul(x : f32[8,64], w : f32[64,10])        whole, split(1) -> split(1)
+
+It is right on 2 ranks.  On 4 ranks, axis 1 of w has 10 elements, which 4 ranks do not divide.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tcc.distributed.plan import Plan
+from tcc.distributed.sharding import Sharding, Shardings, Split, parse_sharding
+from tcc.errors import UserError
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.index import as_int
+from tcc.ir.types import TensorType
+
+_SHARDING = re.compile(r"\w+(?:\([^()]*\))?")
+_MOST_RANKS = 64  # in a hint
+
+
+@frozen
+class _Site:
+    """A value that a strategy of a node divides: `value` is None for an absent operand.
+
+    `name` says in messages which value it is, and `where` names the plan and the node.
+    """
+
+    name: str
+    value: Value | None
+    where: str
+
+
+def check_divisions(graph: Graph, plan: Plan) -> int:
+    """Returns the number of axes that the strategies of `plan` divide.
+
+    Raises UserError for a text that is no strategy, for another number of operands or results than
+    the node has, for an axis that a value lacks, and for an axis that the ranks do not divide.
+    """
+    nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
+    count = 0
+    for name, (text,) in plan.strategies.items():
+        if name in nodes:  # `fixed_strategies` refuses all other names
+            for site, sharding in _sites(nodes[name], text, f"{plan.place}: {name}"):
+                if isinstance(sharding, Split):
+                    _check_split(site, sharding, plan.ranks)
+                    count += 1
+    return count
+
+
+def read_shardings(text: str) -> tuple[Shardings, Shardings]:
+    """Returns the shardings of operands and of results in the text of a strategy.
+
+    Raises ValueError for a text that no strategy has.
+    """
+    texts = text.split(" -> ")
+    words = [_SHARDING.findall(side) for side in texts]
+    if len(texts) != 2 or [", ".join(parts) for parts in words] != texts:
+        raise ValueError(f"{text[:80]!r} is no strategy")
+    operands, results = (tuple(map(parse_sharding, parts)) for parts in words)
+    return operands, results
+
+
+def _sites(node: Node, text: str, where: str) -> Iterator[tuple[_Site, Sharding]]:
+    """Yields each operand and result of a node with its sharding in the text of a strategy."""
+    try:
+        operands, results = read_shardings(text)
+        if (len(operands), len(results)) != (len(node.inputs), len(node.outputs)):
+            counts = f"{len(node.inputs)} operands and {len(node.outputs)} results"
+            raise ValueError(f"{text[:80]!r} has not a sharding for each of {counts}")
+    except ValueError as error:
+        raise UserError(
+            "the text is no strategy of the node",
+            where=where,
+            why=error,
+            hint="write whole, split(AXIS), split(AXIS, GROUPS) or partial(sum) for each, as in "
+            "'whole, split(1) -> split(1)'; tcc plan MODEL --explain "
+            f"{node.outputs[0].name} lists its strategies",
+        ) from error
+    for title, values, shardings in (
+        ("operand", node.inputs, operands),
+        ("result", node.outputs, results),
+    ):
+        for number, (value, sharding) in enumerate(zip(values, shardings, strict=True)):
+            name = f"{title} {number}" + (f" ({value.name})" if value is not None else "")
+            yield _Site(name, value, where), sharding
+
+
+def _check_split(site: _Site, split: Split, ranks: int) -> None:
+    rank = 0 if site.value is None else site.value.type.rank
+    if split.axis >= rank or site.value is None:
+        raise UserError(
+            f"the plan divides axis {split.axis}, which is not there",
+            where=f"{site.where}, {site.name}, axis {split.axis}",
+            why=f"{'the operand is absent' if site.value is None else repr(site.value.type)} has "
+            f"{rank} axes",
+            hint=f"divide one of axes 0 to {rank - 1}, or write whole" if rank else "write whole",
+        )
+    if block_length(site.value.type, split, ranks) is None:
+        size = as_int(site.value.type.shape[split.axis])
+        raise UserError(
+            f"{ranks} ranks do not divide axis {split.axis}",
+            where=f"{site.where}, {site.name}, axis {split.axis}",
+            why=f"it has {'a symbolic number of' if size is None else size} elements"
+            + (f" in {split.groups} groups" if split.groups > 1 else ""),
+            hint=_remedy(size, split.groups),
+        )
+
+
+def block_length(type: TensorType, split: Split, ranks: int) -> int | None:
+    """Returns the number of elements of a rank's block in each group of an axis; None where the
+    ranks have no equal blocks.
+
+    A padded block has padding behind the end of its group, but not in all blocks of a group.  A
+    strategy says where padding is neutral: it is not proved here.
+    """
+    size = as_int(type.shape[split.axis]) or 0
+    parts, group = ranks // split.copies, size // split.groups
+    if size == 0 or ranks % split.copies or size % split.groups:
+        return None
+    if split.block:
+        return split.block if split.block < group < split.block * parts else None
+    return None if group % parts else group // parts
+
+
+def _remedy(size: int | None, groups: int) -> str:
+    counts = [n for n in range(2, _MOST_RANKS + 1) if size and size % (groups * n) == 0]
+    if not counts:
+        return "divide another axis, or write whole"
+    return f"divide another axis, write whole, or plan for {', '.join(map(str, counts))} ranks"

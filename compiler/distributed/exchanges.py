@@ -1,0 +1,300 @@
+"""Counts the exchanges that a plan needs, and finds each of them in the graph that ranks run.
+
+    h : split(1), read as whole       one all_gather of h's block between the two arrays of h
+    y : partial(sum), read as whole   one all_reduce of y
+
+The rules stand here a second time: nothing of `changes.py`, of `costs.py` or of the solver is used.
+A fault of the divided graph is a fault of tcc, so it is an InternalError.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+from tcc.distributed.divisions import block_length
+from tcc.distributed.offers import expr_of
+from tcc.distributed.shard import RankArrays
+from tcc.distributed.sharding import REDUCTIONS, WHOLE, Partial, Sharding, Split, Whole
+from tcc.distributed.states import StateNames, kept_states, states_of
+from tcc.distributed.strategies import Strategy
+from tcc.errors import InternalError
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
+from tcc.ir.index import const
+from tcc.ir.op import Array, Trait
+from tcc.ir.types import TensorType
+from tcc.ops.shapes import Shape
+from tcc.schedule.nest import typical
+
+
+@frozen
+class Exchange:
+    """A collective of the kind `kind`, as in `all_reduce`, to which a rank hands `bytes` bytes.
+
+    A symbolic size counts as its typical value.  `value` names what is exchanged.
+    """
+
+    kind: str
+    bytes: int
+    value: str
+
+
+@frozen
+class Division:
+    """A graph, a strategy for each node, and what the ranks run: `local`, with their arrays of the
+    values of `graph`.  `states` are pairs of an input's and an output's name."""
+
+    graph: Graph
+    choice: Mapping[Node, Strategy]
+    ranks: int
+    local: Graph
+    arrays: RankArrays
+    states: StateNames = ()
+
+
+def is_exchange(node: Node) -> bool:
+    """True for a node in which ranks exchange data: a collective with an operand."""
+    return Trait.COLLECTIVE in node.op.traits and bool(node.inputs)
+
+
+def exchange_of(node: Node) -> Exchange:
+    """Returns the exchange of a collective node."""
+    (operand,) = node.inputs
+    assert operand is not None
+    return Exchange(node.op.name, type_bytes(operand.type), operand.name)
+
+
+def type_bytes(type: TensorType) -> int:
+    """Returns the bytes of an array; a symbolic size counts as its typical value."""
+    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)
+
+
+def check_exchanges(division: Division) -> tuple[Exchange, ...]:
+    """Returns the exchanges of a run that the strategies need.
+
+    Raises InternalError if an array of a rank has another shape than its sharding says, if a
+    constant's blocks are not those of the whole constant, if a node reads another array than its
+    strategy says, and if an exchange is missing, is another one, or is not needed.
+    """
+    checker = _Checker(division)
+    checker.check_shapes()
+    checker.check_readers()
+    exchanges = (*checker.changes(), *_reductions_in_nodes(division.choice))
+    due = Counter((item.kind, item.bytes) for item in exchanges)
+    there = Counter(
+        (item.kind, item.bytes)
+        for item in (exchange_of(node) for node in walk_nodes(division.local) if is_exchange(node))
+    )
+    for kind, size in (due - there) + (there - due):
+        raise InternalError(
+            "the ranks exchange something else than the plan needs",
+            where=division.graph.name,
+            why=f"{kind} of {size} bytes: {there[kind, size]} in the ranks' graph, "
+            f"{due[kind, size]} needed",
+        )
+    return exchanges
+
+
+class _Checker:
+    """Compares the graph of the ranks with the strategies."""
+
+    def __init__(self, division: Division) -> None:
+        self._division = division
+        self._producers = division.local.producers()
+        choice = {node: (strategy,) for node, strategy in division.choice.items()}
+        kept = kept_states(states_of(division.graph, division.states), choice)
+        self._kept = {value: sharding for value, (sharding,) in kept.items()}
+        self._live = {
+            *division.local.inputs, *division.local.constants, *self._producers,
+        }  # fmt: skip
+
+    def check_shapes(self) -> None:
+        """Compares the shape of each array with its sharding."""
+        for value, arrays in self._division.arrays.items():
+            for sharding, array in arrays.items():
+                shape = _block_shape(value.type, sharding, self._division.ranks)
+                if shape is None or (array.type.shape, array.type.dtype) != (
+                    shape, value.type.dtype,
+                ):  # fmt: skip
+                    raise InternalError(
+                        "a rank's array has a wrong shape",
+                        where=value.name,
+                        why=f"{array.type!r} as {sharding} of {value.type!r}",
+                    )
+
+    def check_readers(self) -> None:
+        """Finds the array that each node of the ranks reads, and the whole array of each output."""
+        for node, strategy in self._division.choice.items():
+            pairs = zip(node.inputs, strategy.operands, strict=True)
+            operands = tuple(None if v is None else self._array(v, s) for v, s in pairs)
+            reader = self._reader(node, strategy)
+            if reader is None or strategy.reduced:  # dead, or several nodes
+                continue
+            inner = {self._array(v, WHOLE) for v in captures(node) if v in self._division.arrays}
+            reads = zip(reader.inputs, operands, strict=True)
+            if not all(self._is_operand(*pair) for pair in reads) or not inner <= {
+                *captures(reader)
+            }:
+                raise InternalError(
+                    "a node of the ranks reads other arrays than its strategy says",
+                    where=node.loc or node.outputs[0].name,
+                    why=f"it has the strategy {strategy}",
+                )
+        graph, local = self._division.graph, self._division.local
+        for output, array in zip(graph.outputs, local.outputs, strict=True):
+            if self._array(output, self._kept.get(output, WHOLE)) is not array:
+                raise InternalError("an output of the ranks is another array", where=output.name)
+
+    def _reader(self, node: Node, strategy: Strategy) -> Node | None:
+        if not node.outputs:
+            return None
+        array = self._division.arrays[node.outputs[0]].get(strategy.results[0])
+        return None if array is None else self._producers.get(array)
+
+    def _is_operand(self, operand: Value | None, array: Value | None) -> bool:
+        """True if a node reads `array`, or that array with zeros as its padding."""
+        zeroed = None if operand is None else self._producers.get(operand)
+        if operand is array or operand is None or zeroed is None or array is None:
+            return operand is array
+        return zeroed.inputs == (array,) and operand.type == array.type and not is_exchange(zeroed)
+
+    def _array(self, value: Value, sharding: Sharding) -> Value:
+        array = self._division.arrays[value].get(sharding)
+        if array is None:
+            raise InternalError(
+                "a change of sharding is missing", where=value.name, why=f"no rank has {sharding}"
+            )
+        return array
+
+    def changes(self) -> Iterator[Exchange]:
+        """Yields the exchanges behind all arrays that are not as their producer makes them."""
+        origins = {
+            value: sharding
+            for node, strategy in self._division.choice.items()
+            for value, sharding in zip(node.outputs, strategy.results, strict=True)
+        }
+        for value, arrays in self._division.arrays.items():
+            origin = origins.get(value, self._kept.get(value, WHOLE))
+            for sharding, array in arrays.items():
+                if sharding != origin and array in self._live:
+                    yield from self._change(value, sharding, array)
+
+    def _change(self, value: Value, sharding: Sharding, array: Value) -> Iterator[Exchange]:
+        """Yields the exchange by which `array` comes from another array of the same value."""
+        sources = {a: s for s, a in self._division.arrays[value].items() if s != sharding}
+        step, nodes = array, []
+        while step not in sources:
+            producer = self._producers.get(step)
+            if producer is None and value in self._division.graph.constants:
+                self._check_blocks(value, sharding, step)
+                return
+            operand = producer.inputs[0] if producer is not None and producer.inputs else None
+            if producer is None or operand is None:
+                raise InternalError(
+                    "an array does not come from its value", where=value.name, why=str(sharding)
+                )
+            nodes.append(producer)
+            step = operand
+        exchanges = [node for node in nodes if is_exchange(node)]
+        source = sources[step]
+        due = _due(value, source, sharding, self._division.ranks)
+        have = [(item.kind, item.bytes) for item in map(exchange_of, exchanges)]
+        if have != [(item.kind, item.bytes) for item in due] or any(
+            isinstance(source, Partial) and node.attrs.reduction != source.reduction
+            for node in exchanges
+        ):
+            raise InternalError(
+                "a change of sharding has another exchange",
+                where=value.name,
+                why=f"{source} becomes {sharding} by {have or 'nothing'}",
+            )
+        yield from due
+
+    def _check_blocks(self, value: Value, sharding: Sharding, array: Value) -> None:
+        """Compares each rank's array of a constant with its part of the whole constant."""
+        store, local = self._division.graph.store, self._division.local
+        constant = store.get(self._division.graph.constants[value])
+        parts = local.store.arrays(local.constants[array])
+        for rank in range(self._division.ranks):
+            part = parts[rank % len(parts)]
+            pairs = _blocks(constant, part, sharding, rank)
+            if not all(np.array_equal(a, b) for a, b in pairs):
+                what = f"rank {rank} has another part of a constant"
+                raise InternalError(what, where=value.name, why=str(sharding))
+
+
+def _blocks(
+    constant: Array, part: Array, sharding: Sharding, rank: int
+) -> Iterator[tuple[Array, Array]]:
+    """Yields pairs of a block of `constant` and the block of `part` that has to be equal."""
+    if isinstance(sharding, Partial):
+        yield (constant if rank == 0 else np.zeros_like(constant)), part
+        return
+    assert isinstance(sharding, Split)
+    axis, groups = sharding.axis, sharding.groups
+    size, length = constant.shape[axis] // groups, part.shape[axis] // groups
+    before = (slice(None),) * axis
+    for group in range(groups):
+        first = min(size, rank // sharding.copies * length)
+        elements = min(length, size - first)
+        start, place = group * size + first, group * length
+        block = part[(*before, slice(place, place + elements))]
+        yield constant[(*before, slice(start, start + elements))], block
+        padding = part[(*before, slice(place + elements, place + length))]
+        yield padding, np.zeros_like(padding)
+
+
+def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> Shape | None:
+    """Returns the shape of a rank's array; None where the ranks have no equal blocks."""
+    if not isinstance(sharding, Split):
+        return type.shape
+    axis = sharding.axis
+    length = block_length(type, sharding, ranks) if axis < type.rank else None
+    if length is None:
+        return None
+    return (*type.shape[:axis], const(length * sharding.groups), *type.shape[axis + 1 :])
+
+
+def _bytes_with(type: TensorType, shardings: Sequence[Sharding], ranks: int) -> int:
+    """Returns the bytes of a block of `type` by all `shardings`, which divide different axes."""
+    for sharding in shardings:
+        shape = _block_shape(type, sharding, ranks)
+        assert shape is not None
+        type = TensorType(type.dtype, shape)
+    return type_bytes(type)
+
+
+def _due(value: Value, source: Sharding, result: Sharding, ranks: int) -> list[Exchange]:
+    """Returns the exchange that a change needs; empty where ranks have all that they need.
+
+    Blocks of an axis are sent with their padding.
+    """
+    match source, result:
+        case Partial(), Split(copies=1):
+            size = ranks * _bytes_with(value.type, [result], ranks)
+            return [Exchange("reduce_scatter", size, value.name)]
+        case Partial(), Whole() | Split():
+            return [Exchange("all_reduce", type_bytes(value.type), value.name)]
+        case Split(axis, copies=1), Split(other, copies=1) if axis != other:
+            size = ranks * _bytes_with(value.type, [source, result], ranks)
+            return [Exchange("all_to_all", size, value.name)]
+        case Split(), Whole() | Split():
+            return [Exchange("all_gather", _bytes_with(value.type, [source], ranks), value.name)]
+        case Whole(), _:
+            return []
+    raise InternalError(f"no exchange makes {result} of {source}", where=value.name)
+
+
+def _reductions_in_nodes(choice: Mapping[Node, Strategy]) -> Iterator[Exchange]:
+    """Yields the reductions inside of nodes, such as those of a softmax with divided keys.
+
+    Ranks gather the components of a tuple, and combine them by themselves.
+    """
+    for node, strategy in choice.items():
+        expr = expr_of(node) if strategy.reduced else None
+        if expr is not None:
+            for number, monoids in strategy.reduced:
+                kind = "all_reduce" if {*monoids} <= {*REDUCTIONS} else "all_gather"
+                for type in expr.stages[number].types:
+                    yield Exchange(kind, type_bytes(type), node.outputs[0].name)

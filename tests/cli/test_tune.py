@@ -1,0 +1,70 @@
+"""`tcc tune --pin`, and the command lines that take its lock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from tcc.cli.compile import compile
+from tcc.cli.inspect import inspect
+from tcc.cli.tune import tune
+from tcc.tune.lock_file import read_lock
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 64] x, float[64, 32] w) => (float[n, 32] y) {
+  a = MatMul(x, w)
+  y = Softmax(a)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(TEXT), "model.onnx")
+    return Path("model.onnx")
+
+
+def run(command: object, *arguments: str | Path) -> Result:
+    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result
+
+
+def test_a_pin_has_every_decision_that_is_listed(model: Path) -> None:
+    rows = [json.loads(t) for t in run(inspect, model, "--choices", "--json").output.splitlines()]
+    assert run(tune, model, "--pin").output.startswith(f"tcc.lock.json: {len(rows)} choices of ")
+    (section,) = read_lock(Path("tcc.lock.json")).sections.values()
+    assert set(section) == {row["site"] for row in rows}
+    for row in rows:
+        entry = section[row["site"]]
+        assert entry.verdict == "pinned"
+        assert entry.op.startswith(f"{row['kind']}: sum, max, sum: f32[n0,64], f32[64,32]")
+        if row["kind"] == "schedule":
+            assert (entry.alternative or "").startswith("CoreKernel(")
+            assert f"knobs={row['alternative']}" in (entry.alternative or "")
+        else:
+            assert entry.alternative == row["alternative"]
+
+
+def test_a_pin_is_repeatable_and_keeps_other_sections(model: Path) -> None:
+    lock = Path("tcc.lock.json")
+    run(tune, model, "--pin", "--cpu", "x86-64-v3")
+    first = lock.read_bytes()
+    run(tune, model, "--pin", "--cpu", "x86-64-v3")
+    assert lock.read_bytes() == first
+    run(tune, model, "--pin", "--cpu", "x86-64-v2")
+    sections = read_lock(lock).sections
+    assert [target for target, _ in sections] == [
+        "cpu:x86-64 (x86-64-v2)",
+        "cpu:x86-64 (x86-64-v3)",
+    ]
+    output = run(compile, model, "--tuned", lock, "--cpu", "x86-64-v3").output
+    count = len(sections["cpu:x86-64 (x86-64-v3)", 2])
+    assert (
+        f"of {2 * count} lock entries {count} apply, 0 do not fit, {count} are for other" in output
+    )

@@ -1,0 +1,92 @@
+"""Small graphs of several kinds for tests of plans: an MLP, attention, a convnet, an LSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
+
+
+def add(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: object) -> Value:
+    """The first result of a new node."""
+    row = OPS[op]
+    return b.add(row, inputs, row.attrs(**attrs))[0]
+
+
+def weight(b: GraphBuilder, *shape: int) -> Value:
+    """A constant of random numbers, other ones for each constant of a graph."""
+    rng = np.random.default_rng(len([*b.store.handles()]))
+    return b.constant(rng.standard_normal(shape).astype(np.float32) / 16, "w")
+
+
+def mlp(width: int = 1024) -> Graph:
+    """Two matmuls, in which two ranks divide columns and then rows."""
+    b = GraphBuilder("mlp")
+    x = b.input("x", tensor(F32, 16, 256))
+    (h,) = b.add(OPS["matmul"], (x, weight(b, 256, width)), names=["h"])
+    (r,) = b.add(OPS["relu"], (h,), names=["r"])
+    (y,) = b.add(OPS["matmul"], (r, weight(b, width, 256)), names=["y"])
+    return b.finish((y,))
+
+
+def attention(heads: int = 4, tokens: int = 64, width: int = 256) -> Graph:
+    """An attention block with a residual sum."""
+    b = GraphBuilder("attention")
+    x = b.input("x", tensor(F32, tokens, width))
+
+    def projected(perm: tuple[int, ...]) -> Value:
+        y = add(b, "matmul", x, weight(b, width, width))
+        parted = add(b, "reshape", y, shape=tensor(F32, tokens, heads, width // heads).shape)
+        return add(b, "transpose", parted, perm=perm)
+
+    q, k, v = (projected(perm) for perm in ((1, 0, 2), (1, 2, 0), (1, 0, 2)))
+    scores = add(b, "softmax", add(b, "matmul", q, k), axis=2)
+    mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(1, 0, 2))
+    joined = add(b, "reshape", mixed, shape=x.type.shape)
+    return b.finish((add(b, "add", x, add(b, "matmul", joined, weight(b, width, width))),))
+
+
+def convnet() -> Graph:
+    """Two convolutions and a pooled classifier."""
+    b = GraphBuilder("convnet")
+    x = b.input("x", tensor(F32, 1, 8, 32, 32))
+    for inner in (8, 64):
+        filters, ones = weight(b, 64, inner, 3, 3), (1, 1)
+        y = add(b, "conv", x, filters, strides=ones, before=ones, after=ones, dilations=ones,
+                group=1)  # fmt: skip
+        x = add(b, "relu", y)
+    pooled = add(b, "reduce_mean", x, axes=(2, 3), keepdims=False)
+    return b.finish((add(b, "matmul", pooled, weight(b, 64, 512)),))
+
+
+def recurrent() -> Graph:
+    """The steps of an LSTM's cell, without a loop."""
+    b = GraphBuilder("recurrent")
+    steps = [b.input(f"x{n}", tensor(F32, 8, 128)) for n in range(2)]
+    wx, wh = weight(b, 128, 4 * 128), weight(b, 128, 4 * 128)
+    h, c = (b.input(name, tensor(F32, 8, 128)) for name in "hc")
+    for x in steps:
+        gates = add(b, "add", add(b, "matmul", x, wx), add(b, "matmul", h, wh))
+        row, quarters = OPS["split"], tensor(F32, 128, 128, 128, 128).shape
+        i, o, f, g = b.add(row, (gates,), row.attrs(axis=1, sizes=quarters))
+        i, o, f = (add(b, "sigmoid", gate) for gate in (i, o, f))
+        c = add(b, "add", add(b, "mul", f, c), add(b, "mul", i, add(b, "tanh", g)))
+        h = add(b, "mul", o, add(b, "tanh", c))
+    return b.finish((h, c))
+
+
+def classifier() -> Graph:
+    """Probabilities of many classes, and the best class."""
+    b = GraphBuilder("classifier")
+    scores = add(b, "matmul", b.input("x", tensor(F32, 4, 64)), weight(b, 64, 4096))
+    best = add(b, "arg_max", scores, axis=1, keepdims=False, select_last=False)
+    return b.finish((add(b, "softmax", scores, axis=1), best))
+
+
+NETWORKS: dict[str, Callable[[], Graph]] = {
+    "mlp": mlp, "attention": attention, "convnet": convnet, "recurrent": recurrent,
+    "classifier": classifier,
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""Pictures of plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+from tcc.backends.artifact.planner import partition_solver
+from tcc.cli.show import bytes_text
+from tcc.distributed.costs import RankRates, one_host
+from tcc.distributed.facts import planned
+from tcc.distributed.layers import Crossing, PlanLayer
+from tcc.distributed.picture import _Drawing, plan_svg
+from tcc.distributed.sharding import Whole
+
+from .networks import NETWORKS
+
+RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-7)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(text: str) -> tuple[ElementTree.Element, Counter[str], list[str]]:
+    """The parsed picture, the number of its shapes by class, and its texts."""
+    root = ElementTree.fromstring(text)
+    shapes = Counter(item.get("class", "") for item in root if item.tag != f"{SVG}text")
+    return root, shapes, ["".join(item.itertext()) for item in root.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 32])
+@pytest.mark.parametrize("name", ["mlp", "attention", "convnet"])
+def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> None:
+    result = planned(NETWORKS[name](), one_host(ranks, RATES), partition_solver(), {})
+    text = plan_svg(result, bytes_text)
+    again = planned(NETWORKS[name](), one_host(ranks, RATES), partition_solver(), {})
+    assert text == plan_svg(again, bytes_text)
+    root, shapes, texts = drawn(text)
+    names = [str(rank) if ranks == 32 else f"rank {rank}" for rank in range(ranks)]
+    assert [item for item in texts if item in names] == names
+    kinds = {item["kind"] for item in result.collectives}
+    assert kinds
+    assert kinds <= {*texts}
+    assert shapes["move"] == 1 + ranks * shapes["line"]  # one in the legend
+    assert "prefers-color-scheme:dark" in text
+    width, height = (float(root.get(side, "")) for side in ("width", "height"))
+    for item in root:
+        assert 0 <= float(item.get("x", "0")) < width
+        assert 0 <= float(item.get("y", "0")) < height
+
+
+def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
+    drawing = _Drawing(4, bytes_text)
+    drawing.repeat([Crossing("all_reduce", 8, ((0, 2), (1, 3)))], 1)
+    drawing.repeat([Crossing("all_gather", 8, ((0, 1), (2, 3)))], 1)
+    root, shapes, _ = drawn(drawing.text("groups"))
+    heights = [item.get("cy") for item in root.iter(f"{SVG}circle")]
+    assert shapes["line"] == 4
+    assert len({*heights[:4]}) == 2
+    assert len({*heights[4:]}) == 1
+
+
+def test_hostile_names_stay_text() -> None:
+    drawing = _Drawing(2, bytes_text)
+    name = '</text><script>\x1b\x00("1")</script>'
+    drawing.repeat([PlanLayer((name,), ("matmul",), Whole, (Whole(),), 0, 0)], 1)
+    root, _, texts = drawn(drawing.text(name))
+    assert not [*root.iter(f"{SVG}script")]
+    assert any(text.startswith("</text><script>") for text in texts)
