@@ -54,9 +54,9 @@ def read_shardings(text: str) -> tuple[Shardings, Shardings]:
 
     Raises ValueError for a text that no strategy has.
     """
-    texts = text.split(" -> ")
-    words = [_SHARDING.findall(side) for side in texts]
-    if len(texts) != 2 or [", ".join(parts) for parts in words] != texts:
+    sides = text.split(" -> ")
+    words = [_SHARDING.findall(side) for side in sides]
+    if len(sides) != 2 or [", ".join(parts) for parts in words] != sides:
         raise ValueError(f"{text[:80]!r} is no strategy")
     operands, results = (tuple(map(parse_sharding, parts)) for parts in words)
     return operands, results
@@ -97,7 +97,7 @@ def _check_split(site: _Site, split: Split, ranks: int) -> None:
             f"{rank} axes",
             hint=f"divide one of axes 0 to {rank - 1}, or write whole" if rank else "write whole",
         )
-    if block_length(site.value.type, split, ranks) is None:
+    if not has_equal_blocks(site.value.type, split, ranks):
         size = as_int(site.value.type.shape[split.axis])
         raise UserError(
             f"{ranks} ranks do not divide axis {split.axis}",
@@ -108,20 +108,16 @@ def _check_split(site: _Site, split: Split, ranks: int) -> None:
         )
 
 
-def block_length(type: TensorType, split: Split, ranks: int) -> int | None:
-    """Returns the number of elements of a rank's block in each group of an axis; None where the
-    ranks have no equal blocks.
-
-    A padded block has padding behind the end of its group, but not in all blocks of a group.  A
-    strategy says where padding is neutral: it is not proved here.
-    """
-    size = as_int(type.shape[split.axis]) or 0
-    parts, group = ranks // split.copies, size // split.groups
-    if size == 0 or ranks % split.copies or size % split.groups:
-        return None
-    if split.block:
-        return split.block if split.block < group < split.block * parts else None
-    return None if group % parts else group // parts
+def has_equal_blocks(type: TensorType, split: Split, ranks: int) -> bool:
+    """True where the ranks have equal blocks of each group of an axis, with or without padding."""
+    size, (parts, remainder) = type.shape[split.axis], divmod(ranks, split.copies)
+    if remainder or as_int(size) == 0:
+        return False
+    if not split.block:
+        count = parts * split.groups
+        return size // count * count is size
+    group, remainder = divmod(as_int(size) or 0, split.groups)
+    return not remainder and split.block < group < split.block * parts
 
 
 def _remedy(size: int | None, groups: int) -> str:

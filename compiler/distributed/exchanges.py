@@ -9,10 +9,11 @@ A fault of the divided graph is a fault of tcc, so it is an InternalError.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
-from tcc.distributed.divisions import block_length
+from tcc.distributed.divisions import has_equal_blocks
 from tcc.distributed.offers import expr_of
 from tcc.distributed.shard import RankArrays
 from tcc.distributed.sharding import REDUCTIONS, WHOLE, Partial, Sharding, Split, Whole
@@ -21,10 +22,9 @@ from tcc.distributed.strategies import Strategy
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
-from tcc.ir.index import const
+from tcc.ir.index import Index, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
-from tcc.ops.shapes import Shape
 from tcc.schedule.nest import typical
 
 
@@ -132,10 +132,7 @@ class _Checker:
             if reader is None or strategy.reduced:  # dead, or several nodes
                 continue
             inner = {self._array(v, WHOLE) for v in captures(node) if v in self._division.arrays}
-            reads = zip(reader.inputs, operands, strict=True)
-            if not all(self._is_operand(*pair) for pair in reads) or not inner <= {
-                *captures(reader)
-            }:
+            if not self._are_read(reader, operands) or not inner <= {*captures(reader)}:
                 raise InternalError(
                     "a node of the ranks reads other arrays than its strategy says",
                     where=node.loc or node.outputs[0].name,
@@ -146,18 +143,25 @@ class _Checker:
             if self._array(output, self._kept.get(output, WHOLE)) is not array:
                 raise InternalError("an output of the ranks is another array", where=output.name)
 
+    def _are_read(self, reader: Node, operands: Sequence[Value | None]) -> bool:
+        """True if `reader` reads `operands`, or arrays that a rank computes from each of them
+        alone, such as those with zeros as padding."""
+        return all(
+            read is operand
+            or (
+                read is not None
+                and (producer := self._producers.get(read)) is not None
+                and not is_exchange(producer)
+                and producer.inputs == (operand,)
+            )
+            for read, operand in zip(reader.inputs, operands, strict=True)
+        )
+
     def _reader(self, node: Node, strategy: Strategy) -> Node | None:
         if not node.outputs:
             return None
         array = self._division.arrays[node.outputs[0]].get(strategy.results[0])
         return None if array is None else self._producers.get(array)
-
-    def _is_operand(self, operand: Value | None, array: Value | None) -> bool:
-        """True if a node reads `array`, or that array with zeros as its padding."""
-        zeroed = None if operand is None else self._producers.get(operand)
-        if operand is array or operand is None or zeroed is None or array is None:
-            return operand is array
-        return zeroed.inputs == (array,) and operand.type == array.type and not is_exchange(zeroed)
 
     def _array(self, value: Value, sharding: Sharding) -> Value:
         array = self._division.arrays[value].get(sharding)
@@ -214,83 +218,87 @@ class _Checker:
     def _check_blocks(self, value: Value, sharding: Sharding, array: Value) -> None:
         """Compares each rank's array of a constant with its part of the whole constant."""
         store, local = self._division.graph.store, self._division.local
-        constant = store.get(self._division.graph.constants[value])
+        whole = store.get(self._division.graph.constants[value])
         parts = local.store.arrays(local.constants[array])
         for rank in range(self._division.ranks):
             part = parts[rank % len(parts)]
-            pairs = _blocks(constant, part, sharding, rank)
+            pairs = _blocks(whole, part, sharding, rank, self._division.ranks)
             if not all(np.array_equal(a, b) for a, b in pairs):
                 what = f"rank {rank} has another part of a constant"
                 raise InternalError(what, where=value.name, why=str(sharding))
 
 
 def _blocks(
-    constant: Array, part: Array, sharding: Sharding, rank: int
+    whole: Array, part: Array, sharding: Sharding, rank: int, ranks: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yields pairs of a block of `constant` and the block of `part` that has to be equal."""
+    """Yields pairs of a block of `whole` and the block of `part` that has to be equal."""
     if isinstance(sharding, Partial):
-        yield (constant if rank == 0 else np.zeros_like(constant)), part
+        yield (whole if rank == 0 else np.zeros_like(whole)), part
         return
     assert isinstance(sharding, Split)
     axis, groups = sharding.axis, sharding.groups
-    size, length = constant.shape[axis] // groups, part.shape[axis] // groups
+    size, place = whole.shape[axis] // groups, rank // sharding.copies
+    block = sharding.block or size * sharding.copies // ranks
     before = (slice(None),) * axis
     for group in range(groups):
-        first = min(size, rank // sharding.copies * length)
-        elements = min(length, size - first)
-        start, place = group * size + first, group * length
-        block = part[(*before, slice(place, place + elements))]
-        yield constant[(*before, slice(start, start + elements))], block
-        padding = part[(*before, slice(place + elements, place + length))]
-        yield padding, np.zeros_like(padding)
+        first, end = place * block, min((place + 1) * block, size)
+        count, start = max(0, end - first), group * block
+        elements = slice(group * size + first, group * size + first + count)
+        yield whole[(*before, elements)], part[(*before, slice(start, start + count))]
+        padding = part[(*before, slice(start + count, start + block))]
+        yield np.zeros_like(padding), padding
 
 
-def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> Shape | None:
+def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> tuple[object, ...] | None:
     """Returns the shape of a rank's array; None where the ranks have no equal blocks."""
     if not isinstance(sharding, Split):
         return type.shape
-    axis = sharding.axis
-    length = block_length(type, sharding, ranks) if axis < type.rank else None
-    if length is None:
+    if sharding.axis >= type.rank or not has_equal_blocks(type, sharding, ranks):
         return None
-    return (*type.shape[:axis], const(length * sharding.groups), *type.shape[axis + 1 :])
+    shape = list(type.shape)
+    shape[sharding.axis] = _held(shape[sharding.axis], sharding, ranks)
+    return tuple(shape)
 
 
-def _bytes_with(type: TensorType, shardings: Sequence[Sharding], ranks: int) -> int:
-    """Returns the bytes of a block of `type` by all `shardings`, which divide different axes."""
-    for sharding in shardings:
-        shape = _block_shape(type, sharding, ranks)
-        assert shape is not None
-        type = TensorType(type.dtype, shape)
-    return type_bytes(type)
+def _held(size: Index, split: Split, ranks: int) -> Index:
+    """Returns how many elements a rank has along an axis of `size` elements."""
+    if split.block:
+        return const(split.block * split.groups)
+    return size // (ranks // split.copies)
+
+
+def _bytes(type: TensorType, ranks: int, *shardings: Sharding, covered: Sharding = WHOLE) -> int:
+    """Returns the bytes of a rank's array of a value that is split by `shardings`; the blocks of
+    `covered` and their padding are all there."""
+    shape = list(type.shape)
+    for split in shardings:
+        if isinstance(split, Split):
+            shape[split.axis] = _held(shape[split.axis], split, ranks)
+    if isinstance(covered, Split):
+        shape[covered.axis] = _held(shape[covered.axis], covered, ranks) * ranks
+    return type_bytes(replace(type, shape=tuple(shape)))
 
 
 def _due(value: Value, source: Sharding, result: Sharding, ranks: int) -> list[Exchange]:
-    """Returns the exchange that a change needs; empty where ranks have all that they need.
-
-    Blocks of an axis are sent with their padding.
-    """
+    """Returns the exchange that a change needs; empty where ranks have all that they need."""
+    size, name = type_bytes(value.type), value.name
     match source, result:
         case Partial(), Split(copies=1):
-            size = ranks * _bytes_with(value.type, [result], ranks)
-            return [Exchange("reduce_scatter", size, value.name)]
+            return [Exchange("reduce_scatter", _bytes(value.type, ranks, covered=result), name)]
         case Partial(), Whole() | Split():
-            return [Exchange("all_reduce", type_bytes(value.type), value.name)]
+            return [Exchange("all_reduce", size, name)]
         case Split(axis, copies=1), Split(other, copies=1) if axis != other:
-            size = ranks * _bytes_with(value.type, [source, result], ranks)
-            return [Exchange("all_to_all", size, value.name)]
+            held = _bytes(value.type, ranks, source, covered=result)
+            return [Exchange("all_to_all", held, name)]
         case Split(), Whole() | Split():
-            return [Exchange("all_gather", _bytes_with(value.type, [source], ranks), value.name)]
+            return [Exchange("all_gather", _bytes(value.type, ranks, source), name)]
         case Whole(), _:
             return []
     raise InternalError(f"no exchange makes {result} of {source}", where=value.name)
 
 
 def _reductions_in_nodes(choice: Mapping[Node, Strategy]) -> Iterator[Exchange]:
-    """Yields the reductions inside of nodes, such as those of a softmax with divided keys.
-
-    Ranks gather the components of a tuple, and combine them by themselves.
-    """
+    """Yields the reductions inside of nodes, such as those of a softmax with divided keys."""
     for node, strategy in choice.items():
         expr = expr_of(node) if strategy.reduced else None
         if expr is not None:

@@ -92,7 +92,7 @@ def _check_use(graph: Graph, ranks: int) -> None:
         raise UserError(
             f"nothing in the model can be divided among {ranks} ranks",
             where=f"--ranks {ranks}",
-            why=f"no loop of any node has a length that {ranks} divides",
+            why=f"no loop of any node has more than {ranks} iterations, or {ranks} of them",
             hint="give another number of ranks",
         )
 

@@ -43,6 +43,7 @@ class Split:
     def length(self, size: Index, ranks: int) -> Index:
         """Returns the length of a block of an axis of `size` elements in each group.
 
+        A symbolic size has blocks if it is a multiple by its form, as 4*n is for 2 ranks.
         Raises ValueError where the blocks of `ranks` ranks are not equal.
         """
         parts = self.parts(ranks)
@@ -51,8 +52,10 @@ class Split:
             group = 0 if group % self.groups else group // self.groups
             if self.block < group < self.block * parts:
                 return const(self.block)
-        elif as_int(size) != 0 and as_int(size % (parts * self.groups)) == 0:
-            return size // (parts * self.groups)
+        elif as_int(size) != 0:
+            length = size // (parts * self.groups)
+            if length * (parts * self.groups) is size:
+                return length
         raise ValueError(f"{size} elements have no {ranks} equal blocks for {self}")
 
     def parts(self, ranks: int) -> int:

@@ -210,3 +210,10 @@ def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
 )
 def test_host_functions_are_divided_along_free_axes(node: Node, expected: list[str]) -> None:
     assert [repr(s) for s in free_strategies(node, 2, (), ())[1:]] == expected
+
+
+def test_padding_ends_where_the_axis_ends() -> None:
+    """Ten of eleven rows: the padding of the result would be the last row of the operand."""
+    types, bounds = tensor(F32, 11, 2), {"starts": shape(0, 0), "steps": (1, 1)}
+    node = node_of("slice", types, **bounds, sizes=shape(10, 2))
+    assert not any("block=4" in text for text in texts(node, 3))

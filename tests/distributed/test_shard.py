@@ -135,7 +135,7 @@ def test_a_block_of_any_number_of_tokens_has_two_all_reduces() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_number_of_tokens_that_ranks_always_divide_is_divided(ranks: int) -> None:
-    graph = block(8, symbol("tokens", 4, 64, divisor=4, typical=32), 512)
+    graph = block(8, 4 * symbol("quads", 1, 16, typical=8), 512)
     offered = offers(graph, ranks)
     choice = {node: by_tokens(node, offered[node]) for node in graph.nodes}
     divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
@@ -152,7 +152,7 @@ def by_tokens(node: Node, offered: Sequence[Strategy]) -> Strategy:
 
 
 def test_a_number_of_tokens_that_ranks_may_not_divide_is_whole() -> None:
-    graph = block(8, symbol("tokens", 3, 64, divisor=3), 512)
+    graph = block(8, 3 * symbol("triples", 1, 20), 512)
     softmax = next(node for node in graph.nodes if node.op.name == "softmax")
     assert [*map(repr, offers(graph, 2)[softmax])] == ["whole -> whole", "split(1) -> split(1)"]
     assert "split(2) -> split(2)" in map(repr, offers(graph, 3)[softmax])

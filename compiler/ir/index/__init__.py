@@ -120,27 +120,8 @@ class Index:
 def _build(terms: Mapping[Monomial, int]) -> Index:
     """Returns the sum of terms; the coefficient of the empty monomial is the constant term."""
     nonzero = [(m, c) for m, c in terms.items() if m and c]
-    for monomial, coeff in nonzero:
-        multiple = _multiple(monomial, coeff)
-        if multiple is not None:
-            return add(_build({**terms, monomial: 0}), multiple)
     nonzero.sort(key=lambda term: [atom.key for atom in term[0]])
     return _sorted(tuple(nonzero), terms.get((), 0))
-
-
-def _multiple(monomial: Monomial, coeff: int) -> Index | None:
-    """Returns a term without its first quotient if the division is exact and `coeff` a multiple of
-    the divisor; else None.
-
-    Example: `2*(n//2)` is n if 2 divides n.
-    """
-    for n, atom in enumerate(monomial):
-        if isinstance(atom, Quotient) and not atom.den.terms:
-            size = atom.den.const
-            if coeff % size == 0 and divisor_of(atom.num) % size == 0:
-                others = _build({monomial[:n] + monomial[n + 1 :]: coeff // size})
-                return mul(others, atom.num)
-    return None
 
 
 def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
@@ -208,8 +189,6 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
         x, y = y, x
     if not y.terms:
         scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
-        if any(isinstance(atom, Quotient) for m, _ in scaled for atom in m):
-            return _build({**dict(scaled), (): x.const * y.const})
         return _sorted(scaled, x.const * y.const)
     require_short(len(x.terms), len(y.terms))
     terms: dict[Monomial, int] = {}
@@ -484,14 +463,9 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
             return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
-def _divisor(atom: Atom) -> int:
-    if isinstance(atom, Quotient) and not atom.den.terms:
-        divisor, remainder = divmod(divisor_of(atom.num), atom.den.const)
-        return 1 if remainder or not divisor else divisor
-    return atom.divisor if isinstance(atom, Var) else 1
-
-
-def divisor_of(index: Index, of: Callable[[Atom], int] = _divisor) -> int:
+def divisor_of(
+    index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
+) -> int:
     """Returns the largest known divisor of all values of `index`, or 0 for the index 0. `of(atom)`
     returns a known divisor of an atom."""
     result = abs(index.const)
