@@ -29,11 +29,12 @@ from tcc.distributed.shard import mesh_sharded
 from tcc.distributed.sharding import WHOLE, Partial, Shardings, Split
 from tcc.distributed.solve import mesh_strategies, predicted_seconds, solved
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import F32, tensor
 
 from .lockstep import on_ranks
+from .networks import add
 from .test_shard import block, mlp
 from .test_solve import network
 
@@ -68,6 +69,29 @@ def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
     offered = mesh_offers(graph, mesh.axes)
     choice = {node: items[int(rng.integers(len(items)))] for node, items in offered.items()}
     check(graph, choice, mesh, seed)
+
+
+@pytest.mark.parametrize("op", ["arg_max", "arg_min"])
+def test_extrema_with_positions_are_combined_along_each_axis(op: str) -> None:
+    b = GraphBuilder("extrema")
+    x = b.input("x", tensor(F32, 4, 8))
+    best = add(b, op, x, axis=1, keepdims=False, select_last=False)
+    graph = b.finish((best,))
+    offered = mesh_offers(graph, SQUARE.axes)
+    (node,) = graph.nodes
+    texts = [tuple(map(repr, items)) for items in offered[node]]
+    assert ("split(1) -> whole",) * 2 in texts
+    for items in offered[node]:
+        check(graph, {node: items}, SQUARE)
+
+
+def test_several_axes_leave_out_padding_and_copies() -> None:
+    graph = mlp(4, 7, 16)
+    single, double = (mesh_offers(graph, Mesh(sizes).axes) for sizes in ((2,), (2, 2)))
+    assert "block=4" in repr(single)
+    assert "split" in repr(double)
+    assert "block=" not in repr([*double.values()])
+    assert "copies=" not in repr([*double.values()])
 
 
 @pytest.mark.parametrize("graph", [mlp(4, 8, 16), block(4, 8, 16)], ids=["mlp", "block"])
