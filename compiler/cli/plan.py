@@ -8,7 +8,7 @@ import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
-from tcc.cli.show import bytes_text, print_json, progress, say_fitted
+from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from tcc import driver
     from tcc.backends.artifact import planner
     from tcc.distributed import cluster as clusters
-    from tcc.distributed import costs, facts, picture
+    from tcc.distributed import costs as models
+    from tcc.distributed import facts, picture
     from tcc.distributed import plan as plans
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
-    clusters, costs = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
+    clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
     picture = later("tcc.distributed.picture")
+
+# The names of costs.COSTS, which a start of the command line does not import.
+COSTS = "all", "zero-links", "zero-compute"
 
 
 @click.command()
@@ -42,6 +46,22 @@ else:
     type=PATH,
     help="Hosts and links as JSON, from which the plan's times and the limit of memory come; the "
     "default is one host. Without --ranks the plan is for all ranks of the hosts.",
+)
+@click.option(
+    "--costs",
+    type=click.Choice(COSTS),
+    default=COSTS[0],
+    show_default=True,
+    help="Plans as if exchanges took no time (zero-links: everything is divided), or work "
+    "(zero-compute: only what memory forces is divided).",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["latency", "ranks"]),
+    default="latency",
+    show_default=True,
+    help="latency: the least time on all ranks. ranks: the fewest ranks whose memory has room, and "
+    "then the least time.",
 )
 @click.option(
     "--explain",
@@ -62,6 +82,8 @@ def plan(
     model: Path,
     output: Path | None,
     cluster: Path | None,
+    costs: str,
+    objective: str,
     explain: str | None,
     check: Path | None,
     as_json: bool,
@@ -92,18 +114,31 @@ def plan(
        "links": [{"between": ["a", "a"], "kind": "any", "bytes": 0,
                   "latency_s": 5e-6, "bytes_per_s": 1e10}]}
     """
-    for flag, value in (("-o", output), ("--explain", explain), ("--plan", choices["plan"])):
+    flags = {
+        "-o": output, "--explain": explain, "--plan": choices["plan"],
+        "--objective": objective != "latency", "--costs": costs != COSTS[0],
+    }  # fmt: skip
+    for flag, value in flags.items():
         if check is not None and value:
             hint = "leave one of them out"
             raise UserError("--check only proves a plan", where=f"{flag} with --check", hint=hint)
     checked = None if check is None else plans.read_plan(check, "--check")
-    job = _job(cluster, chosen_options(choices), 1 if checked is None else checked.ranks)
+    options = chosen_options(choices)
+    job = _job(cluster, options, 1 if checked is None else checked.ranks, costs)
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, job.options)
         stage("solve")
         if checked is not None:
             _check(graph, checked, job, as_json)
+            return
+        if objective == "ranks":
+            solver, states = planner.partition_solver(), options.state
+            job = replace(job, cluster=facts.fewest_ranks(graph, job.cluster, solver, states))
+        if job.ranks == 1:
+            if as_json:
+                print_json({"ranks": 1})
+            say("one rank has room for the model: it needs no plan", err=as_json)
         elif explain is not None:
             _explain(graph, explain, job, as_json)
         else:
@@ -112,54 +147,67 @@ def plan(
 
 @frozen
 class _Job:
-    """The options, with the one number of ranks `ranks`, and the cluster of a command."""
+    """The options of a command, and the part of the cluster that it plans for."""
 
     options: Options
-    ranks: int
-    cluster: "clusters.Cluster"
+    cluster: "models.Cluster"
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.cluster.ranks
 
     def fixed(self, graph: Graph) -> dict[Any, Any]:
         """Returns the strategies that the files of --plan fix."""
         fixed: dict[Any, Any] = {}
         for file in self.options.plan:
-            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), self.ranks)
+            fixed |= plans.fixed_strategies(graph, plans.read_plan(file), self.cluster.mesh)
         return fixed
 
 
-def _job(path: Path | None, options: Options, ranks: int) -> _Job:
+def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
     """Returns the job for a cluster file, or None for one host.
 
     Without --ranks the number of ranks is `ranks`, or the cluster's if that is 1.  Raises UserError
     if the ranks are not one number above 1, or more than the cluster has.
     """
-    one_host = clusters.Cluster(ranks, costs.HOST)
-    cluster = one_host if path is None else clusters.read_cluster(path)
+    cluster = None if path is None else clusters.read_cluster(path)
     if options.ranks == (1,):
-        options = replace(options, ranks=(cluster.ranks if ranks == 1 else ranks,))
-    job = _Job(options, options.ranks[0], cluster)
-    if len(options.ranks) != 1 or job.ranks < 2:
+        every = ranks if cluster is None else cluster.ranks
+        options = replace(options, ranks=(every if ranks == 1 else ranks,))
+    count = options.ranks[0]
+    if len(options.ranks) != 1 or count < 2:
         raise UserError(
             "a plan is for one number of ranks, at least 2",
             where="--ranks " + ",".join(map(str, options.ranks)),
             hint="give one, as in --ranks 2",
         )
-    if path is not None and job.ranks > cluster.ranks:
+    if cluster is not None and count > cluster.ranks:
         raise UserError(
             "the cluster has too few ranks",
             where=f"--cluster {path}",
-            why=f"its hosts have {cluster.ranks} together, and the plan is for {job.ranks}",
+            why=f"its hosts have {cluster.ranks} together, and the plan is for {count}",
             hint="give fewer ranks, or more hosts",
         )
-    return job
+    part = models.one_host(count) if cluster is None else clusters.part_of(cluster, count)
+    return _Job(options, models.with_costs(part, costs))
 
 
 def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
     """Prints the best plan, and writes or draws it."""
-    solver, rates = planner.partition_solver(), job.cluster.rates
-    fixed, states = job.fixed(graph), job.options.state
-    result = facts.planned(graph, job.ranks, solver, fixed, rates, states)
+    is_picture = output is not None and output.suffix == ".svg"
+    if is_picture and len(job.cluster.mesh.sizes) > 1:
+        raise UserError(
+            "a plan of a mesh cannot be drawn",
+            where=f"-o {output}",
+            why="the hosts with equally many ranks are an axis of the mesh, and a picture shows "
+            "one axis",
+            hint="write the plan as JSON, or leave out --cluster",
+        )
+    solver, fixed = planner.partition_solver(), job.fixed(graph)
+    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state)
     if output is not None:
-        if output.suffix == ".svg":
+        if is_picture:
             text = picture.plan_svg(result, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)
@@ -172,9 +220,8 @@ def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
 
 def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
     """Prints the price of each strategy of a node."""
-    solver, rates = planner.partition_solver(), job.cluster.rates
-    fixed, states = job.fixed(graph), job.options.state
-    rows = facts.explained(graph, job.ranks, solver, fixed, node, rates, states)
+    solver, fixed = planner.partition_solver(), job.fixed(graph)
+    rows = facts.explained(graph, job.cluster, solver, fixed, node, job.options.state)
     if as_json:
         print_json(rows)
         return
@@ -184,7 +231,7 @@ def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
 def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> None:
     """Prints the facts that are proved of a plan."""
     solver, cluster, states = planner.partition_solver(), job.cluster, job.options.state
-    proof = facts.proved(graph, checked, job.ranks, solver, cluster.rates, states, cluster.hosts)
+    proof = facts.proved(graph, checked, cluster, solver, states)
     if as_json:
         print_json(asdict(proof))
         return

@@ -5,18 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tcc.cli.show import aligned, bytes_text
+from tcc.later import later
 
 if TYPE_CHECKING:
-    from tcc.distributed.cluster import Host
+    from tcc.distributed import plan as plans
+    from tcc.distributed.costs import Host
     from tcc.distributed.facts import PlanFacts
     from tcc.distributed.proof import Proof
+else:
+    plans = later("tcc.distributed.plan")
 
 
 def plan_lines(result: "PlanFacts") -> Iterator[str]:
     """Yields a line for each node of a plan, and lines of what ranks exchange and have."""
     heads = ("node", "op", "us", "strategy")
     cells = [
-        (row["node"], row["op"], f"{row['seconds'] * 1e6:.1f}", row["strategy"])
+        (row["node"], row["op"], f"{row['seconds'] * 1e6:.1f}", _text(row["strategy"]))
         for row in result.rows
     ]
     yield from aligned([heads, *cells])
@@ -39,9 +43,18 @@ def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields a line for each strategy of a node."""
     heads = ("strategy", "us of a run", "")
     cells = [
-        (r["strategy"], f"{r['seconds'] * 1e6:.1f}", "chosen" if r["chosen"] else "") for r in rows
+        (
+            _text(r["strategy"]),
+            "no memory" if r["seconds"] is None else f"{r['seconds'] * 1e6:.1f}",
+            "chosen" if r["chosen"] else "",
+        )
+        for r in rows
     ]
     yield from aligned([heads, *cells])
+
+
+def _text(strategy: str | list[str]) -> str:
+    return strategy if isinstance(strategy, str) else plans.joined(tuple(strategy))
 
 
 def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str]:

@@ -79,12 +79,37 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
     return None
 
 
-class Changer:
-    """Adds changes of sharding along a mesh axis to a graph."""
+def rank_number(ranks: int) -> Index:
+    """Returns the size symbol of a rank's number among `ranks` ranks."""
+    return symbol(_RANK, 0, ranks - 1)
 
-    def __init__(self, builder: GraphBuilder, axis: MeshAxis) -> None:
-        self._b, self._axis = builder, axis
+
+class RankNumber:
+    """The number of a rank in a graph; its first call adds the nodes that bind it."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._b = builder
         self._number: Index | None = None
+
+    def __call__(self, ranks: int) -> Index:
+        """Returns the number of a rank among `ranks` ranks."""
+        if self._number is None:
+            self._number = rank_number(ranks)
+            (rank,) = self._b.add(OPS["rank"], [])
+            row = OPS["bind_size"]
+            self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
+        return self._number
+
+
+class Changer:
+    """Adds changes of sharding along a mesh axis to a graph; `number` is the number of its
+    ranks."""
+
+    def __init__(
+        self, builder: GraphBuilder, axis: MeshAxis, number: RankNumber | None = None
+    ) -> None:
+        self._b, self._axis = builder, axis
+        self._number = number or RankNumber(builder)
 
     def change(self, value: Value, type: TensorType, source: Sharding, result: Sharding) -> Value:
         """Adds nodes that change `value`, a rank's array of a value of `type`, from the sharding
@@ -188,12 +213,7 @@ class Changer:
     def place(self) -> Index:
         """Returns the rank's place in its group: an index of a size symbol, which the first call
         binds."""
-        if self._number is None:
-            self._number = symbol(_RANK, 0, self._axis.all_ranks - 1)
-            (rank,) = self._b.add(OPS["rank"], [])
-            row = OPS["bind_size"]
-            self._b.add(row, [rank], row.attrs(self._number, element=0, signed=True))
-        return self._axis.place(self._number)
+        return self._axis.place(self._number(self._axis.all_ranks))
 
     def _blocks_first(self, value: Value, split: Split) -> Value:
         """Returns `value` with the blocks of an axis one behind another along axis 0."""

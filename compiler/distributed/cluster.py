@@ -9,13 +9,14 @@
 two hosts; a link from a host to itself joins its ranks.  Files are not trusted.
 """
 
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tcc.distributed.costs import ANY, LinkRate, RankRates
+from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates
 from tcc.distributed.json_file import read_json
-from tcc.frozen import frozen
+from tcc.distributed.mesh import Mesh
 from tcc.ir.program import CollectiveKind
 
 _VERSION = 1
@@ -23,27 +24,6 @@ _MOST_COUNT = 10**18
 _MOST_RANKS = 64
 _KINDS = frozenset({ANY, *(kind.name.lower() for kind in CollectiveKind)})
 _HINT = "tcc plan --help shows such a file"
-
-
-@frozen
-class Host:
-    """A host: its name, its number of ranks, and the memory of each rank in bytes."""
-
-    name: str
-    ranks: int
-    memory_bytes: int
-
-
-@frozen
-class Cluster:
-    """The number of ranks of all hosts, what each rank can do at least, and the hosts.
-
-    The first host has the first ranks.
-    """
-
-    ranks: int
-    rates: RankRates
-    hosts: tuple[Host, ...] = ()
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -71,7 +51,37 @@ def _parse(table: Any) -> Cluster:
     speeds = [_rate(host, "flops", f"hosts[{n}]") for n, host in enumerate(hosts)]
     links = [_link(row, f"links[{n}]", names) for n, row in enumerate(_list(table, "links"))]
     rates = RankRates(operations=min(speeds), memory=min(sizes), links=tuple(links))
-    return Cluster(sum(counts), rates, tuple(map(Host, names, counts, sizes)))
+    described = tuple(map(Host, names, counts, sizes))
+    if len(hosts) == 1 or len({*counts}) > 1 or counts[0] == 1:
+        return Cluster(Mesh((sum(counts),)), (rates,), described)
+    inside = tuple(link for link in links if link.between[0] == link.between[1])
+    outside = tuple(link for link in links if link.between[0] != link.between[1])
+    return Cluster(
+        Mesh((len(hosts), counts[0])),
+        (replace(rates, links=outside), replace(rates, links=inside)),
+        described,
+    )
+
+
+def part_of(cluster: Cluster, ranks: int) -> Cluster:
+    """Returns the first ranks of a cluster: whole hosts if possible, else ranks in a row.
+
+    `ranks` is at most the number of ranks of the cluster.
+    """
+    *hosts, per_host = cluster.mesh.sizes
+    if ranks == cluster.ranks:
+        return cluster
+    if hosts and ranks <= per_host:
+        return replace(cluster, mesh=Mesh((ranks,)), rates=cluster.rates[1:])
+    if hosts and ranks % per_host == 0:
+        return replace(cluster, mesh=Mesh((ranks // per_host, per_host)))
+    return in_a_row(cluster, ranks)
+
+
+def in_a_row(cluster: Cluster, ranks: int) -> Cluster:
+    """Returns the first ranks of a cluster as a mesh of one axis, with the links of all axes."""
+    links = tuple(link for speeds in cluster.rates for link in speeds.links)
+    return replace(cluster, mesh=Mesh((ranks,)), rates=(replace(cluster.rates[0], links=links),))
 
 
 def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:

@@ -5,12 +5,16 @@ between ranks at a rate behind a latency.  They only rank alternatives.
 """
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 from operator import attrgetter
+from typing import Any
 
 from tcc.distributed.changes import transfer
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, local_type
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.mesh import Mesh, MeshAxis
+from tcc.distributed.mesh_offers import NodeStrategies, mesh_expr
+from tcc.distributed.routes import mesh_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
@@ -75,6 +79,56 @@ ANY = "any"
 HOST = RankRates()
 
 
+@frozen
+class Host:
+    """A host: its name, its number of ranks, and the memory of each rank in bytes."""
+
+    name: str
+    ranks: int
+    memory_bytes: int
+
+
+@frozen
+class Cluster:
+    """A mesh of ranks, their speeds along each axis of the mesh, and the hosts.
+
+    The axes differ in links alone; work and memory are those of the first axis, which are the least
+    of all hosts.  The first host has the first ranks.
+    """
+
+    mesh: Mesh
+    rates: tuple[RankRates, ...]
+    hosts: tuple[Host, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks."""
+        return self.mesh.ranks
+
+
+# The names of cost models: each leaves out a part of the predicted seconds.
+COSTS = "all", "zero-links", "zero-compute"
+
+
+def with_costs(cluster: Cluster, name: str) -> Cluster:
+    """Returns a cluster whose predicted seconds follow one of `COSTS`.
+
+    With `zero-links` collectives take no time, with `zero-compute` operations and the reading of
+    constants.
+    """
+    free: dict[str, Any] = {}
+    if name == "zero-links":
+        free = {"latency": 0.0, "link_bytes": inf, "links": ()}
+    elif name == "zero-compute":
+        free = {"operations": inf, "memory_bytes": inf}
+    return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
+
+
+def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
+    """Returns a cluster of one host."""
+    return Cluster(Mesh((ranks,)), (rates,))
+
+
 def _row(links: Sequence[LinkRate], kind: str, bytes: int) -> LinkRate:
     links = [link for link in links if link.kind == kind] or links
     fitting = [link for link in links if link.bytes <= bytes]
@@ -93,32 +147,43 @@ def change_seconds(
     return rates.exchange_seconds(change.kind, change.bytes) if change.kind else 0.0
 
 
-def work_seconds(expr: Expr, strategy: Strategy, ranks: int, rates: RankRates) -> float:
+def work_seconds(
+    expr: Expr, items: NodeStrategies, axes: Sequence[MeshAxis], rates: Sequence[RankRates]
+) -> float:
     """Returns the seconds of a rank's operations, and of the reductions between them.
 
-    A symbolic extent counts as its typical value.
+    `items` has a strategy for each axis.  A symbolic extent counts as its typical value.
     """
-    blocks = dict(strategy.blocks)
     operations = 0.0
+    shares = dict.fromkeys(range(len(expr.stages)), 1.0)
+    for strategy in items:
+        for number, block in strategy.blocks:
+            shares[number] *= block.share
     for number, stage in enumerate(expr.stages):
         points = prod(typical(extent(loop)) for loop in stage.loops)
         applied = sum(isinstance(scalar, Apply) for scalar in walk(*stage.body))
-        share = blocks[number].share if number in blocks else 1
-        operations += points * (applied + 1) * share  # a store, or a step of a reduction
-    seconds = operations / rates.operations
-    for number, monoids in strategy.reduced:
-        for type, monoid in zip(expr.stages[number].types, monoids, strict=True):
-            seconds += change_seconds(type, Partial(monoid), WHOLE, ranks, rates) or 0.0
+        # Each point also stores, or makes a step of a reduction.
+        operations += points * (applied + 1) * shares[number]
+    seconds = operations / rates[0].operations
+    if any(strategy.reduced for strategy in items):
+        stages = mesh_expr(expr, items, axes).stages
+        for strategy, axis, speeds in zip(items, axes, rates, strict=True):
+            for number, monoids in strategy.reduced:
+                for type, monoid in zip(stages[number].types, monoids, strict=True):
+                    partial = Partial(monoid)
+                    seconds += change_seconds(type, partial, WHOLE, axis.ranks, speeds) or 0.0
     return seconds
 
 
-def constant_seconds(type: TensorType, sharding: Sharding, ranks: int, rates: RankRates) -> float:
+def constant_seconds(
+    type: TensorType, shardings: Shardings, sizes: Sequence[int], rates: RankRates
+) -> float:
     """Returns the seconds in which a rank reads its part of a constant."""
-    return rank_bytes(type, sharding, ranks) / rates.memory_bytes
+    return rank_bytes(type, shardings, sizes) / rates.memory_bytes
 
 
-def rank_bytes(type: TensorType, sharding: Sharding, ranks: int) -> int:
+def rank_bytes(type: TensorType, shardings: Shardings = (), sizes: Sequence[int] = ()) -> int:
     """Returns the bytes of the array that a rank has; a symbolic size counts as its typical
     value."""
-    shape = local_type(type, sharding, ranks).shape
+    shape = mesh_type(type, shardings, sizes).shape
     return -(-prod(map(typical, shape)) * type.dtype.bits // 8)

@@ -4,13 +4,15 @@
 
 A site is a number of ranks and the expression of a node; equal nodes are numbered in the order of
 the graph.  The price of an alternative is the node's own work: the solver also counts exchanges.
+On a mesh, a site has the numbers of ranks of all axes, and an alternative their strategies.
 """
 
 from collections.abc import Mapping
 
-from tcc.distributed.costs import RankRates, constant_seconds, work_seconds
-from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.costs import Cluster, constant_seconds, work_seconds
+from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers, operand_shardings
+from tcc.distributed.offers import expr_of
+from tcc.distributed.plan import joined, texts_of
 from tcc.errors import UserError
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node
@@ -26,22 +28,23 @@ class StrategyDecisions:
     There are none if `ledger` does not listen.
     """
 
-    def __init__(self, graph: Graph, ranks: int, rates: RankRates, ledger: Ledger) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, ledger: Ledger) -> None:
         self._ledger = ledger
-        offered = offers(graph, ranks) if ledger.listens else {}
+        offered = mesh_offers(graph, cluster.mesh.axes) if ledger.listens else {}
         pairs = ((node, expr_of(node)) for node in offered if len(offered[node]) > 1)
         exprs = {node: expr for node, expr in pairs if expr is not None}
         self._places = {
             node: tuple(
-                Alternative(s, _price(graph, node, expr, s, ranks, rates), name=repr(s))
+                Alternative(s, _price(graph, node, expr, s, cluster), name=joined(texts_of(s)))
                 for s in offered[node]
             )
             for node, expr in exprs.items()
         }
+        ranks = "x".join(map(str, cluster.mesh.sizes))
         contents = [(f"{ranks} ranks", expr) for expr in exprs.values()]
         self._sites = numbered(ledger, KIND, lambda: contents)
 
-    def forced(self, fixed: Mapping[Node, Strategy]) -> dict[Node, Strategy]:
+    def forced(self, fixed: Mapping[Node, NodeStrategies]) -> dict[Node, NodeStrategies]:
         """Returns `fixed` and the strategies that the ledger forces.
 
         Raises UserError if the ledger forces another strategy than `fixed` has.
@@ -56,12 +59,13 @@ class StrategyDecisions:
                 raise UserError(
                     "a plan and a forced choice divide a node differently",
                     where=node.outputs[0].name,
-                    why=f"--plan says {fixed[node]}, and --choices says {strategy}",
+                    why=f"--plan says {joined(texts_of(fixed[node]))}, and --choices says "
+                    f"{joined(texts_of(strategy))}",
                     hint="leave the node out of the plan, or the line out of the choices",
                 )
         return strategies
 
-    def record(self, choice: Mapping[Node, Strategy]) -> None:
+    def record(self, choice: Mapping[Node, NodeStrategies]) -> None:
         """Records the choice of a strategy for each node."""
         names = [node.outputs[0].name for node in self._places]
         choices = [
@@ -72,11 +76,12 @@ class StrategyDecisions:
 
 
 def _price(
-    graph: Graph, node: Node, expr: Expr, strategy: Strategy, ranks: int, rates: RankRates
+    graph: Graph, node: Node, expr: Expr, items: NodeStrategies, cluster: Cluster
 ) -> Seconds:
+    mesh, rates = cluster.mesh, cluster.rates
     constants = (
-        constant_seconds(value.type, sharding, ranks, rates)
-        for value, sharding in zip(node.inputs, strategy.operands, strict=True)
+        constant_seconds(value.type, shardings, mesh.sizes, rates[0])
+        for value, shardings in zip(node.inputs, operand_shardings(items), strict=True)
         if value is not None and value in graph.constants
     )
-    return Seconds(work_seconds(expr, strategy, ranks, rates) + sum(constants))
+    return Seconds(work_seconds(expr, items, mesh.axes, rates) + sum(constants))

@@ -1,4 +1,4 @@
-"""Checks the divisions of a plan's strategies, from their texts alone.
+"""Checks the divisions of a plan of one axis, from the texts of its strategies alone.
 
     h = matmul(x : f32[8,64], w : f32[64,10])        whole, split(1) -> split(1)
 
@@ -40,7 +40,7 @@ def check_divisions(graph: Graph, plan: Plan) -> int:
     """
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
     count = 0
-    for name, text in plan.strategies.items():
+    for name, (text,) in plan.strategies.items():
         if name in nodes:  # `fixed_strategies` refuses all other names
             for site, sharding in _sites(nodes[name], text, f"{plan.place}: {name}"):
                 if isinstance(sharding, Split):

@@ -102,7 +102,9 @@ class _Checker:
     def __init__(self, division: Division) -> None:
         self._division = division
         self._producers = division.local.producers()
-        self._kept = kept_states(states_of(division.graph, division.states), division.choice)
+        choice = {node: (strategy,) for node, strategy in division.choice.items()}
+        kept = kept_states(states_of(division.graph, division.states), choice)
+        self._kept = {value: sharding for value, (sharding,) in kept.items()}
         self._live = {
             *division.local.inputs, *division.local.constants, *self._producers,
         }  # fmt: skip

@@ -1,22 +1,32 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.cluster import Host
-from tcc.distributed.costs import HOST, RankRates, rank_bytes, work_seconds
+from tcc.distributed.cluster import in_a_row, part_of
+from tcc.distributed.costs import Cluster, rank_bytes, work_seconds
 from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, check_model, fixed_strategies, plan_of
+from tcc.distributed.mesh_offers import NodeStrategies
+from tcc.distributed.offers import expr_of
+from tcc.distributed.plan import Plan, check_model, fixed_strategies, json_of, plan_of, texts_of
+from tcc.distributed.problem import (
+    FORBIDDEN,
+    NANOSECONDS,
+    ProblemWriter,
+    Solver,
+    cost_of,
+    largest_values,
+    with_alternative,
+)
 from tcc.distributed.proof import Proof, prove
-from tcc.distributed.shard import sharded_with_arrays
-from tcc.distributed.sharding import WHOLE
-from tcc.distributed.solve import Solver, predicted_seconds, solve_strategies
+from tcc.distributed.shard import mesh_sharded, sharded_with_arrays
+from tcc.distributed.solve import predicted_seconds, solved
 from tcc.distributed.states import StateNames
-from tcc.distributed.strategies import Strategy, whole
+from tcc.distributed.strategies import whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
@@ -29,91 +39,139 @@ class PlanFacts:
     """A plan and what it does.
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
-    `facts` has `ranks`, bytes of weights, and the predicted seconds of a run.  `division` is what
-    the ranks run.
+    `facts` has `ranks`, the `mesh`, bytes of weights, and the predicted seconds of a run.
+    `division` is what the ranks run; None on a mesh of two axes.
     """
 
     plan: Plan
     rows: tuple[Mapping[str, Any], ...]
     collectives: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
-    division: Division
+    division: Division | None
 
 
 def planned(
     graph: Graph,
-    ranks: int,
+    cluster: Cluster,
     solver: Solver,
-    fixed: Mapping[Node, Strategy],
-    rates: RankRates = HOST,
+    fixed: Mapping[Node, NodeStrategies],
     states: StateNames = (),
 ) -> PlanFacts:
-    """Returns the best plan for `graph` on `ranks` ranks in which nodes have the strategies
-    `fixed`."""
-    choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
-    division = _division(graph, choice, ranks, states)
-    local = division.local
+    """Returns the best plan for `graph` on a cluster in which nodes have the strategies `fixed`.
+
+    The collectives are those of `tcc compile`, which knows no cluster.
+    """
+    mesh = cluster.mesh
+    solution = solved(graph, cluster, solver, fixed, states)
+    choice = solution.choice
+    division = _division(graph, choice, mesh, states) if len(mesh.sizes) == 1 else None
+    local = mesh_sharded(graph, choice, mesh.axes, states) if division is None else division.local
     collectives = tuple(_collectives(local))
     weights = constant_bytes(local)
-    one_rank = {node: whole(len(node.inputs), len(node.outputs)) for node in graph.nodes}
+    one_rank = (whole_choice(graph, mesh), without_limit(cluster), states)
     return PlanFacts(
-        replace(plan_of(graph, choice, ranks), exchanges=_sums(collectives), weight_bytes=weights),
-        tuple(_row(node, choice[node], ranks, rates) for node in graph.nodes if node.outputs),
+        replace(plan_of(graph, choice, mesh), exchanges=_sums(collectives), weight_bytes=weights),
+        tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
         collectives,
         {
-            "ranks": ranks,
+            "ranks": cluster.ranks,
+            "mesh": mesh.sizes,
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": weights,
-            "seconds": predicted_seconds(graph, choice, ranks, rates, states),
-            "one_rank_seconds": predicted_seconds(graph, one_rank, ranks, rates, states),
+            "seconds": solution.seconds,
+            "one_rank_seconds": predicted_seconds(graph, *one_rank),
         },
         division,
     )
 
 
+def without_limit(cluster: Cluster) -> Cluster:
+    """Returns a cluster whose ranks have memory for anything."""
+    return replace(cluster, rates=tuple(replace(speeds, memory=None) for speeds in cluster.rates))
+
+
+def fewest_ranks(
+    graph: Graph, cluster: Cluster, solver: Solver, states: StateNames = ()
+) -> Cluster:
+    """Returns the part of a cluster with the fewest ranks whose memory has room for `graph`.
+
+    Raises UserError if all ranks together have no room, or if their memory is unknown.
+    """
+    memory = cluster.rates[0].memory
+    if memory is None:
+        raise UserError(
+            "the memory of a rank is unknown",
+            where="--objective ranks",
+            hint="give --cluster FILE, in which hosts have memory_bytes",
+        )
+    weights, room = constant_bytes(graph), memory - largest_values(graph)
+    # Ranks that divide every weight evenly need at least so many.
+    first = max(1, -(-weights // room)) if room > 0 else cluster.ranks
+    for ranks in range(min(first, cluster.ranks), cluster.ranks):
+        part = part_of(cluster, ranks)
+        if ranks == 1:
+            return part
+        with suppress(UserError):  # does not fit
+            solved(graph, part, solver, {}, states)
+            return part
+    solved(graph, cluster, solver, {}, states)
+    return cluster
+
+
+def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
+    """Returns the choice in which every rank computes everything."""
+    axes = len(mesh.sizes)
+    return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
+
+
 def _division(
-    graph: Graph, choice: Mapping[Node, Strategy], ranks: int, states: StateNames
+    graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh, states: StateNames
 ) -> Division:
-    local, arrays = sharded_with_arrays(graph, choice, Mesh((ranks,)).axis(0), states)
-    return Division(graph, choice, ranks, local, arrays, states)
+    """Returns what the ranks of a mesh of one axis run."""
+    singles = {node: strategy for node, (strategy,) in choice.items()}
+    local, arrays = sharded_with_arrays(graph, singles, mesh.axis(0), states)
+    return Division(graph, singles, mesh.ranks, local, arrays, states)
 
 
 def proved(
-    graph: Graph,
-    plan: Plan,
-    ranks: int,
-    solver: Solver,
-    rates: RankRates = HOST,
-    states: StateNames = (),
-    hosts: Sequence[Host] = (),
+    graph: Graph, plan: Plan, cluster: Cluster, solver: Solver, states: StateNames = ()
 ) -> Proof:
     """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
 
-    Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of `hosts`
-    has too little memory for it.
+    Raises UserError for a plan that is wrong or does not fit `graph`, for a plan of a mesh of two
+    axes, and where a host of the cluster has too little memory for it.
     """
-    check_model(graph, plan, ranks)
+    if len(plan.mesh) > 1:
+        raise UserError(
+            "a plan of a mesh cannot be proved",
+            where=plan.place,
+            why=f"its ranks are a mesh of {'x'.join(map(str, plan.mesh))}, and the proof knows one "
+            "axis",
+            hint="plan with --ranks and without --cluster: the ranks are one axis then",
+        )
+    cluster = in_a_row(cluster, cluster.ranks)
+    check_model(graph, plan, cluster.mesh)
     check_divisions(graph, plan)
-    fixed = fixed_strategies(graph, plan, ranks)
+    fixed = fixed_strategies(graph, plan, cluster.mesh)
     # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
-    choice = solve_strategies(graph, ranks, replace(rates, memory=None), solver, fixed, states)
-    return prove(_division(graph, choice, ranks, states), plan, hosts)
+    choice = solved(graph, without_limit(cluster), solver, fixed, states).choice
+    return prove(_division(graph, choice, cluster.mesh, states), plan, cluster.hosts)
 
 
 def explained(
     graph: Graph,
-    ranks: int,
+    cluster: Cluster,
     solver: Solver,
-    fixed: Mapping[Node, Strategy],
+    fixed: Mapping[Node, NodeStrategies],
     name: str,
-    rates: RankRates = HOST,
     states: StateNames = (),
 ) -> list[dict[str, Any]]:
-    """Returns a record for each strategy of the node called `name`: its text, the predicted seconds
-    of a run in which the solver chooses all strategies that are not in `fixed`, and whether the
-    solver chose it.
+    """Returns a record for each strategy of the node called `name`: its texts, the predicted
+    seconds of a run in which the solver chooses all strategies that are not in `fixed`, and whether
+    the solver chose it.
 
-    Raises UserError if no node has this name.
+    A strategy with which no plan fits the memory has None for the seconds.  Raises UserError if no
+    node has this name.
     """
     node = next((n for n in graph.nodes if n.outputs and n.outputs[0].name == name), None)
     if node is None:
@@ -122,24 +180,34 @@ def explained(
             where=f"--explain {name}",
             hint="tcc plan without --explain lists the nodes",
         )
-    chosen = solve_strategies(graph, ranks, rates, solver, fixed, states)[node]
+    free = {other: items for other, items in fixed.items() if other is not node}
+    writer = ProblemWriter(graph, cluster, free, states)
+    problem, place = writer.problem(), graph.nodes.index(node)
+    alternatives = writer.strategies[place]
+    if node in fixed:
+        chosen = texts_of(fixed[node])
+    else:
+        chosen = texts_of(alternatives[solver(problem)[place]])
     records = []
-    for strategy in offers(graph, ranks)[node]:
-        choice = solve_strategies(graph, ranks, rates, solver, {**fixed, node: strategy}, states)
-        seconds = predicted_seconds(graph, choice, ranks, rates, states)
-        records.append(
-            {"strategy": repr(strategy), "seconds": seconds, "chosen": strategy == chosen}
-        )
+    for number, items in enumerate(alternatives):
+        forced = with_alternative(problem, place, number)
+        cost = FORBIDDEN
+        with suppress(UserError):  # does not fit
+            cost = cost_of(forced, solver(forced))
+        seconds = None if cost >= FORBIDDEN else cost / NANOSECONDS
+        texts = texts_of(items)
+        strategy = json_of(texts)
+        records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == chosen})
     return records
 
 
-def _row(node: Node, strategy: Strategy, ranks: int, rates: RankRates) -> dict[str, Any]:
-    expr = expr_of(node)
+def _row(node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
+    expr, axes = expr_of(node), cluster.mesh.axes
     return {
         "node": node.outputs[0].name,
         "op": node.op.name,
-        "strategy": repr(strategy),
-        "seconds": 0.0 if expr is None else work_seconds(expr, strategy, ranks, rates),
+        "strategy": json_of(texts_of(items)),
+        "seconds": 0.0 if expr is None else work_seconds(expr, items, axes, cluster.rates),
         "source": node.loc,
     }
 
@@ -150,7 +218,7 @@ def _collectives(graph: Graph) -> list[dict[str, Any]]:
         if Trait.COLLECTIVE in node.op.traits and node.op is not OPS["rank"]:
             (operand,) = node.inputs
             assert operand is not None
-            size = rank_bytes(operand.type, WHOLE, 1)
+            size = rank_bytes(operand.type)
             records.append({"kind": node.op.name, "bytes": size, "source": node.loc})
     return records
 

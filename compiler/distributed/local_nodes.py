@@ -247,21 +247,9 @@ def _local_types(
     return tuple(None if t is None else local_type(t, s, ranks) for t, s in pairs)
 
 
-def local_op(
-    node: Node,
-    expr: Expr,
-    strategy: Strategy,
-    ranks: int,
-    place: Place,
-    zeroed: Collection[int] = (),
-) -> tuple[OpSpec, Any]:
-    """Returns the op and the attributes of a rank's node; `expr` is the expression of `node`.
-
-    `zeroed` are operands whose padding is zero.
-    """
-    if not strategy.blocks and strategy.rows is None:
-        return node.op, node.attrs
-    local = local_expr(expr, strategy, ranks, place, zeroed)
+def local_op(node: Node, local: Expr) -> tuple[OpSpec, Any]:
+    """Returns the op and the attributes of a rank's node, which computes `local` instead of
+    `node`."""
     meaning = _meaning(local)
     for attrs in _resized(node, local.types):
         if _means(node.op, attrs, local, meaning):

@@ -48,6 +48,11 @@ class Mesh:
         """The number of all ranks."""
         return prod(self.sizes)
 
+    @property
+    def axes(self) -> tuple[MeshAxis, ...]:
+        """The groups of all axes, in order."""
+        return tuple(map(self.axis, range(len(self.sizes))))
+
     def axis(self, number: int) -> MeshAxis:
         """Returns the groups of axis `number`."""
         size, stride = self.sizes[number], prod(self.sizes[number + 1 :])

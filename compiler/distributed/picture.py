@@ -32,14 +32,15 @@ _LEGEND = (
 
 
 def plan_svg(result: PlanFacts, size_text: SizeText) -> str:
-    """Returns the SVG text of a plan; equal plans give equal text."""
-    ranks = result.facts["ranks"]
+    """Returns the SVG text of a plan of one axis; equal plans give equal text."""
+    ranks, division = result.facts["ranks"], result.division
+    assert division is not None
     drawing = _Drawing(ranks, size_text)
-    drawing.head(result)
-    for repeat in plan_rows(result.division):
+    drawing.head(result, division.graph.name)
+    for repeat in plan_rows(division):
         drawing.repeat(repeat.rows, repeat.count)
     drawing.legend()
-    return drawing.text(f"plan of {result.division.graph.name} for {ranks} ranks")
+    return drawing.text(f"plan of {division.graph.name} for {ranks} ranks")
 
 
 class _Drawing:
@@ -68,14 +69,15 @@ class _Drawing:
             *self._parts, "</svg>", "",
         ))  # fmt: skip
 
-    def head(self, result: PlanFacts) -> None:
-        """Adds the title, the sums of the plan, and the names of the ranks."""
+    def head(self, result: PlanFacts, name: str) -> None:
+        """Adds the title with the `name` of the model, the sums of the plan, and the names of the
+        ranks."""
         sums = result.facts
         sent = self._size(sum(item["bytes"] for item in result.collectives))
         self._say(
             _EDGE,
             34,
-            f"{result.division.graph.name} on {self._ranks} ranks",
+            f"{name} on {self._ranks} ranks",
             "ink",
             'font-size="19"',
         )

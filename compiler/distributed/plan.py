@@ -6,6 +6,12 @@
      ],
      "exchanges": {"all_reduce": [1, 2048]}, "rank_weight_bytes": 1048576}
 
+On a mesh, the plan has the numbers of ranks along its axes, and each node a strategy for each axis:
+
+    {"tcc_plan": 1, "model": "5e0c...", "ranks": 4, "mesh": [2, 2], "nodes": [
+     {"node": "h", "op": "matmul", "strategy": ["split(0), whole -> split(0)",
+                                                "whole, split(1) -> split(1)"]}]}
+
 A node is named by its first result in the graph that `tcc plan` divides.  `model` is a hash of that
 graph.  A plan may leave nodes out: the solver chooses for them.  `exchanges` has for each kind of
 collective their number in a run, and the bytes that a rank hands to all of them.  A plan may leave
@@ -16,12 +22,13 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tcc.distributed.json_file import read_json
-from tcc.distributed.offers import offers
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.mesh import Mesh
+from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
@@ -30,23 +37,34 @@ from tcc.ir.graph.text import graph_text
 _VERSION = 1
 _HINT = "make a plan with: tcc plan MODEL --ranks N -o plan.json"
 _SHOWN = 8  # strategies in a message
+_MOST_AXES = 2  # of a mesh
+
+
+# A text for each axis of a mesh.
+Texts: TypeAlias = tuple[str, ...]
 
 
 @frozen
 class Plan:
     """The texts of strategies by the name of the node, for the model with the hash `model`.
 
-    `place` names the file in messages.  `exchanges` has for each kind of collective their number in
-    a run and the bytes that a rank hands to them, `weight_bytes` the bytes of a rank's weights;
-    they are None where the plan does not state them.
+    `mesh` has the number of ranks along each axis, and a node a text for each axis.  `place` names
+    the file in messages.  `exchanges` has for each kind of collective their number in a run and the
+    bytes that a rank hands to them, `weight_bytes` the bytes of a rank's weights; they are None
+    where the plan does not state them.
     """
 
     model: str
-    ranks: int
-    strategies: Mapping[str, str]
+    mesh: tuple[int, ...]
+    strategies: Mapping[str, Texts]
     place: str = ""
     exchanges: Mapping[str, tuple[int, int]] | None = None
     weight_bytes: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks."""
+        return prod(self.mesh)
 
 
 def model_hash(graph: Graph) -> str:
@@ -57,21 +75,33 @@ def model_hash(graph: Graph) -> str:
     return digest.hexdigest()
 
 
-def plan_of(graph: Graph, choice: Mapping[Node, Strategy], ranks: int) -> Plan:
+def plan_of(graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh) -> Plan:
     """Returns the plan of a choice; it leaves out nodes that can only stay whole."""
-    offered = offers(graph, ranks)
-    texts = {node.outputs[0].name: repr(choice[node])
+    offered = mesh_offers(graph, mesh.axes)
+    texts = {node.outputs[0].name: texts_of(choice[node])
              for node in graph.nodes if len(offered[node]) > 1}  # fmt: skip
-    return Plan(model_hash(graph), ranks, texts)
+    return Plan(model_hash(graph), mesh.sizes, texts)
+
+
+def texts_of(items: NodeStrategies) -> Texts:
+    """Returns the text of the strategy of each axis."""
+    return tuple(map(repr, items))
+
+
+def json_of(texts: Texts) -> str | list[str]:
+    """Returns the texts of a node as they stand in a plan: a list if there are several."""
+    return texts[0] if len(texts) == 1 else list(texts)
 
 
 def plan_text(graph: Graph, plan: Plan) -> str:
     """Returns the JSON of a plan, with a line for each node."""
-    head = {"tcc_plan": _VERSION, "model": plan.model, "ranks": plan.ranks}
+    head: dict[str, Any] = {"tcc_plan": _VERSION, "model": plan.model, "ranks": plan.ranks}
+    if len(plan.mesh) > 1:
+        head["mesh"] = plan.mesh
     ops = {node.outputs[0].name: node.op.name for node in graph.nodes if node.outputs}
     lines = [
-        json.dumps({"node": name, "op": ops[name], "strategy": text})
-        for name, text in plan.strategies.items()
+        json.dumps({"node": name, "op": ops[name], "strategy": json_of(texts)})
+        for name, texts in plan.strategies.items()
     ]
     costs: dict[str, Any] = {}
     if plan.exchanges is not None:
@@ -83,8 +113,8 @@ def plan_text(graph: Graph, plan: Plan) -> str:
     return json.dumps(head)[:-1] + body + tail + "}\n"
 
 
-def check_model(graph: Graph, plan: Plan, ranks: int) -> None:
-    """Raises UserError for a plan of another model or number of ranks."""
+def check_model(graph: Graph, plan: Plan, mesh: Mesh) -> None:
+    """Raises UserError for a plan of another model, number of ranks or mesh."""
     if plan.model != model_hash(graph):
         raise UserError(
             "the plan is for another model",
@@ -92,26 +122,34 @@ def check_model(graph: Graph, plan: Plan, ranks: int) -> None:
             why=f"its model has the hash {plan.model[:32]}, this one {model_hash(graph)}",
             hint="the model, its sizes and the options have to be those of tcc plan; " + _HINT,
         )
-    if plan.ranks != ranks:
+    if plan.ranks != mesh.ranks:
         raise UserError(
             "the plan is for another number of ranks",
             where=plan.place,
-            why=f"it divides the model among {plan.ranks} ranks, not {ranks}",
+            why=f"it divides the model among {plan.ranks} ranks, not {mesh.ranks}",
             hint=_HINT,
+        )
+    if plan.mesh != mesh.sizes:
+        sizes = "x".join(map(str, plan.mesh)), "x".join(map(str, mesh.sizes))
+        raise UserError(
+            "the plan is for another mesh of ranks",
+            where=plan.place,
+            why=f"its ranks are a mesh of {sizes[0]}, not {sizes[1]}",
+            hint="give the --cluster for which the plan was made",
         )
 
 
-def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strategy]:
+def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStrategies]:
     """Returns the strategies that a plan fixes.
 
-    Raises UserError for a plan of another model or number of ranks, for a node that the graph
+    Raises UserError for a plan of another model, number of ranks or mesh, for a node that the graph
     lacks, and for a strategy that the node does not offer.
     """
-    check_model(graph, plan, ranks)
+    check_model(graph, plan, mesh)
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
-    offered = offers(graph, ranks)
-    fixed: dict[Node, Strategy] = {}
-    for name, text in plan.strategies.items():
+    offered = mesh_offers(graph, mesh.axes)
+    fixed: dict[Node, NodeStrategies] = {}
+    for name, texts in plan.strategies.items():
         if name not in nodes:
             raise UserError(
                 "the plan names an unknown node",
@@ -119,20 +157,29 @@ def fixed_strategies(graph: Graph, plan: Plan, ranks: int) -> dict[Node, Strateg
                 why="no node of the model has this result",
                 hint=_HINT,
             )
-        fixed[nodes[name]] = _strategy(offered[nodes[name]], text, ranks, f"{plan.place}: {name}")
+        where = f"{plan.place}: {name}"
+        fixed[nodes[name]] = _strategies(offered[nodes[name]], texts, mesh.ranks, where)
     return fixed
 
 
-def _strategy(strategies: Sequence[Strategy], text: str, ranks: int, where: str) -> Strategy:
-    offered = {repr(strategy): strategy for strategy in strategies}
-    if text not in offered:
+def _strategies(
+    offered: Sequence[NodeStrategies], texts: Texts, ranks: int, where: str
+) -> NodeStrategies:
+    by_text = {texts_of(items): items for items in reversed(offered)}  # the first of equal texts
+    if texts not in by_text:
+        shown = [joined(other) for other in dict.fromkeys(map(texts_of, offered))]
         raise UserError(
             "the node cannot be divided so",
             where=where,
-            why=f"{text!r} is not among its strategies on {ranks} ranks",
-            hint="they are: " + "; ".join([*offered][:_SHOWN]),
+            why=f"{joined(texts)!r} is not among its strategies on {ranks} ranks",
+            hint="they are: " + "; ".join(shown[:_SHOWN]),
         )
-    return offered[text]
+    return by_text[texts]
+
+
+def joined(texts: Texts) -> str:
+    """Returns the texts of a node as one text for readers."""
+    return " | ".join(texts)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -150,22 +197,30 @@ def _parse(table: Any, place: str) -> Plan:
     if not isinstance(table, dict) or table.get("tcc_plan") != _VERSION:
         raise ValueError(f'it has no "tcc_plan": {_VERSION}')
     model, ranks, rows = table.get("model"), table.get("ranks"), table.get("nodes")
+    mesh = table.get("mesh", [ranks])
     if not isinstance(model, str):
         raise ValueError("model is not the hash of a model")
     if type(ranks) is not int or ranks < 1:
         raise ValueError("ranks is not a number of ranks")
+    if not isinstance(mesh, list) or not 0 < len(mesh) <= _MOST_AXES or not all(
+        type(size) is int and 0 < size <= ranks for size in mesh
+    ) or prod(mesh) != ranks:  # fmt: skip
+        raise ValueError(f"mesh is not at most {_MOST_AXES} numbers whose product is {ranks}")
     if not isinstance(rows, list):
         raise ValueError("nodes is not a list")
-    texts: dict[str, str] = {}
+    strategies: dict[str, Texts] = {}
     for number, row in enumerate(rows):
-        name, text = _row(row, number)
-        if name in texts:
+        name, texts = _row(row, number)
+        if name in strategies:
             raise ValueError(f"nodes[{number}] has the node {name[:64]!r} for the second time")
-        texts[name] = text
+        if len(texts) != len(mesh):
+            raise ValueError(f"nodes[{number}] has {len(texts)} strategies for {len(mesh)} axes")
+        strategies[name] = texts
     weights = table.get("rank_weight_bytes")
     if weights is not None and not _is_count(weights):
         raise ValueError("rank_weight_bytes is not a number of bytes")
-    return Plan(model, ranks, texts, place, _exchanges(table.get("exchanges")), weights)
+    exchanges = _exchanges(table.get("exchanges"))
+    return Plan(model, tuple(mesh), strategies, place, exchanges, weights)
 
 
 def _exchanges(table: Any) -> dict[str, tuple[int, int]] | None:
@@ -183,10 +238,11 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _row(row: Any, number: int) -> tuple[str, str]:
+def _row(row: Any, number: int) -> tuple[str, Texts]:
     if not isinstance(row, dict):
         raise ValueError(f"nodes[{number}] is not an object")
-    name, text = row.get("node"), row.get("strategy")
-    if not isinstance(name, str) or not isinstance(text, str):
+    name, strategy = row.get("node"), row.get("strategy")
+    texts = strategy if isinstance(strategy, list) else [strategy]
+    if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"nodes[{number}] has no texts node and strategy")
-    return name, text
+    return name, tuple(texts)

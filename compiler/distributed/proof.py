@@ -11,7 +11,7 @@ order        in every group of ranks, all members exchange the same in the same 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tcc.distributed.cluster import Host
+from tcc.distributed.costs import Host
 from tcc.distributed.exchanges import (
     Division,
     Exchange,

@@ -13,37 +13,43 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from tcc.distributed.changes import Changer, transfer
-from tcc.distributed.costs import HOST, RankRates
+from tcc.distributed.changes import Changer, RankNumber
+from tcc.distributed.costs import HOST, Cluster, RankRates, change_seconds, one_host
 from tcc.distributed.decisions import StrategyDecisions
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import Mesh, MeshAxis
+from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.plan import Plan, fixed_strategies
+from tcc.distributed.problem import Solver
+from tcc.distributed.routes import Route, mesh_type, route
 from tcc.distributed.sharding import (
     REDUCTIONS,
     WHOLE,
     Partial,
     Sharding,
+    Shardings,
     Split,
     Whole,
     local_type,
 )
-from tcc.distributed.solve import Solver, solve_strategies
+from tcc.distributed.solve import mesh_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
-from tcc.errors import UserError
+from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
+from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.schedule.alternatives import SILENT, Ledger
 
-# A rank's array of each value of the whole graph, by sharding.
+# A rank's array of each value of the whole graph, by its sharding along one axis or along all.
 RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
+_MeshArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
 
 
 def sharder(
@@ -64,14 +70,18 @@ def sharder(
 
     def shard(graph: Graph) -> Graph:
         check_divisible(graph)
-        fixed = {} if plan is None else fixed_strategies(graph, plan, ranks)
-        decisions = StrategyDecisions(graph, ranks, rates, ledger)
+        cluster = one_host(ranks, rates)
+        fixed: Mapping[Node, NodeStrategies] = {}
+        if plan is not None:
+            cluster = Cluster(Mesh(plan.mesh), (rates,) * len(plan.mesh))
+            fixed = fixed_strategies(graph, plan, cluster.mesh)
+        decisions = StrategyDecisions(graph, cluster, ledger)
         fixed = decisions.forced(fixed)
-        choice = solve_strategies(graph, ranks, rates, solver, fixed, states)
+        choice = mesh_strategies(graph, cluster, solver, fixed, states)
         decisions.record(choice)
         if not any(map(_divides, choice.values())):
             _check_use(graph, ranks)
-        return sharded(graph, choice, Mesh((ranks,)).axis(0), states)
+        return mesh_sharded(graph, choice, cluster.mesh.axes, states, cluster.rates)
 
     return shard
 
@@ -118,44 +128,90 @@ def sharded_with_arrays(
 
     Values that only bodies have are missing.  An array that no node reads is not in the graph.
     """
-    if not any(_divides(strategy) for strategy in choice.values()):
+    choices = {node: (strategy,) for node, strategy in choice.items()}
+    local, arrays = _divided(graph, choices, (axis,), states, (HOST,))
+    return local, {
+        value: {sharding: array for (sharding,), array in items.items()}
+        for value, items in arrays.items()
+    }
+
+
+def mesh_sharded(
+    graph: Graph,
+    choice: Mapping[Node, NodeStrategies],
+    axes: Sequence[MeshAxis],
+    states: StateNames = (),
+    rates: Sequence[RankRates] = (),
+) -> Graph:
+    """Returns `sharded` for a mesh: `choice[node]` has a strategy for each of `axes`.
+
+    `rates` are the speeds along each axis, by which changes of sharding take their ways.
+    """
+    return _divided(graph, choice, axes, states, rates or [HOST] * len(axes))[0]
+
+
+def _divided(
+    graph: Graph,
+    choice: Mapping[Node, NodeStrategies],
+    axes: Sequence[MeshAxis],
+    states: StateNames,
+    rates: Sequence[RankRates],
+) -> tuple[Graph, _MeshArrays]:
+    if not any(map(_divides, choice.values())):
         values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
-        return graph, {value: {WHOLE: value} for value in values}
-    return _Sharding(graph, axis, kept_states(states_of(graph, states), choice)).apply(choice)
+        return graph, {value: {(WHOLE,) * len(axes): value} for value in values}
+    shared = kept_states(states_of(graph, states), choice)
+    return _Sharding(graph, axes, rates, shared).apply(choice)
 
 
-def _divides(strategy: Strategy) -> bool:
-    return any(not isinstance(s, Whole) for s in (*strategy.operands, *strategy.results))
+def _divides(items: NodeStrategies) -> bool:
+    return any(
+        not isinstance(s, Whole)
+        for strategy in items
+        for s in (*strategy.operands, *strategy.results)
+    )
 
 
 class _Sharding:
-    """A sweep over a graph: the ranks' arrays of each value, by sharding."""
+    """A sweep over a graph: the ranks' arrays of each value, by the shardings along all axes."""
 
-    def __init__(self, graph: Graph, axis: MeshAxis, kept: Mapping[Value, Split]) -> None:
-        self._graph, self._axis = graph, axis
+    def __init__(
+        self,
+        graph: Graph,
+        axes: Sequence[MeshAxis],
+        rates: Sequence[RankRates],
+        states: Mapping[Value, Shardings],
+    ) -> None:
+        self._graph, self._axes, self._rates = graph, axes, rates
+        self._sizes = [axis.ranks for axis in axes]
+        self._whole: Shardings = (WHOLE,) * len(axes)
         self._b = b = GraphBuilder(graph.name, graph.store)
-        self._arrays: dict[Value, dict[Sharding, Value]] = {}
+        self._arrays: dict[Value, dict[Shardings, Value]] = {}
         # Arrays with zeros as their padding, by the arrays with any values there.
         self._zeroed: dict[Value, Value] = {}
-        self._kept = kept
+        self._states = states
         for value in graph.inputs:
-            sharding = kept.get(value, WHOLE)
-            local = local_type(value.type, sharding, axis.ranks)
-            self._arrays[value] = {sharding: b.input(value.name, local)}
+            shardings = states.get(value, self._whole)
+            local = mesh_type(value.type, shardings, self._sizes)
+            self._arrays[value] = {shardings: b.input(value.name, local)}
         # The names of whole results are reserved first, so that no new value gets one of them.
         self._names = {v: b.fresh(v.name) for node in graph.nodes for v in node.outputs}
         for value, handle in graph.constants.items():
             constant = b.constant_handle(handle, value.type, value.name)
-            self._arrays[value] = {WHOLE: constant}
-        self._changer = Changer(b, axis)
+            self._arrays[value] = {self._whole: constant}
+        number = RankNumber(b)
+        self._changers = [Changer(b, axis, number) for axis in axes]
 
-    def apply(self, choice: Mapping[Node, Strategy]) -> tuple[Graph, RankArrays]:
+    def apply(self, choice: Mapping[Node, NodeStrategies]) -> tuple[Graph, _MeshArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
             self._node(node, choice[node])
-        outputs = [self._array(value, self._kept.get(value, WHOLE)) for value in graph.outputs]
-        aliases = tuple((self._array(a, WHOLE), self._array(i, WHOLE)) for a, i in graph.aliases)
+        outputs = [self._array(value, self._states.get(value, self._whole))
+                   for value in graph.outputs]  # fmt: skip
+        aliases = tuple(
+            (self._array(a, self._whole), self._array(i, self._whole)) for a, i in graph.aliases
+        )
         result = without_dead(b.finish(outputs, aliases))
         pairs = zip(outputs, graph.outputs, strict=True)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
@@ -165,110 +221,164 @@ class _Sharding:
         }
         return (substituted(result, new) if new else result), arrays
 
-    def _node(self, node: Node, strategy: Strategy) -> None:
+    def _node(self, node: Node, items: NodeStrategies) -> None:
         expr, op, attrs = expr_of(node), node.op, node.attrs
-        zeroed = frozenset[int]() if expr is None else zero_padded(expr, strategy)
+        local, zeroed = (None, set[int]()) if expr is None else self._local_expr(expr, items)
         inputs = tuple(
-            None if value is None else self._operand(value, sharding, number in zeroed)
-            for number, (value, sharding) in enumerate(
-                zip(node.inputs, strategy.operands, strict=True)
+            None if value is None else self._operand(value, shardings, number in zeroed)
+            for number, (value, shardings) in enumerate(
+                zip(node.inputs, operand_shardings(items), strict=True)
             )
         )
-        if expr is not None and strategy.reduced:
-            place = self._changer.place
-            local = local_expr(expr, strategy, self._axis.ranks, place, zeroed)
-            self._reduced(node, local, strategy, inputs)
+        if local is not None and any(strategy.reduced for strategy in items):
+            self._reduced(node, local, items, inputs)
             return
-        if expr is not None:
-            ranks, place = self._axis.ranks, self._changer.place
-            op, attrs = local_op(node, expr, strategy, ranks, place, zeroed)
-        inner = {v: self._array(v, WHOLE) for v in captures(node) if v in self._arrays}
+        if local is not None and any(s.blocks or s.rows is not None for s in items):
+            op, attrs = local_op(node, local)
+        inner = {v: self._array(v, self._whole) for v in captures(node) if v in self._arrays}
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
         outputs = []
-        for value, sharding in zip(node.outputs, strategy.results, strict=True):
-            whole = isinstance(sharding, Whole)
-            name = self._names[value] if whole else self._b.fresh(f"{value.name}.part")
-            result = Value(name, local_type(value.type, sharding, self._axis.ranks))
-            self._arrays[value] = {sharding: result}
+        for value, shardings in zip(node.outputs, result_shardings(items), strict=True):
+            is_whole = shardings == self._whole
+            name = self._names[value] if is_whole else self._b.fresh(f"{value.name}.part")
+            result = Value(name, mesh_type(value.type, shardings, self._sizes))
+            self._arrays[value] = {shardings: result}
             outputs.append(result)
         self._b.append(Node(op, attrs, inputs, tuple(outputs), node.loc))
 
+    def _local_expr(self, expr: Expr, items: NodeStrategies) -> tuple[Expr, set[int]]:
+        """Returns the expression that a rank computes, and the operands whose padding has to be
+        zero."""
+        every: set[int] = set()
+        for strategy, changer, size in zip(items, self._changers, self._sizes, strict=True):
+            zeroed = zero_padded(expr, strategy)
+            expr = local_expr(expr, strategy, size, changer.place, zeroed)
+            every |= zeroed
+        return expr, every
+
     def _reduced(
-        self, node: Node, local: Expr, strategy: Strategy, inputs: Sequence[Value | None]
+        self, node: Node, local: Expr, items: NodeStrategies, inputs: Sequence[Value | None]
     ) -> None:
         """Adds expressions for a node that computes `local`, with reductions between them."""
-        stages = [number for number, _ in strategy.reduced]
-        monoids = {number: names for number, names in strategy.reduced}
+        monoids: dict[int, list[tuple[Changer, tuple[str, ...]]]] = {}
+        for strategy, changer in zip(items, self._changers, strict=True):
+            for number, names in strategy.reduced:
+                monoids.setdefault(number, []).append((changer, names))
+        stages = sorted(monoids)
         *early, (last, operands) = divided_at(local, stages)
         values, row, results = [*inputs], OPS["expression"], {}
         for number, (part, numbers) in zip(stages, early, strict=True):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
-            for component, whole in enumerate(self._combined(parts, monoids[number])):
+            combined: Sequence[Value] = parts
+            for changer, names in monoids[number]:
+                combined = _combined(changer, combined, names)
+            for component, whole in enumerate(combined):
                 results[StageRef(number, component)] = whole
                 values.append(whole)
         late = [ref for ref in local.outputs if ref.stage not in stages]
         if late:
             added = self._b.add(row, [values[n] for n in operands], row.attrs(last))
             results |= dict(zip(late, added, strict=True))
-        for value, ref, sharding in zip(node.outputs, local.outputs, strategy.results, strict=True):
-            self._arrays[value] = {sharding: results[ref]}
+        shardings = result_shardings(items)
+        for value, ref, along in zip(node.outputs, local.outputs, shardings, strict=True):
+            self._arrays[value] = {along: results[ref]}
 
-    def _combined(self, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
-        """Returns the combination of all ranks' components of a stage; `monoids` has the monoid of
-        each."""
-        if not {*monoids} <= {*REDUCTIONS}:
-            return self._changer.combine(parts, monoids[0])
-        return [
-            self._changer.change(value, value.type, Partial(monoid), WHOLE)
-            for value, monoid in zip(parts, monoids, strict=True)
-        ]
-
-    def _array(self, value: Value, sharding: Sharding) -> Value:
-        """Returns a rank's array of `value` in a sharding; adds what changes it to that."""
+    def _array(self, value: Value, shardings: Shardings) -> Value:
+        """Returns a rank's array of `value` in these shardings; adds what changes it to that."""
         arrays = self._arrays[value]
-        if sharding not in arrays:
-            constant = self._constant(value, sharding)
-            arrays[sharding] = array = constant or self._changed(value, sharding)
-            if constant is not None:
-                self._zeroed[array] = array
-        return arrays[sharding]
+        if shardings not in arrays:
+            constant = self._constant(value, shardings)
+            if constant is None:
+                self._change(value, shardings)
+            else:
+                arrays[shardings] = self._zeroed[constant] = constant
+        return arrays[shardings]
 
-    def _operand(self, value: Value, sharding: Sharding, zeroed: bool) -> Value:
+    def _operand(self, value: Value, shardings: Shardings, zeroed: bool) -> Value:
         """Returns a rank's array of `value`; `zeroed`: with zeros as its padding."""
-        array = self._array(value, sharding)
-        if not zeroed or not isinstance(sharding, Split) or not sharding.block:
+        array = self._array(value, shardings)
+        if not zeroed:
             return array
         if array not in self._zeroed:
-            self._zeroed[array] = self._changer.without_padding(array, value.type, sharding)
+            self._zeroed[array] = self._without_padding(array, value.type, shardings)
         return self._zeroed[array]
 
-    def _changed(self, value: Value, sharding: Sharding) -> Value:
-        ranks, sources = self._axis.ranks, self._arrays[value]
-        changes = {s: transfer(value.type, s, sharding, ranks) for s in sources}
-        prices = {s: (bool(c.kind), c.bytes) for s, c in changes.items() if c is not None}
-        source = min(prices, key=prices.__getitem__)
-        return self._changer.change(sources[source], value.type, source, sharding)
+    def _without_padding(self, array: Value, type: TensorType, shardings: Shardings) -> Value:
+        for changer, sharding, size in zip(self._changers, shardings, self._sizes, strict=True):
+            if isinstance(sharding, Split) and sharding.block:
+                array = changer.without_padding(array, type, sharding)
+            type = local_type(type, sharding, size)
+        return array
 
-    def _constant(self, value: Value, sharding: Sharding) -> Value | None:
+    def _change(self, value: Value, shardings: Shardings) -> None:
+        """Adds the cheapest steps to an array of `value` in these shardings."""
+        arrays = self._arrays[value]
+        routes = [
+            (source, steps)
+            for source in arrays
+            for steps in [route(value.type, source, shardings, self._sizes, self._price)]
+            if steps is not None
+        ]
+        if not routes:
+            raise InternalError(f"no collectives make {shardings}", where=value.name)
+        state, cheapest = min(routes, key=_route_price)
+        for step in cheapest.steps:
+            after = (*state[: step.axis], step.result, *state[step.axis + 1 :])
+            if after not in arrays:
+                changer = self._changers[step.axis]
+                arrays[after] = changer.change(arrays[state], step.type, step.source, step.result)
+            state = after
+
+    def _price(
+        self, axis: int, type: TensorType, source: Sharding, result: Sharding
+    ) -> float | None:
+        return change_seconds(type, source, result, self._sizes[axis], self._rates[axis])
+
+    def _constant(self, value: Value, shardings: Shardings) -> Value | None:
         """Returns the ranks' arrays of a constant as one constant; None for other values."""
         array = self._graph.constant(value)
         if array is None:
             return None
-        store, blocks = self._graph.store, _local_arrays(array, sharding, self._axis.ranks)
+        blocks: dict[tuple[int, ...], Array] = {(): array}
+        for sharding, size in zip(shardings, self._sizes, strict=True):
+            blocks = {
+                (*places, place): block
+                for places, part in blocks.items()
+                for place, block in enumerate(_local_arrays(part, sharding, size))
+            }
+        store = self._graph.store
         return self._b.constant_per_rank(
-            [blocks[self._axis.place(rank)] for rank in range(self._axis.all_ranks)],
+            [blocks[tuple(axis.place(rank) for axis in self._axes)]
+             for rank in range(self._axes[0].all_ranks)],
             f"{value.name}.block",
             value.type.dtype,
             store.sources(self._graph.constants[value]),
-        )
+        )  # fmt: skip
+
+
+def _combined(changer: Changer, parts: Sequence[Value], monoids: Sequence[str]) -> Sequence[Value]:
+    """Returns the combination of all ranks' components of a stage along an axis; `monoids` has the
+    monoid of each."""
+    if not {*monoids} <= {*REDUCTIONS}:
+        return changer.combine(parts, monoids[0])
+    return [
+        changer.change(value, value.type, Partial(monoid), WHOLE)
+        for value, monoid in zip(parts, monoids, strict=True)
+    ]
+
+
+def _route_price(pair: tuple[Shardings, Route]) -> float:
+    return pair[1].price
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
-    """Returns each rank's array of a value that is split, or whose parts are summed.
+    """Returns each rank's array of a value that is whole, split, or whose parts are summed.
 
     Padding is zero.
     """
+    if isinstance(sharding, Whole):
+        return [array] * ranks
     if not isinstance(sharding, Split):
         return [array, *(np.zeros_like(array) for _ in range(1, ranks))]
     axis, shape, groups = sharding.axis, array.shape, sharding.groups

@@ -10,8 +10,8 @@ and the output stay split: the caller of each rank passes the rank's part, and n
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tcc.distributed.sharding import Split
-from tcc.distributed.strategies import Strategy
+from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
+from tcc.distributed.sharding import Partial, Shardings, Split
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value
 
@@ -33,12 +33,14 @@ class RankState:
         """Returns the position of `present` among the results of `update`."""
         return self.update.outputs.index(self.present)
 
-    def kept(self, strategy: Strategy) -> Split | None:
-        """Returns the sharding in which ranks keep the state if `update` has this strategy; None if
-        they have the whole state."""
-        operand = strategy.operands[self.update.inputs.index(self.past)]
-        result = strategy.results[self.result]
-        return operand if isinstance(operand, Split) and operand == result else None
+    def kept(self, items: NodeStrategies) -> Shardings | None:
+        """Returns the shardings along all axes in which ranks keep the state if `update` has these
+        strategies; None if they have the whole state."""
+        operand = operand_shardings(items)[self.update.inputs.index(self.past)]
+        has_part = any(isinstance(sharding, Split) for sharding in operand)
+        is_sum = any(isinstance(sharding, Partial) for sharding in operand)
+        is_kept = operand == result_shardings(items)[self.result]
+        return operand if has_part and is_kept and not is_sum else None
 
 
 def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[RankState, ...]]:
@@ -63,13 +65,13 @@ def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[RankState, ..
 
 
 def kept_states(
-    states: Mapping[Node, Sequence[RankState]], choice: Mapping[Node, Strategy]
-) -> dict[Value, Split]:
-    """Returns the sharding of each input and output of which ranks keep parts."""
-    kept: dict[Value, Split] = {}
+    states: Mapping[Node, Sequence[RankState]], choice: Mapping[Node, NodeStrategies]
+) -> dict[Value, Shardings]:
+    """Returns the shardings of each input and output of which ranks keep parts."""
+    kept: dict[Value, Shardings] = {}
     for update, items in states.items():
         for state in items:
-            sharding = state.kept(choice[update])
-            if sharding is not None:
-                kept[state.past] = kept[state.present] = sharding
+            shardings = state.kept(choice[update])
+            if shardings is not None:
+                kept[state.past] = kept[state.present] = shardings
     return kept

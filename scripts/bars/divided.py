@@ -26,6 +26,12 @@ ROUNDS, SECONDS = 7, 1.0
 # The most time of two ranks of one core each, relative to one core and to two threads.
 TIME_BARS = {"bert_base": (0.54, 1.04), "gpt2_decode": (0.92, 1.08)}
 COMPILES = 3
+# Two hosts with two ranks each, and 10 Gbit/s between them.
+HOSTS = [{"name": name, "ranks": 2, "memory_bytes": 1 << 34, "flops": 1e11} for name in "ab"]
+LINKS = [
+    {"between": [*between], "kind": "any", "bytes": 0, "latency_s": latency, "bytes_per_s": rate}
+    for between, latency, rate in (("aa", 2e-6, 1.5e10), ("bb", 2e-6, 1.5e10), ("ab", 2e-5, 1.25e9))
+]
 
 
 def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -> str:
@@ -43,10 +49,10 @@ def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -
     return result.stdout
 
 
-def compiled(name: str, ranks: str, folder: Path) -> Path:
+def compiled(name: str, ranks: str, folder: Path, *options: str) -> Path:
     """Returns the artifact of a model for some numbers of ranks."""
     path = folder / f"{name}.so"
-    command = ["compile", str(build(name, DEFAULT_OUT)), "-o", str(path)]
+    command = ["compile", str(build(name, DEFAULT_OUT)), "-o", str(path), *options]
     subprocess.run(
         (sys.executable, "-P", "-m", "tcc", *command, *([f"--ranks={ranks}"] if ranks else [])),
         check=True, stdout=subprocess.DEVNULL,
@@ -77,6 +83,31 @@ def results(folder: Path) -> Iterator[Figure]:
                 f"<= {MOST_ERROR:.0e}, equal",
                 error <= MOST_ERROR and equal,
             )
+        artifact.unlink()
+
+
+def meshes(folder: Path) -> Iterator[Figure]:
+    """Yields the largest error of a run on two hosts with two ranks each, for each model.
+
+    All ranks run on this machine.  A figure is met only if all ranks have equal bits, in two runs
+    too.
+    """
+    library = build_comm_library(find_toolchain(), folder)
+    cluster = folder / "cluster.json"
+    cluster.write_text(json.dumps({"version": 1, "hosts": HOSTS, "links": LINKS}))
+    for name in MODELS:
+        say(f"{name}: 2x2 ranks")
+        model, plan = str(build(name, DEFAULT_OUT)), str(folder / "plan.json")
+        tcc(("plan", model, f"--cluster={cluster}", "-o", plan), library)
+        artifact = compiled(name, "1,4", folder, f"--plan={plan}")
+        tcc(("run", str(artifact), "--seed=3", f"--output={folder}/one"), library)
+        error, equal = _compared(artifact, 4, folder, library)
+        yield Figure(
+            f"{name} on 2x2 ranks: error, equal bits",
+            f"{error:.1e} {'equal' if equal else 'DIFFER'}",
+            f"<= {MOST_ERROR:.0e}, equal",
+            error <= MOST_ERROR and equal,
+        )
         artifact.unlink()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
+from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of, offers
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy
@@ -34,7 +35,7 @@ class _Spread:
     def seconds(self, node: Node, expr: Expr, strategy: Strategy) -> float | None:
         """Returns the predicted seconds of a strategy; None for one that the operands do not
         allow."""
-        total = work_seconds(expr, strategy, self.ranks, self.rates)
+        total = work_seconds(expr, (strategy,), Mesh((self.ranks,)).axes, (self.rates,))
         pairs = [
             (v, s) for v, s in zip(node.inputs, strategy.operands, strict=True) if v is not None
         ]
@@ -52,7 +53,7 @@ class _Spread:
         seconds = min((s for s in changes if s is not None), default=None)
         if seconds is None or value not in self.graph.constants:
             return seconds
-        return constant_seconds(value.type, sharding, self.ranks, self.rates)
+        return constant_seconds(value.type, (sharding,), (self.ranks,), self.rates)
 
     def _change(self, value: Value, source: Sharding, result: Sharding) -> float | None:
         return change_seconds(value.type, source, result, self.ranks, self.rates)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import RankRates
+from tcc.distributed.costs import RankRates, one_host
 from tcc.distributed.exchanges import Division, check_exchanges, is_exchange
 from tcc.distributed.facts import planned
 from tcc.distributed.sharding import WHOLE, Partial, Split
@@ -23,7 +23,8 @@ RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-
 
 @pytest.fixture(scope="module")
 def division() -> Division:
-    result = planned(mlp(), 2, partition_solver(), {}, RATES).division
+    result = planned(mlp(), one_host(2, RATES), partition_solver(), {}).division
+    assert result is not None
     assert [(item.kind, item.value) for item in check_exchanges(result)] == [("all_reduce", "y")]
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import RankRates
+from tcc.distributed.costs import RankRates, one_host
 from tcc.distributed.exchanges import is_exchange
 from tcc.distributed.facts import planned
 from tcc.distributed.layers import Crossing, PlanLayer, RepeatedRows, Row, plan_rows
@@ -17,7 +17,7 @@ RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-
 
 
 def rows(graph: Graph, ranks: int = 2) -> tuple[RepeatedRows, ...]:
-    return plan_rows(planned(graph, ranks, partition_solver(), {}, RATES).division)
+    return plan_rows(planned(graph, one_host(ranks, RATES), partition_solver(), {}).division)
 
 
 def deep(layers: int) -> Graph:
@@ -56,7 +56,7 @@ def unfolded(repeats: tuple[RepeatedRows, ...]) -> list[Row]:
 def test_every_exchange_has_a_row_and_every_node_with_results_is_in_a_layer() -> None:
     for network in NETWORKS.values():
         graph = network()
-        division = planned(graph, 4, partition_solver(), {}, RATES).division
+        division = planned(graph, one_host(4, RATES), partition_solver(), {}).division
         every_row = unfolded(plan_rows(division))
         exchanges = [row.kind for row in every_row if isinstance(row, Crossing)]
         assert exchanges == [node.op.name for node in division.local.nodes if is_exchange(node)]

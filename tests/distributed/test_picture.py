@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.cli.show import bytes_text
-from tcc.distributed.costs import RankRates
+from tcc.distributed.costs import RankRates, one_host
 from tcc.distributed.facts import planned
 from tcc.distributed.layers import Crossing, PlanLayer
 from tcc.distributed.picture import _Drawing, plan_svg
@@ -30,9 +30,9 @@ def drawn(text: str) -> tuple[ElementTree.Element, Counter[str], list[str]]:
 @pytest.mark.parametrize("ranks", [2, 4, 32])
 @pytest.mark.parametrize("name", ["mlp", "attention", "convnet"])
 def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> None:
-    result = planned(NETWORKS[name](), ranks, partition_solver(), {}, RATES)
+    result = planned(NETWORKS[name](), one_host(ranks, RATES), partition_solver(), {})
     text = plan_svg(result, bytes_text)
-    again = planned(NETWORKS[name](), ranks, partition_solver(), {}, RATES)
+    again = planned(NETWORKS[name](), one_host(ranks, RATES), partition_solver(), {})
     assert text == plan_svg(again, bytes_text)
     root, shapes, texts = drawn(text)
     names = [str(rank) if ranks == 32 else f"rank {rank}" for rank in range(ranks)]

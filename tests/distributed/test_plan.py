@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import HOST
+from tcc.distributed import problem
+from tcc.distributed.costs import HOST, one_host
 from tcc.distributed.facts import explained, planned
+from tcc.distributed.mesh_offers import mesh_offers
 from tcc.distributed.plan import fixed_strategies, plan_of, plan_text, read_plan
-from tcc.distributed.solve import predicted_seconds, solve_strategies
+from tcc.distributed.solve import mesh_strategies, predicted_seconds
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
@@ -21,6 +23,7 @@ from tcc.ir.types import F32, TensorType
 from tcc.ops import OPS
 
 RANKS = 2
+PAIR = one_host(RANKS, HOST)
 
 
 def network(columns: int = 256) -> Graph:
@@ -37,8 +40,8 @@ def network(columns: int = 256) -> Graph:
 
 def written(path: Path, graph: Graph, **changes: Any) -> Path:
     """A plan of the graph as a file, with other values of keys."""
-    choice = solve_strategies(graph, RANKS, HOST, partition_solver())
-    table = json.loads(plan_text(graph, plan_of(graph, choice, RANKS)))
+    choice = mesh_strategies(graph, PAIR, partition_solver())
+    table = json.loads(plan_text(graph, plan_of(graph, choice, PAIR.mesh)))
     path.write_text(json.dumps({**table, **changes}))
     return path
 
@@ -49,37 +52,53 @@ def rows(**texts: str) -> list[Mapping[str, str]]:
 
 def test_a_plan_fixes_the_choice_that_it_was_made_of(tmp_path: Path) -> None:
     graph = network()
-    choice = solve_strategies(graph, RANKS, HOST, partition_solver())
+    choice = mesh_strategies(graph, PAIR, partition_solver())
     plan = read_plan(written(tmp_path / "plan.json", graph))
-    assert fixed_strategies(graph, plan, RANKS) == choice
+    assert fixed_strategies(graph, plan, PAIR.mesh) == choice
 
 
 def test_what_a_partial_plan_fixes_stays(tmp_path: Path) -> None:
     graph = network()
     for text in ("whole, whole -> whole", "split(0), whole -> split(0)"):
         plan = read_plan(written(tmp_path / "plan.json", graph, nodes=rows(h=text)))
-        fixed = fixed_strategies(graph, plan, RANKS)
-        choice = solve_strategies(graph, RANKS, HOST, partition_solver(), fixed)
-        assert [repr(choice[node]) for node in graph.nodes if node.outputs[0].name == "h"] == [text]
+        fixed = fixed_strategies(graph, plan, PAIR.mesh)
+        choice = mesh_strategies(graph, PAIR, partition_solver(), fixed)
+        assert [repr(*choice[node]) for node in graph.nodes if node.outputs[0].name == "h"] == [
+            text
+        ]
 
 
 def test_the_prices_of_strategies_are_those_of_the_best_runs_with_them() -> None:
     graph = network()
-    records = explained(graph, RANKS, partition_solver(), {}, "h")
+    records = explained(graph, PAIR, partition_solver(), {}, "h")
     (chosen,) = (record for record in records if record["chosen"])
     assert chosen["seconds"] == min(record["seconds"] for record in records)
-    best = solve_strategies(graph, RANKS, HOST, partition_solver())
-    assert chosen["seconds"] == predicted_seconds(graph, best, RANKS, HOST)
+    best = mesh_strategies(graph, PAIR, partition_solver())
+    assert chosen["seconds"] == predicted_seconds(graph, best, PAIR)
     with pytest.raises(UserError, match="no node has this name"):
-        explained(graph, RANKS, partition_solver(), {}, "nobody")
+        explained(graph, PAIR, partition_solver(), {}, "nobody")
 
 
 def test_facts_count_the_bytes_of_a_rank() -> None:
-    result = planned(network(), RANKS, partition_solver(), {})
+    result = planned(network(), PAIR, partition_solver(), {})
     assert result.facts["weight_bytes"] == 2 * 256 * 256 * 4
     assert result.facts["rank_weight_bytes"] == 256 * 256 * 4
     assert [item["kind"] for item in result.collectives] == ["all_reduce"]
     assert [item["bytes"] for item in result.collectives] == [16 * 256 * 4]
+
+
+def test_the_strategies_of_a_node_are_priced_with_one_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return mesh_offers(*arguments)
+
+    monkeypatch.setattr(problem, "mesh_offers", counted)
+    assert len(explained(network(), PAIR, partition_solver(), {}, "h")) > 3
+    assert len(calls) == 1
 
 
 REFUSED = {
@@ -95,13 +114,13 @@ def test_plans_that_do_not_fit_are_refused(what: str, tmp_path: Path) -> None:
     graph = network()
     plan = read_plan(written(tmp_path / "plan.json", graph, **REFUSED[what]))
     with pytest.raises(UserError, match=what):
-        fixed_strategies(graph, plan, RANKS)
+        fixed_strategies(graph, plan, PAIR.mesh)
 
 
 def test_plans_do_not_fit_a_model_with_other_weights_or_sizes(tmp_path: Path) -> None:
     plan = read_plan(written(tmp_path / "plan.json", network()))
     with pytest.raises(UserError, match="for another model"):
-        fixed_strategies(network(512), plan, RANKS)
+        fixed_strategies(network(512), plan, PAIR.mesh)
 
 
 EMPTY = b'{"tcc_plan": 1, "model": "", "ranks": 2, "nodes": []'

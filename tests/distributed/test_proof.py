@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.cluster import Host
-from tcc.distributed.costs import HOST, RankRates
+from tcc.distributed.costs import Host, RankRates, one_host
 from tcc.distributed.exchanges import Exchange
 from tcc.distributed.facts import planned, proved
 from tcc.distributed.plan import Plan
@@ -22,18 +21,20 @@ RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-
 
 
 def best(name: str, ranks: int, rates: RankRates = RATES) -> Plan:
-    return planned(NETWORKS[name](), ranks, partition_solver(), {}, rates).plan
+    return planned(NETWORKS[name](), one_host(ranks, rates), partition_solver(), {}).plan
 
 
 def check(plan: Plan, hosts: tuple[Host, ...] = ()) -> object:
-    return proved(mlp(), plan, plan.ranks, partition_solver(), HOST, (), hosts)
+    return proved(
+        mlp(), plan, replace(one_host(plan.ranks), hosts=tuple(hosts)), partition_solver()
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_right_plans_are_proved(name: str, ranks: int) -> None:
     plan = best(name, ranks)
-    proof = proved(NETWORKS[name](), plan, ranks, partition_solver())
+    proof = proved(NETWORKS[name](), plan, one_host(ranks), partition_solver())
     assert proof.costs == plan.exchanges
     assert proof.stated
     assert proof.divided > 0
@@ -43,7 +44,7 @@ def test_right_plans_are_proved(name: str, ranks: int) -> None:
 
 def test_memory_is_that_of_the_fullest_step() -> None:
     """Counted by hand: at the first matmul a rank has h alone, at the last r and y."""
-    proof = proved(mlp(), best("mlp", 2), 2, partition_solver())
+    proof = proved(mlp(), best("mlp", 2), one_host(2), partition_solver())
     h, y, weights = 16 * 512 * 4, 16 * 256 * 4, 2 * 256 * 512 * 4
     assert proof.weight_bytes == weights
     assert proof.peak_bytes == weights + h + y
@@ -52,7 +53,7 @@ def test_memory_is_that_of_the_fullest_step() -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_each_host_has_the_memory_of_its_ranks(number: int) -> None:
     plan = best("mlp", 2)
-    need = proved(mlp(), plan, 2, partition_solver()).peak_bytes
+    need = proved(mlp(), plan, one_host(2), partition_solver()).peak_bytes
     hosts = [Host("a", 1, need), Host("b", 1, need), Host("c", 9, 1)]
     check(plan, tuple(hosts))
     hosts[number] = replace(hosts[number], memory_bytes=need - 1)
@@ -63,7 +64,8 @@ def test_each_host_has_the_memory_of_its_ranks(number: int) -> None:
 
 
 def changed(plan: Plan, **texts: str) -> Plan:
-    return replace(plan, strategies={**plan.strategies, **texts}, place="--check p.json")
+    singles = {name: (text,) for name, text in texts.items()}
+    return replace(plan, strategies={**plan.strategies, **singles}, place="--check p.json")
 
 
 WRONG: Mapping[str, tuple[Callable[[Plan], Plan], str, str, str]] = {
@@ -72,7 +74,7 @@ WRONG: Mapping[str, tuple[Callable[[Plan], Plan], str, str, str]] = {
         "axis 7, which is not there", "p.json: h, operand 1 (w), axis 7", "axes 0 to 1",
     ),
     "a factor that does not divide": (
-        lambda plan: replace(changed(plan, h="split(0), whole -> split(0)"), ranks=3),
+        lambda plan: replace(changed(plan, h="split(0), whole -> split(0)"), mesh=(3,)),
         "3 ranks do not divide axis 0", "h, operand 0 (x), axis 0", "plan for 2, 4, 8, 16 ranks",
     ),
     "a strategy that computes something else": (
@@ -116,6 +118,10 @@ WRONG: Mapping[str, tuple[Callable[[Plan], Plan], str, str, str]] = {
         lambda plan: changed(plan, nobody="whole -> whole"),
         "unknown node", "p.json: nobody", "tcc plan MODEL",
     ),
+    "a mesh of two axes": (
+        lambda plan: replace(plan, mesh=(2, 2), place="--check p.json"),
+        "a plan of a mesh cannot be proved", "p.json", "--ranks",
+    ),
     "another model": (
         lambda plan: replace(plan, model="0" * 32),
         "another model", "", "tcc plan",
@@ -135,7 +141,7 @@ def test_wrong_plans_are_refused(kind: str) -> None:
 
 def test_a_plan_may_leave_out_nodes_and_costs() -> None:
     plan = replace(best("mlp", 2), strategies={}, exchanges=None, weight_bytes=None)
-    proof = proved(mlp(), plan, 2, partition_solver(), RATES)
+    proof = proved(mlp(), plan, one_host(2, RATES), partition_solver())
     assert not proof.stated
     assert [*proof.costs] == ["all_reduce"]
 

@@ -11,9 +11,10 @@ from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
+from tcc.distributed.problem import Problem, largest_values
 from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
-from tcc.distributed.solve import Problem, largest_values, solve_strategies
+from tcc.distributed.solve import solve_strategies
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
@@ -63,11 +64,11 @@ def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: Ra
     for node in graph.nodes:
         expr, strategy = expr_of(node), choice[node]
         assert expr is not None
-        total += work_seconds(expr, strategy, ranks, rates)
+        total += work_seconds(expr, (strategy,), Mesh((ranks,)).axes, (rates,))
         for value, sharding in set(zip(node.inputs, strategy.operands, strict=True)):
             assert value is not None
             if value in graph.constants:
-                total += constant_seconds(value.type, sharding, ranks, rates)
+                total += constant_seconds(value.type, (sharding,), (ranks,), rates)
             else:
                 needs.setdefault(value, set()).add(sharding)
         for value, sharding in zip(node.outputs, strategy.results, strict=True):

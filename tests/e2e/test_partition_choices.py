@@ -117,5 +117,23 @@ def test_a_forced_choice_has_the_effect_of_a_plan(model: Path) -> None:
         compiled(model, "both", plan=plan, choices=choices)
 
 
+def test_the_strategies_of_a_mesh_are_one_decision(model: Path) -> None:
+    plan = model.parent / "mesh.json"
+    head = {"tcc_plan": 1, "ranks": 4, "mesh": [2, 2], "nodes": []}
+    plan.write_text(json.dumps({**head, "model": hash_of(model)}))
+    options = {"ranks": "1,4", "plan": plan}
+    choices = decision_records(model_choices(model, read_options(options)), None, every=True)
+    row = next(r for r in choices if r["kind"] == "partition" and r["place"] == "h2")
+    assert "2x2 ranks" in row["text"]
+    text = "whole, split(1) -> split(1) | whole, whole -> whole"
+    assert text in {option["text"] for option in row["alternatives"]}
+    assert row["alternative"] != text
+    forced = written(model, "mesh", [{"site": row["site"], "alternative": digest_of(text)}])
+    by_choice = compiled(model, "mesh-by-choice", **options, choices=forced)
+    nodes = [{"node": "h2", "strategy": text.split(" | ")}]
+    plan.write_text(json.dumps({**head, "nodes": nodes, "model": hash_of(model)}))
+    assert by_choice == compiled(model, "mesh-by-plan", **options)
+
+
 def hash_of(model: Path) -> str:
     return model_hash(divided_graph(model, read_options({"ranks": "2"})))
