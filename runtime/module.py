@@ -193,9 +193,9 @@ class Module:
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
-        """Yields the paths of the artifact's files by suffix: "", and that of separate weights.
+        """Yields {suffix: path}: "" for the artifact, and SIDE_SUFFIX for a separate weights file.
 
-        If reading or writing fails in this context, `error` names the file or `target`.
+        If the `with` block fails to read or write, the `error` raised names the file or `target`.
         """
         source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"

@@ -64,9 +64,9 @@ class Clock:
         self._peaks: Peaks | None = None
 
     def times(self, code: KernelCode, processor: str) -> dict[str, Rounds]:
-        """Returns the rounds of a kernel by the number of threads as text.
+        """Returns {number of threads, as text: the timing rounds of the kernel}.
 
-        They are read from a file if the same code was timed on the same `processor` before.
+        The rounds are read from a file if the same code was timed on the same `processor` before.
         """
         key_text = repr((code.digest, processor, self._threads, self._effort))
         times_file = TIMES_FOLDER / f"{hashlib.sha256(key_text.encode()).hexdigest()[:32]}.json"

@@ -275,7 +275,10 @@ def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> s
 
 
 def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedArrays]) -> bool:
-    """True if there are draws of equal shapes, and all of them give equal values of the output."""
+    """True if all draws (sets of random inputs) of equal shapes give equal values of the output.
+
+    False if no two draws have equal shapes.
+    """
     groups: dict[Any, list[Array]] = {}
     for draw, got in zip(draws, results, strict=False):
         shapes = tuple(array.shape for array in draw.values())
@@ -291,7 +294,7 @@ def _drawn(
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
-    """Returns two lists with the input arrays of each draw.
+    """Returns two lists with the input arrays of each draw (set of random inputs).
 
     The first list has the draws of the user's seed. The second list has the fixed draws, with which
     the allowed errors are computed. `draws` is the result of `draws_of`.
@@ -307,9 +310,10 @@ def _drawn(
 def _outputs(
     module: Module, draws: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
-    """Returns the artifact's outputs by number of draw, and the errors of draws that it refuses.
+    """Returns the artifact's outputs for each draw, and the errors of the draws that it refuses.
 
-    The artifact refuses a draw if, for example, a branch of the model refuses its sizes.
+    A draw is one set of random inputs; the keys of both dicts are the numbers of draws. The
+    artifact refuses a draw if, for example, a branch of the model refuses the sizes of its arrays.
     """
     results: dict[int, dict[str, Array]] = {}
     errors: dict[int, UserError] = {}
@@ -325,7 +329,7 @@ def _outputs(
 
 
 def _refusal(values: Mapping[str, Any], error: UserError) -> str:
-    """Returns the line of a draw that the artifact refuses."""
+    """Returns the report's line about random inputs with which the artifact refuses to run."""
     sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
     return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 

@@ -17,7 +17,7 @@ Number = TypeVar("Number", int, Index)
 
 @frozen
 class MeshAxis:
-    """The groups of ranks that differ along one axis of a mesh only.
+    """An axis of a mesh: the groups of ranks whose positions differ along this axis only.
 
     `ranks` is the number of ranks of each group, `stride` the distance of two neighbours.
     `members` are the groups, as collectives take them; empty if all ranks are one group.
@@ -50,11 +50,11 @@ class Mesh:
 
     @property
     def axes(self) -> tuple[MeshAxis, ...]:
-        """The groups of all axes, in order."""
+        """The axes of the mesh, in order; each has its groups of ranks."""
         return tuple(map(self.axis, range(len(self.sizes))))
 
     def axis(self, number: int) -> MeshAxis:
-        """Returns the groups of axis `number`."""
+        """Returns axis `number` of the mesh, with its groups of ranks."""
         size, stride = self.sizes[number], prod(self.sizes[number + 1 :])
         if size == self.ranks:
             return MeshAxis(size, stride)

@@ -3,7 +3,8 @@
 A matmul may divide its columns in three groups, for queries, keys and values, but only what reads
 them tells that there are three.  Padded blocks hold whole heads, but only a reshape tells how long
 a head is.  So nodes tell producers the groups and the padded blocks in which they need operands,
-and readers the padded blocks in which they have results.
+and readers the padded blocks in which they have results.  A split of which a node tells a neighbour
+is called a wish: the neighbour then offers a strategy with this split, if it can.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +27,8 @@ def expr_of(node: Node) -> Expr | None:
 def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
     """Returns the strategies of each node of `graph` on `ranks` ranks, `whole` first.
 
-    Sweeps over the nodes, backward and forward in turns, end when no node has a new wish.
+    Sweeps over the nodes, backward and forward in turns, end when no node tells a neighbour a new
+    split.
     """
     offers = _Offers(graph, ranks)
     while offers.stale:
@@ -36,9 +38,10 @@ def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
 
 
 class _Offers:
-    """The strategies of nodes so far, and the splits of values that they wish for.
+    """The strategies of nodes so far, and the splits of values of which nodes tell neighbours.
 
-    `stale` are the nodes that have wishes which their strategies do not know.
+    `stale` are the nodes whose strategies must be computed anew, because a neighbour told them a
+    new split.
     """
 
     def __init__(self, graph: Graph, ranks: int) -> None:
@@ -51,7 +54,7 @@ class _Offers:
         self.stale = set(graph.nodes)
 
     def sweep(self, nodes: Iterable[Node]) -> None:
-        """Finds the strategies of stale nodes, in the order of `nodes`, and their wishes."""
+        """Computes the strategies of stale nodes, in the order of `nodes`; records their wishes."""
         for node in nodes:
             if node in self.stale:
                 self.stale.remove(node)
@@ -84,7 +87,10 @@ class _Offers:
 
 
 def _is_wish(split: Split) -> bool:
-    """True for a split that the loop alone, along which it lies, does not tell."""
+    """True for a split with groups or padded blocks, which a neighbour does not offer by itself.
+
+    A node offers plain splits into equal blocks of an axis without being told.
+    """
     return split != Split(split.axis)
 
 

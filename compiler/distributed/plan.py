@@ -165,7 +165,8 @@ def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStr
 def _strategies(
     offered: Sequence[NodeStrategies], texts: Texts, ranks: int, where: str
 ) -> NodeStrategies:
-    by_text = {texts_of(items): items for items in reversed(offered)}  # the first of equal texts
+    # The order is reversed, so that the first of several strategies with the same text is kept.
+    by_text = {texts_of(items): items for items in reversed(offered)}
     if texts not in by_text:
         shown = [joined(other) for other in dict.fromkeys(map(texts_of, offered))]
         raise UserError(

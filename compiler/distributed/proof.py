@@ -28,7 +28,7 @@ from tcc.ir.graph import Graph, Value, bodies, uses, walk_graphs, walk_nodes
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.op import Trait
 
-# The ranks that exchange data, and what a rank hands over.
+# A step of a run: the group of ranks that exchange data, and the collective by which they do so.
 Step = tuple[tuple[int, ...], Exchange]
 
 

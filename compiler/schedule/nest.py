@@ -207,8 +207,8 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            # A read of a stage varies with all of its indices, because the stage that is read
-            # varies with all of its own iterators.
+            # If the source is a stage, the value read varies with every iterator in the read's
+            # indices, because a stage may have another value at each of its points.
             if isinstance(node.source, StageRef):
                 varying.update(free_vars(*node.indices))
             if access is None:

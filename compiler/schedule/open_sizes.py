@@ -88,7 +88,7 @@ def mean_share(times: Times, base: Times) -> Seconds:
 def _at_all(*times: Times) -> Iterator[Times]:
     """Yields, for each set of sizes, the seconds of each of `times`.
 
-    `times` with a single number have this number at all sets.
+    If one of `times` has only one number, this number holds for every set of sizes.
     """
     sets = max(map(len, times), default=1)
     return zip(*(t * sets if len(t) == 1 else t for t in times), strict=True)

@@ -93,9 +93,11 @@ class _Search:
         return states[0][2]
 
     def greedy(self) -> Picks:
-        """Returns the cheapest alternative of each place by itself, as long as there is room.
+        """Returns the cheapest alternative of each place, without regard to links.
 
-        Alternatives that save most for each byte come first.
+        Places whose alternative saves most time for each byte come first.  If the alternative needs
+        more bytes than are left of the allowed bytes, the place gets its first alternative, which
+        takes no bytes.
         """
         best = [preferred(first, more) for first, *more in self._places]
 

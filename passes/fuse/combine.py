@@ -2,7 +2,9 @@
 
     y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 
-The stages are first unrolled along loops that select between formulas, such as k.
+In this example, the stage y combines the elements of the stage m once (`combines_once`).  The value
+of the loop k selects the formula f(k; ...).  A loop of this kind is unrolled first, so that each of
+its values has a formula of its own.
 """
 
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads

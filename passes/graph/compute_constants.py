@@ -233,8 +233,10 @@ class _Forms:
         return read(source, at, scalar.dtype, fill=fill, indirect=tuple(indirect))
 
     def _number(self, scalar: Scalar) -> Scalar | None:
-        """Returns a read of a constant with a single element as a literal; None for another
-        scalar."""
+        """If `scalar` reads a constant with a single element, returns this element as a literal.
+
+        Returns None for any other scalar.
+        """
         if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
             return None
         array = self._arrays.get(scalar.source)

@@ -70,8 +70,8 @@ class Order:
 class _Tiled:
     """A value whose rows are also stored in tiles.
 
-    `tiles` has shape [tiles, rows of a tile, n].  `axis` is the axis of the value that has the n
-    elements of a row.
+    `tiles` has shape [tiles, rows of a tile, elements of a row].  `axis` is the axis of the value
+    along which the elements of a row lie.
     """
 
     tiles: Value
@@ -104,7 +104,10 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
 def tiled_matmul(
     b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
-    """Adds the matmul of tiles of rows with one matrix for each tile; returns [tiles, tile, n]."""
+    """Adds the matmul of tiles of rows with one matrix for each tile.
+
+    Returns a tensor of shape [tiles, rows of a tile, columns of a matrix].
+    """
     tile_matrices = emit(b, "gather", matrices, order.matrix, axis=0)
     return emit(
         b,
@@ -216,9 +219,10 @@ class _Grouper:
     def _as_rows(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
     ) -> Value:
-        """Returns a copy of `tiles` in the shape of result `number` of `node`.
+        """Returns a copy of the rows in `tiles`, in the shape of result `number` of `node`.
 
-        Records in `tiled` that the copy also exists in tiles.  `axis` is its axis of n elements.
+        Records in `tiled` that `tiles` hold the same rows, for later nodes that read the copy.
+        `axis` is the axis of the copy along which the elements of a row lie.
         """
         shape = node.outputs[number].type.shape
         value = rows_of_tiles(b, order, tiles, shape)
@@ -282,7 +286,8 @@ class _Grouper:
     ) -> Value | None:
         """Returns an operand of a pointwise op in a shape that broadcasts to tiles.
 
-        `shape` is the shape of the op's result before the rewrite, and `depth` the length of a row.
+        `shape` is the shape of the op's result before the rewrite, and `depth` is the number of
+        elements of a row.
         Returns None if the operand cannot be brought to tiles without a copy.
         """
         other = self.tiled.get(value)

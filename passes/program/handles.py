@@ -116,8 +116,8 @@ class _Eraser:
 
 
 def _word_types(attrs: Any) -> Any:
-    """Returns the attributes of a control flow node with handles in place of strings and lists in
-    `types`.
+    """Returns the attributes of a control flow node, with the type of handles (64-bit words) in
+    place of each type of strings and lists in the field `types`.
     """
     if "types" not in (f.name for f in fields(attrs)):
         return attrs
@@ -125,7 +125,8 @@ def _word_types(attrs: Any) -> Any:
 
 
 def with_ports(program: Program, graph: Graph) -> Program:
-    """Returns `program` with ports that callers see as strings and lists, as in `graph`."""
+    """Returns `program` with ports (inputs and outputs) that callers see as strings and lists where
+    `graph` has strings and lists."""
     return replace(
         program,
         inputs=_described(program.inputs, graph.inputs),

@@ -34,7 +34,11 @@ def trip_index(frame: GraphLowering, counter: Register) -> Index:
 
 
 def enter_trip(inner: GraphLowering, counter: Register) -> Index:
-    """Returns the index of the iteration, and stores it in `inner` for random nodes of the body."""
+    """Returns the index of the current iteration, which the register `counter` holds.
+
+    Also stores the index in `inner`. Nodes of the loop's body that generate random numbers read it
+    there, so that each iteration gets other numbers.
+    """
     inner.trip = trip_index(inner, counter)
     return inner.trip
 
@@ -57,10 +61,11 @@ class Halves:
 
 @frozen
 class Carried:
-    """The values that a loop carries: their values in the body, and the buffers that it reads.
+    """The values that a loop carries from iteration to iteration.
 
-    `sizes` has the register of each size symbol that changes between iterations.  `halves` has the
-    values with two halves.  Its keys are the buffers through which an iteration reads them.
+    `values` are the values in the body.  `buffers` are the buffers from which an iteration reads
+    them.  `sizes` has the register of each size symbol that changes between iterations.  `halves`
+    maps the buffer of each carried value that has two halves to these halves.
     """
 
     values: Values
@@ -69,8 +74,10 @@ class Carried:
     halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
-        """Returns the buffer for the next value of the carried value that an iteration reads in
-        `buffer`."""
+        """Returns the buffer into which an iteration writes the next value of a carried value.
+
+        `buffer` is the buffer from which the same iteration reads the carried value.
+        """
         return self.halves[buffer].target if buffer in self.halves else buffer
 
 

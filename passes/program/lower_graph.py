@@ -492,7 +492,7 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     """Returns a register with the value of `var` for which `dim` equals the caller's size.  Returns
-    None if `dim` does not have the form  number * `var` + bound size."""
+    None if `dim` does not have the form  number * `var` + a size whose value is already known."""
     parts = linear_in(dim.size, var)
     factor = None if parts is None else as_int(parts[0])
     if parts is None or factor is None or factor < 1:

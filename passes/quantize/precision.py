@@ -10,16 +10,17 @@
       ->  s in bf16, w in bf16, in the kernel
 
 Requires layouts.  Establishes casts where kernels read and write narrow values, and where a stage
-writes values that a later stage of its kernel multiplies in bf16 pairs.  All arithmetic stays f32.
-Inputs, outputs, and operands of C functions and control flow keep their types.
+writes values that a later stage of its kernel multiplies in bf16 pairs.  All arithmetic is f32, and
+products of bf16 pairs are summed in f32.  Inputs, outputs, and operands of C functions and control
+flow keep their types.
 
-Activations are stored in bf16 if a contraction can then multiply pairs of bf16 at once.  Otherwise
-they stay f32: the activations of small batches stay in the caches, so the conversions would take
-longer than the bytes saved.
+Activations are stored in bf16 if a contraction can then multiply pairs of bf16 in one instruction.
+Otherwise they stay f32.  The activations of small batches stay in the caches, so the conversions
+would cost more time than the smaller traffic saves.
 
 Weights are the constants that contractions multiply.  If no instruction multiplies pairs of bf16,
-each use of a narrow weight converts it to f32, so weights that a run uses often stay f32.  Tables
-of embeddings stay f32, because a run reads few of their rows.
+a narrow weight is converted to f32 at each use.  So a weight that is used many times in a run stays
+f32.  Tables of embeddings stay f32, because a run reads few of their rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

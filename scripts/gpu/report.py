@@ -13,7 +13,8 @@ from gpu.names import TORCH_MODES
 # ATTENTION is the name of a kernel and its goal in FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
-# The tasks that check or time tcc, and the tasks that only time peers or profile.
+# The tasks that check or time tcc, and the tasks that profile it or time its peers: the frameworks
+# to which it is compared.
 OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
@@ -37,7 +38,10 @@ def failures(results: Mapping[str, Any]) -> list[str]:
 
 
 def absent(results: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each time of a peer that is missing, with the reason."""
+    """Returns a sentence with the reason for each missing measurement that is not one of tcc.
+
+    Missing are times of peers (torch and JAX, to which tcc is compared), or profiles.
+    """
     late = [s for s in results["skipped"] if s.split()[0] in OTHERS]
     return _failed(results, OTHERS) + [f"{step}: no time was left" for step in late]
 

@@ -34,10 +34,10 @@ def _place(name: str) -> str | None:
 
 
 def commands(task: str, check: str) -> list[list[str]]:
-    """Returns command lines of the tool for `task`, to which the caller adds the kernels' process.
+    """Returns command lines of the tool for `task`, the best first.
 
-    `check` is a check of the sanitizer. The first line is the best; later lines are for versions of
-    the tool that lack an option of it.
+    The caller adds the command that runs the kernels. `check` is one of CHECKS, the checks of the
+    sanitizer. If the tool's version lacks an option of a command line, the next one leaves it out.
     """
     if task == "profile":
         only = ["--kernel-name", f"regex:{_SYMBOL}", "--launch-count", "1"]
@@ -53,7 +53,7 @@ def watch(
 ) -> dict[str, Any]:
     """Runs the kernels `names` of the folder under a tool, whose output goes to `out`.
 
-    `task` is "sanitize" or "profile", `check` a check of the sanitizer. Returns {"result": ...} or
+    `task` is "sanitize" or "profile", and `check` is one of CHECKS. Returns {"result": ...} or
     {"failed": reason}, as a worker does.
     """
     process = [sys.executable, "-m", "gpu.small", str(folder), *names]

@@ -75,8 +75,10 @@ class DrawnGraph:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of the graph and its draws; equal graphs have equal hashes on any
-        machine."""
+        """Returns a hash of the nodes, the constants, and how inputs and weights are drawn.
+
+        Equal graphs have equal hashes on any machine.
+        """
         digest = hashlib.sha256()
         for node in self.nodes:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}

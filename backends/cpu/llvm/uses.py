@@ -36,7 +36,11 @@ def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 
 def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
-    """Returns the loaded blocks that are used only by contractions of words."""
+    """Returns the loaded blocks whose elements are best held in packed 32-bit words.
+
+    A word holds four bytes or two bf16. All uses of these blocks are contractions that multiply and
+    add all elements of a word in one instruction (`multiplies_words`).
+    """
     statements = list(walk_statements(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
     contractions = [

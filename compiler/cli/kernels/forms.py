@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 else:
     forms, programs = later("tcc.passes.forms"), later("tcc.ir.program.text")
 
-# The step after which a model has each form.
+# The compile step whose result is shown as the form "graph" or "expr". The forms "tile", "schedule"
+# and "program" show the result of the step _LAST.
 _STEPS = MappingProxyType({"graph": "bind-states", "expr": "compact-buffers"})
 _LAST = "describe-ports"
 # The function of `tcc.passes.forms` that gives a form's texts.

@@ -18,8 +18,8 @@ The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt
 writes the registers with the sizes of the arenas and with the offset and size of every range in
 them, and no later instruction changes these registers.  The arenas are allocated after the
 prologue.  Kernels may rely on an alignment of 64 bytes for arenas, state, scratch and dynamic
-memory, and on weights as aligned as their offsets.  The caller's arrays are aligned to their
-element type.  `verify_program` proves these rules.
+memory.  They may rely on a weight having the alignment of its offset: 32 bytes at offset 96.  The
+caller's arrays are aligned to their element type.  `verify_program` proves these rules.
 """
 
 from __future__ import annotations

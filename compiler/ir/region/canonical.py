@@ -268,9 +268,10 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 
 
 def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
-    """Returns the orders of the sum loops among which the caller selects the smallest code.
+    """Returns candidate orders of the sum loops.
 
-    Usually there is one order. `columns` describes the stage's accesses.
+    The caller keeps the order in which the stage has the smallest code (see above: the tuple that
+    describes the stage). Usually there is one candidate. `columns` describes the stage's accesses.
     """
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))

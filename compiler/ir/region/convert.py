@@ -94,7 +94,7 @@ def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
 
 
 def _number(source: Source) -> tuple[int, int]:
-    """Returns (source, component) as a factor numbers them: `~n` for stage n."""
+    """Returns (source, component) in the numbers of `Factor`: n for operand n, ~n for stage n."""
     return (~source.stage, source.component) if isinstance(source, StageRef) else (source, 0)
 
 

@@ -81,9 +81,9 @@ def value_at(
 ) -> Const | None:
     """Returns the constant that the body yields if some of its scalars have constant values.
 
-    `values` has these scalars' values. Returns None if the body is not constant then. In a stage
-    with a monoid, the body is a term of a reduction; then the result is also None unless the
-    constant is the monoid's identity, so that the terms can be left out.
+    `values` maps these scalars to their values. Returns None if the body is not constant then. In
+    a stage with a monoid, the body is a term of a reduction. A constant term can be left out only
+    if it is the monoid's identity (0 of a sum), so None is returned for any other constant.
     """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
@@ -98,8 +98,8 @@ def filled_value(stage: RegionStage, place: int) -> Const | None:
     """Returns the constant value of the stage where factor number `place` reads outside its source.
 
     The factor then has its fill value, or 0 if it has none. Returns None if the stage's value is
-    not constant there. In a stage with a monoid, the value is a term; then the result is None
-    unless the term is the monoid's identity.
+    not constant there. In a stage with a monoid, the value is a term of a reduction. None is then
+    returned for any constant but the monoid's identity (0 of a sum).
     """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))

@@ -336,7 +336,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         else 0.0
         for place in places
     ]
-    weight_sum = sum(weights)  # 0 if all elements are outside the input
+    weight_sum = sum(weights)  # the sum is 0 if all taps are outside the input
     return [
         (p, w / weight_sum if weight_sum else np.nan) for p, w in zip(places, weights, strict=True)
     ]

@@ -90,12 +90,12 @@ def strings(texts: object) -> Array:
 
 
 def encoded(text: object) -> bytes:
-    """Returns the UTF-8 bytes of a string."""
+    """Returns the UTF-8 bytes of a string, and the invalid bytes that `decoded` kept in it."""
     return str(text).encode("utf-8", "surrogateescape")
 
 
 def decoded(data: bytes) -> str:
-    """Returns the string of UTF-8 bytes; `encoded` returns the same bytes, even invalid ones."""
+    """Decodes UTF-8; invalid bytes survive a round trip: encoded(decoded(data)) == data."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -9,13 +9,14 @@ from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 class Knobs:
     """Settings that replace what rules choose; the default values replace nothing.
 
-    Contractions: `panel` is the number of vectors across a panel, and `k_block` about the number of
-    steps of a K-block. `copy` = 1: K-blocks of the vector operand are copied to scratch. `tall` is
-    the most register blocks of a tile along a symbolic loop of rows.
+    Contractions (`tcc.schedule.cpu.contraction` defines the terms): `panel` is the number of
+    vectors across a panel, and `k_block` about the number of steps of a K-block. `copy` = 1:
+    K-blocks of the vector operand are copied to scratch. `tall` is the largest number of register
+    blocks that a tile has along a symbolic loop of rows.
 
     Other stages: `wide` is the number of vectors of a block. A tile has `grain` times as many
-    elements as the rules choose. `along` = 1: pointwise stages are computed along the reduction
-    that reads them; 0: they are not.
+    elements as the rules choose. `along` = 1: pointwise stages are computed inside the loop of the
+    reduction that reads them; 0: they are not.
 
     Streaming loops: `stream_block` is about the number of steps of a block. Symbolic dims: `fixed`
     = 1: vectors run along a loop of known size.

@@ -126,7 +126,11 @@ def lanes_of(stage: GroupStage, core: CoreModel) -> int:
 
 
 def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
-    """Returns `nest` with its field `vectors`, if its vector loop has a symbolic size."""
+    """Returns `nest` with rules for the remainder of a vector loop of symbolic size.
+
+    The field `vectors` then says how the last blocks are cut into vectors. Returns `nest` unchanged
+    if its vector loop has no symbolic size, or if its blocks are no multiple of a vector.
+    """
     stages = [group.stages[n] for n in nest.stages]
     open_loops = [
         stage
@@ -143,8 +147,8 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
-    """Returns a contraction's loop of rows if it is inside the vector loop and has register blocks;
-    else None.
+    """Returns the name of a contraction's loop of rows if that loop is inside the vector loop and
+    has register blocks; else None.
 
     A block that is one vector wide has few sums, so each addition waits for the previous one. Such
     a block gets more rows, in the registers that a full block uses for its other vectors.

@@ -67,8 +67,8 @@ def amplification(conv: Conv, form: Form) -> float:
 def roundings(conv: Conv, form: Form) -> int:
     """Returns the largest number of roundings between an operand and a result.
 
-    It is the roundings of the transforms, plus 1 for the weight, plus 1 for each piece and channel
-    that is added.
+    It is the roundings of the transforms, plus 1 for the weight, plus 1 for each term of the sum
+    over pieces of the filter and channels of a group: pieces * channels terms.
     """
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)

@@ -1,15 +1,16 @@
 """Computes convolutions with fewer products.
 
     %y = conv(%x, %w, %bias)      %v = expression(%x)           ; input transform
-                                  %m = expression(%v, %u)       ; as many matmuls
+                                  %m = expression(%v, %u)       ; a matmul for each tile element
                                   %t = expression(%m, %bias)    ; output transform
                                   %f = expression(...)          ; true if a tile fails (`guard`)
                                   %y = guarded(%t, %f, %x, %w, ...)    ; direct sums if so
 
-F(4 x 4, 3 x 3) needs a quarter of a convolution's products, and F(3 x 3, 2 x 2) needs 4 of 9.  All
-forms round more.  Most have larger weights, %u, which are computed here in f64.  An infinity or a
-NaN spreads to all results of its tile.  The candidates are forms within the error policy
-(`conv_forms`).  Only a few with the lowest bounds are priced.
+There is a matmul for each element of a transformed tile, which sums over channels.  F(4 x 4, 3 x 3)
+needs a quarter of a convolution's products, and F(3 x 3, 2 x 2) needs 4 of 9.  All forms round more
+than direct sums.  Most have larger weights, %u, which are computed here in f64.  An infinity or a
+NaN spreads to all results of its tile.  The candidates are the forms whose rounding errors are
+allowed (`conv_forms`).  Only a few with the lowest bounds on their time are priced.
 
 Requires folded constants.
 """

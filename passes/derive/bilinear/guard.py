@@ -38,8 +38,8 @@ from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, ConvAxis, Form
 from tcc.passes.graph.emit import express
 from tcc.schedule.nest import typical
 
-# The square of the largest ratio that an input may have to the root mean square of the other
-# inputs.
+# The largest allowed (|input| / rms)**2, where rms is the root mean square of the other inputs of
+# the tile.
 _LIMIT = 2.0**20
 # A tile with a larger peak fails: its sums, times the factors of a form, could leave the range of
 # f32.
@@ -147,10 +147,11 @@ class _Span:
         return (const(axis.phases), rows) if self.is_cut else (axis.results,)
 
     def place(self, strip: Index, at: Indices) -> Index:
-        """Returns the position in the image of an input of strip number `strip`.
+        """Returns where an input of a strip lies along this axis of the image.
 
-        `at` is the input's index within `input_extents`.  In an image of symbolic size n, each
-        position above n becomes n.  A read at n gives zero too, so the image needs no wider halo.
+        `strip` is the number of the strip, and `at` the input's index within `input_extents`.  In
+        an image of symbolic size n, a position above n is clamped to n.  The image's halo (the
+        zeros that are stored around it) then needs no more room: a read at n gives zero too.
         """
         if not self.is_cut:
             return at[0]

@@ -106,7 +106,10 @@ class ConvAxis:
 
 @frozen
 class AxisForm:
-    """The form F(tile, taps) of an axis: tiles of `tile` results, and pieces of `taps` taps."""
+    """The form F(tile, taps) of an axis: it computes `tile` neighbouring results together.
+
+    The filter is cut along the axis into pieces of `taps` taps.
+    """
 
     tile: int
     taps: int

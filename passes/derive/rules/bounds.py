@@ -23,8 +23,10 @@ from tcc.passes.derive.rules.rule import (
 def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
     """Restricts a loop to `low..high`; requires that the value at every other point is known.
 
-    If the loop is a result loop, readers get the known value as their fill value.  For example, if
-    A has four rows, `y[t] = sum(c) A[t - 1, c else 0] * B[c]` needs only t in 1..5 instead of 0..6.
+    A range `low..high` excludes `high`, and `A[i, c else 0]` is 0 where (i, c) is outside A.  If
+    the loop is a result loop, readers get the known value as their fill value.  For example, let A
+    have four rows.  Then `y[t] = sum(c) A[t - 1, c else 0] * B[c]` is 0 at t = 0 and t = 5, so the
+    loop t in 0..6 becomes 1..5.
     """
     stage = stage_of(region, number)
     size, bounds = extent_of(stage, loop), needed(region, stage, loop)
@@ -46,8 +48,9 @@ def tightenings(region: Region, number: int) -> Iterator[Arguments]:
 def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     """Extends a sum loop to `extent` points.
 
-    At each new point, a factor must read outside of its source and make the term neutral.
-    `sum(r: 0..5) A[r] * K[r]` becomes `sum(r: 0..6) A[r else 0] * K[r else 0]`.
+    At each new point, a factor must read outside of its source and make the term neutral (0 in a
+    sum).  For example, `sum(r: 0..5) A[r] * K[r]` becomes `sum(r: 0..6) A[r else 0] * K[r else 0]`.
+    A range excludes its end, and `A[r else 0]` is 0 where r is outside A.
     """
     stage = stage_of(region, number)
     size = extent_of(stage, loop)

@@ -50,7 +50,7 @@ Field = Callable[[Where, Index], Scalar]
 class _Items:
     """The items that are ranked: `count` items of each line.
 
-    Three functions map a line and the position of an item to a scalar:
+    Three functions map the indices of a line and the position of an item to a scalar:
     `place`: the index of the item along the operand's axis.
     `value`: the element at that index.
     `there`: true if there is an item at that position.  Positions may be beyond the last item.
@@ -94,7 +94,10 @@ class _Ranking:
         return apply("lt", _number((), number), index_value(self.size, I64))
 
     def _at(self, line: Where, place: Scalar) -> Scalar:
-        """Returns the element of a line at a data-dependent index."""
+        """Returns the operand's element at the data-dependent index `place` of a line.
+
+        `line` is the line's position along the axes other than the axis of top_k.
+        """
         at, binding = self.b.position(clamped(place, self.size), self.size)
         position = (*line[: self.axis], at, *line[self.axis :])
         return self.b.read(0, *position, fill=0, indirect=(binding,))

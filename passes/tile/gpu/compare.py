@@ -45,11 +45,11 @@ def in_few_bits(scalar: Scalar) -> Scalar:
 
 
 def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
-    """Returns `scalar` with terms of i32 comparisons moved to the left if they are equal in all
-    lanes.
+    """Returns `scalar` with i32 comparisons `a < b` rewritten as `a - c < b - c`.
 
-    `lanes` are the variables that differ between lanes.  A comparison is changed only if both of
-    its sides vary with them.
+    c is the sum of the terms of b that are equal in all lanes, so the right side keeps only terms
+    that differ between lanes.  `lanes` are the variables that differ between lanes.  A comparison
+    is changed only if both a and b contain some of these variables.
     """
     first = {v: const(0) for v in lanes}
 

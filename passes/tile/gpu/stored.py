@@ -15,7 +15,10 @@ from tcc.passes.quantize.precision import cast_results
 
 
 def stored_as(expr: Expr, floats: DType) -> Expr:
-    """Returns `expr` with operands and results of f32 stored as `floats`."""
+    """Returns `expr` with the type `floats` for those operands and results that have type f32.
+
+    Values are cast to f32 where they are read, and to `floats` where they are stored.
+    """
     if floats is F32:
         return expr
 

@@ -360,8 +360,9 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
 class _Cache:
     """The positions of a run's rows in a cache of keys or values.
 
-    `even`: all sequences have `before` rows in the cache, and the cache grows. `places` [batch,
-    position] are the positions of the run's rows.
+    If `even`, the cache holds the same number of rows, `before`, of every sequence, and the run's
+    rows are appended. `places`, of shape [batch, rows of the run], has the position of each row of
+    the run.
     """
 
     def __init__(self, ctx: NodeContext, k: Operand) -> None:

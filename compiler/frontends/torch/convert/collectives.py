@@ -58,7 +58,8 @@ def _all_to_all(ctx: CallContext) -> Operand:
 def _coordinate(ctx: CallContext) -> Index:
     """Returns this rank's position along a dimension of a mesh.
 
-    `full_mesh` may contain several meshes one after the other.
+    The call's argument `full_mesh` is a tensor of ranks. Along its first axis, it may contain
+    several meshes; this rank belongs to one of them.
     """
     mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
     size = as_int(mesh.shape[axis]) or 0

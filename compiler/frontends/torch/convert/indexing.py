@@ -13,7 +13,11 @@ from tcc.ir.types import BOOL, I32, I64, U8
 
 
 def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
-    """Returns positions, or an argument's positions, as i32 or i64."""
+    """Returns an index tensor whose element type is i32 or i64.
+
+    `source` is the tensor, or the name of the call's argument that has it. A tensor of another type
+    is cast to i64.
+    """
     x = ctx.operand(source) if isinstance(source, str) else source
     return x if x.dtype in (I32, I64) else ctx.cast(x, I64)
 

@@ -401,15 +401,19 @@ def _limit(ctx: CallContext, name: str, default: float) -> Operand:
 
 # ---- powers and exponentials ---------------------------------------------------------------------
 
-# Terms of the series of exp: the error is 1e-21 for matrices with a norm of at most 1/2.
+# The number of terms of the series of exp. Its error is 1e-21 for matrices with a norm of at most
+# 1/2.
 _TERMS = 18
-# Enough for norms up to 2^31; beyond them exp overflows, except for the matrix of a rotation.
+# The largest number of squarings: enough for matrices with norms up to 2^31. The exponential of a
+# larger matrix overflows, unless it is, for example, skew-symmetric (its exponential rotates).
 _SQUARINGS = 32
 
 
 def _exponential(ctx: CallContext) -> Operand:
-    """Computes exp by scaling and squaring: a series for a fraction of the matrix, squared
-    repeatedly."""
+    """Computes the exponential of a matrix by scaling and squaring.
+
+    exp(x) = exp(x / 2^n)^(2^n): a series gives exp(x / 2^n), which is then squared n times.
+    """
     x = _wide(ctx, "self")
     if x.is_empty:
         return x
