@@ -99,10 +99,12 @@ def _user_command() -> tuple[str, ...]:
 def run_tool(command: Sequence[str], folder: Path) -> str:
     """Runs `command` in `folder` and returns its output; raises ToolError if it fails."""
     try:
-        result = subprocess.run(
-            command, cwd=folder, env=compiler_environment(), capture_output=True, text=True,
-            timeout=_TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
+        # A compiler that is killed leaves its temporary files behind.
+        with temporary_folder() as temporary:
+            result = subprocess.run(
+                command, cwd=folder, env={**compiler_environment(), "TMPDIR": str(temporary)},
+                capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
+            )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolError(
             f"{command[0]} could not be run", why=f"{shlex.join(command)}\n{error}"

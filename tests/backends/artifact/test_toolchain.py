@@ -1,4 +1,4 @@
-"""Compilers and linkers are told nothing by variables."""
+"""Compilers and linkers are told nothing by variables, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
+from tcc.errors import ToolError
 
 SOURCE = "#include <stddef.h>\nsize_t size(void) { return sizeof(void *); }\n"
 
@@ -46,3 +47,13 @@ def test_no_variable_changes_what_is_compiled_and_linked(
         monkeypatch.setenv(name, str(value))
     assert made(tmp_path / "other") == usual
     assert not listing.exists()
+
+
+def test_a_tool_that_is_killed_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(ToolError, match="exit code -9"):
+        run_tool(("sh", "-c", "touch $TMPDIR/cc.res; kill -9 $$"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
