@@ -31,7 +31,8 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_commands_are_these() -> None:
-    assert [*COMMANDS] == ["bench", "compile", "doctor", "inspect", "ops", "plan", "run", "verify"]
+    names = ["bench", "compile", "doctor", "inspect", "ops", "plan", "run", "tune", "verify"]
+    assert [*COMMANDS] == names
 
 
 @pytest.mark.parametrize(
