@@ -53,18 +53,17 @@ from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
 from tcc.tune.lock import Lock
 from tcc.variants import (
     BACKENDS,
-    PlanPlace,
+    Sharders,
     check_options,
     kernel_names,
     lower,
     make_variants,
     optimise,
+    plan_places,
     variant_backends,
 )
 
 Progress = Callable[[str], None]
-# Returns the functions that divide a graph among a number of ranks, one for each plan.
-Sharders = Callable[[int], Sequence[Sharder]]
 _MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
@@ -170,17 +169,15 @@ def _compiled(
     with ExitStack() as resources:
         variants: list[Variant] = []
         codes: list[Backend] = []
-        for ranks in options.ranks:
-            for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
-                own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
-                optimised = optimise(graph, own_codes, options, trace, divide)
-                for code, graphs in zip(own_codes, optimised, strict=True):
-                    for optimised_graph in graphs:
-                        check_runnable(optimised_graph)
-                        code.check(optimised_graph)
-                place = PlanPlace(ranks, plan)
-                variants += make_variants(graph, optimised, own_codes, options, trace, place)
-                codes += own_codes
+        for place, divide in plan_places(options, divided_by):
+            own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
+            optimised = optimise(graph, own_codes, options, trace, divide)
+            for code, graphs in zip(own_codes, optimised, strict=True):
+                for optimised_graph in graphs:
+                    check_runnable(optimised_graph)
+                    code.check(optimised_graph)
+            variants += make_variants(graph, optimised, own_codes, options, trace, place)
+            codes += own_codes
     warnings = _unused_lines(ledger, model, options)
     tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
     warnings += tuned.warnings if tuned else ()
@@ -345,14 +342,12 @@ def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = Fals
     trace, targets = Trace(), resolve_targets(options)
     divided_by = _sharders(options, ledger)
     programs: list[Lowered] = []
-    for ranks in options.ranks:
-        for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
-            codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
-            optimised = optimise(graph, codes, options, trace, divide)
-            place = PlanPlace(ranks, plan)
-            for code, parts in lower(codes, optimised, trace, place):
-                fitted = (code.fitted(p, kernel_names(p, place), trace) for p in parts)
-                programs += fitted if fit else parts
+    for place, divide in plan_places(options, divided_by):
+        codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
+        optimised = optimise(graph, codes, options, trace, divide)
+        for code, parts in lower(codes, optimised, trace, place):
+            fitted = (code.fitted(p, kernel_names(p, place), trace) for p in parts)
+            programs += fitted if fit else parts
     return programs
 
 

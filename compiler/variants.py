@@ -1,11 +1,12 @@
 """The variants of an artifact: a program for the CPU, and one or more for each kind of GPU."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
@@ -40,6 +41,10 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
 )
 
 
+# Returns the functions that divide a graph among a number of ranks, one for each plan.
+Sharders: TypeAlias = Callable[[int], Sequence[Sharder]]
+
+
 @frozen
 class PlanPlace:
     """A number of ranks, and the place of a plan among the plans for so many ranks, from 0."""
@@ -58,6 +63,18 @@ class PlanPlace:
 
 
 _ONE_RANK = PlanPlace()
+
+
+def plan_places(
+    options: Options, divided_by: Sharders
+) -> Iterator[tuple[PlanPlace, Sharder | None]]:
+    """Yields the place of each plan of a compile, with the step that divides a graph by it.
+
+    The step is None for one rank.
+    """
+    for ranks in options.ranks:
+        for plan, divide in enumerate(divided_by(ranks) if ranks > 1 else (None,)):
+            yield PlanPlace(ranks, plan), divide
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:

@@ -16,7 +16,7 @@ from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
 from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
 from tcc.cli.rank_times import rank_times
-from tcc.cli.ranks import run_ranks
+from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
@@ -78,8 +78,7 @@ def bench(
       tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
       tcc bench model.so --nproc 2 --pin    (compiled with --ranks 1,2)
     """
-    if pin and not nproc:
-        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    check_pin(nproc, pin)
     kinds = _kinds(peers, model)
     if artifact is not None:
         read_manifest(artifact)

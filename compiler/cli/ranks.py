@@ -41,6 +41,12 @@ class _Rank:
     stderr: IO[str]
 
 
+def check_pin(nproc: int | None, pin: bool) -> None:
+    """Raises UserError for --pin without --nproc."""
+    if pin and not nproc:
+        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+
+
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
     """Runs `count` ranks of `tcc ARGUMENTS` and returns the stdout of each, in order of rank.
 

@@ -11,7 +11,7 @@ from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
-from tcc.cli.ranks import run_ranks
+from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import UserError
 
@@ -52,8 +52,7 @@ def run(
     """
     source = click.get_current_context().get_parameter_source("seed")
     seeded = source is not ParameterSource.DEFAULT
-    if pin and not nproc:
-        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    check_pin(nproc, pin)
     if nproc and output is not None and "{rank}" not in str(output):
         hint = f"give each a folder of its own: --output {output}{{rank}}"
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)

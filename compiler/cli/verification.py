@@ -31,6 +31,7 @@ from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED
 from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
+from tcc.cli.ranks import check_pin
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, progress, say, say_fitted
 from tcc.driver import model_inputs, precision_text
@@ -103,8 +104,7 @@ def verify(
 
 
 def _check_rank_flags(nproc: int | None, pin: bool, layers: bool) -> None:
-    if pin and not nproc:
-        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    check_pin(nproc, pin)
     if layers and nproc:
         raise UserError(
             "ranks compare outputs, and no layers",

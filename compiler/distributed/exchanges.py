@@ -65,6 +65,15 @@ def exchange_of(node: Node) -> Exchange:
     return Exchange(node.op.name, type_bytes(operand.type), operand.name)
 
 
+def sums_by_kind(exchanges: Sequence[Exchange]) -> dict[str, tuple[int, int]]:
+    """Returns the number of exchanges of each kind, and the bytes that a rank hands to them."""
+    counts = Counter(item.kind for item in exchanges)
+    sizes: Counter[str] = Counter()
+    for item in exchanges:
+        sizes[item.kind] += item.bytes
+    return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
+
+
 def type_bytes(type: TensorType) -> int:
     """Returns the bytes of an array; a symbolic size counts as its typical value."""
     return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)

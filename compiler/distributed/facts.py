@@ -1,14 +1,14 @@
 """Facts of a plan: the strategy of each node, the collectives, the weights, predicted times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from tcc.distributed.cluster import in_a_row, part_of
-from tcc.distributed.costs import Cluster, rank_bytes, work_seconds
+from tcc.distributed.costs import Cluster, work_seconds
 from tcc.distributed.divisions import check_divisions
-from tcc.distributed.exchanges import Division
+from tcc.distributed.exchanges import Division, exchange_of, is_exchange, sums_by_kind
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.mesh_offers import NodeStrategies
 from tcc.distributed.offers import expr_of
@@ -30,8 +30,6 @@ from tcc.distributed.strategies import whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
-from tcc.ir.op import Trait
-from tcc.ops import OPS
 
 
 @frozen
@@ -66,13 +64,19 @@ def planned(
     choice = solution.choice
     division = _division(graph, choice, mesh, states) if len(mesh.sizes) == 1 else None
     local = mesh_sharded(graph, choice, mesh.axes, states) if division is None else division.local
-    collectives = tuple(_collectives(local))
+    nodes = [node for node in local.nodes if is_exchange(node)]
+    exchanges = [*map(exchange_of, nodes)]
     weights = constant_bytes(local)
     one_rank = (whole_choice(graph, mesh), without_limit(cluster), states)
     return PlanFacts(
-        replace(plan_of(graph, choice, mesh), exchanges=_sums(collectives), weight_bytes=weights),
+        replace(
+            plan_of(graph, choice, mesh), exchanges=sums_by_kind(exchanges), weight_bytes=weights
+        ),
         tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
-        collectives,
+        tuple(
+            {"kind": item.kind, "bytes": item.bytes, "source": node.loc}
+            for node, item in zip(nodes, exchanges, strict=True)
+        ),
         {
             "ranks": cluster.ranks,
             "mesh": mesh.sizes,
@@ -185,9 +189,9 @@ def explained(
     problem, place = writer.problem(), graph.nodes.index(node)
     alternatives = writer.strategies[place]
     if node in fixed:
-        chosen = texts_of(fixed[node])
+        choice = texts_of(fixed[node])
     else:
-        chosen = texts_of(alternatives[solver(problem)[place]])
+        choice = texts_of(alternatives[solver(problem)[place]])
     records = []
     for number, items in enumerate(alternatives):
         forced = with_alternative(problem, place, number)
@@ -197,7 +201,7 @@ def explained(
         seconds = None if cost >= FORBIDDEN else cost / NANOSECONDS
         texts = texts_of(items)
         strategy = json_of(texts)
-        records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == chosen})
+        records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == choice})
     return records
 
 
@@ -210,23 +214,3 @@ def _row(node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
         "seconds": 0.0 if expr is None else work_seconds(expr, items, axes, cluster.rates),
         "source": node.loc,
     }
-
-
-def _collectives(graph: Graph) -> list[dict[str, Any]]:
-    records = []
-    for node in graph.nodes:
-        if Trait.COLLECTIVE in node.op.traits and node.op is not OPS["rank"]:
-            (operand,) = node.inputs
-            assert operand is not None
-            size = rank_bytes(operand.type)
-            records.append({"kind": node.op.name, "bytes": size, "source": node.loc})
-    return records
-
-
-def _sums(collectives: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Returns the number of collectives of each kind, and their bytes."""
-    sums: dict[str, tuple[int, int]] = {}
-    for item in collectives:
-        count, size = sums.get(item["kind"], (0, 0))
-        sums[item["kind"]] = count + 1, size + item["bytes"]
-    return dict(sorted(sums.items()))

@@ -8,7 +8,6 @@ memory       weights and values fit the memory of each host at every step
 order        in every group of ranks, all members exchange the same in the same order
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tcc.distributed.costs import Host
@@ -18,6 +17,7 @@ from tcc.distributed.exchanges import (
     check_exchanges,
     exchange_of,
     is_exchange,
+    sums_by_kind,
     type_bytes,
 )
 from tcc.distributed.plan import Plan
@@ -66,7 +66,7 @@ def prove(division: Division, plan: Plan, hosts: Sequence[Host] = ()) -> Proof:
     verify_graph(division.local)
     exchanges = check_exchanges(division)
     weights = _weight_bytes(division.local)
-    costs = _costs(exchanges)
+    costs = sums_by_kind(exchanges)
     _check_costs(plan, exchanges, costs, weights)
     bytes, peak = _peak(division.local)
     _check_memory(plan, hosts, weights + bytes, weights, peak)
@@ -79,15 +79,6 @@ def prove(division: Division, plan: Plan, hosts: Sequence[Host] = ()) -> Proof:
         sum(map(len, division.arrays.values())),
         costs, plan.exchanges is not None, weights, weights + bytes, peak, groups,
     )  # fmt: skip
-
-
-def _costs(exchanges: Sequence[Exchange]) -> dict[str, tuple[int, int]]:
-    """Returns the number of exchanges of each kind, and the bytes that a rank hands to them."""
-    counts = Counter(item.kind for item in exchanges)
-    sizes: Counter[str] = Counter()
-    for item in exchanges:
-        sizes[item.kind] += item.bytes
-    return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
 
 
 # ---- costs and memory ----------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from typing import Any
 
 import tcc
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.driver import Sharders, compile_model
+from tcc.driver import compile_model
 from tcc.options import read_options
+from tcc.variants import Sharders
 
 from tests.lib.agreement import assert_agree, expected, session
 
