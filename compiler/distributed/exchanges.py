@@ -10,13 +10,19 @@ A fault of the divided graph is a fault of tcc, so it is an InternalError.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 from tcc.distributed.divisions import has_equal_blocks
 from tcc.distributed.offers import expr_of
-from tcc.distributed.shard import RankArrays
-from tcc.distributed.sharding import REDUCTIONS, WHOLE, Partial, Sharding, Split, Whole
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Split,
+    Whole,
+    type_bytes,
+)
 from tcc.distributed.states import StateNames, kept_states, states_of
 from tcc.distributed.strategies import Strategy
 from tcc.errors import InternalError
@@ -25,7 +31,6 @@ from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
 from tcc.ir.index import Index, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
-from tcc.schedule.nest import typical
 
 
 @frozen
@@ -49,7 +54,7 @@ class Division:
     choice: Mapping[Node, Strategy]
     ranks: int
     local: Graph
-    arrays: RankArrays
+    arrays: Mapping[Value, Mapping[Sharding, Value]]
     states: StateNames = ()
 
 
@@ -72,11 +77,6 @@ def sums_by_kind(exchanges: Sequence[Exchange]) -> dict[str, tuple[int, int]]:
     for item in exchanges:
         sizes[item.kind] += item.bytes
     return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
-
-
-def type_bytes(type: TensorType) -> int:
-    """Returns the bytes of an array; a symbolic size counts as its typical value."""
-    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)
 
 
 def check_exchanges(division: Division) -> tuple[Exchange, ...]:

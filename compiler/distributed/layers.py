@@ -10,8 +10,8 @@ Equal sequences of rows, as of the layers of a transformer, become one sequence 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-from tcc.distributed.exchanges import Division, exchange_of, is_exchange, type_bytes
-from tcc.distributed.sharding import Sharding
+from tcc.distributed.exchanges import Division, exchange_of, is_exchange
+from tcc.distributed.sharding import Sharding, type_bytes
 from tcc.frozen import frozen
 from tcc.ir.graph import Node, Value
 

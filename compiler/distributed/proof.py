@@ -18,10 +18,9 @@ from tcc.distributed.exchanges import (
     exchange_of,
     is_exchange,
     sums_by_kind,
-    type_bytes,
 )
 from tcc.distributed.plan import Plan
-from tcc.distributed.sharding import WHOLE
+from tcc.distributed.sharding import WHOLE, type_bytes
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, bodies, uses, walk_graphs, walk_nodes
