@@ -205,19 +205,10 @@ def _plan(
     as_json: bool,
 ) -> None:
     """Prints the best plan, or the plan of least memory if `lean`, and writes or draws it."""
-    is_picture = output is not None and output.suffix == ".svg"
-    if is_picture and len(job.cluster.mesh.sizes) > 1:
-        raise UserError(
-            "a plan of a mesh cannot be drawn",
-            where=f"-o {output}",
-            why="the hosts with equally many ranks are an axis of the mesh, and a picture shows "
-            "one axis",
-            hint="write the plan as JSON, or leave out --cluster",
-        )
     solver, fixed = planner.partition_solver(), job.fixed(graph)
     result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
-        if is_picture:
+        if output.suffix == ".svg":
             text = picture.plan_svg(result, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)

@@ -12,13 +12,13 @@ from typing import Any
 
 from tcc.distributed.changes import transfer
 from tcc.distributed.mesh import Mesh, MeshAxis
-from tcc.distributed.mesh_offers import (
+from tcc.distributed.offers import (
     NodeStrategies,
+    expr_of,
     mesh_expr,
     operand_shardings,
     result_shardings,
 )
-from tcc.distributed.offers import expr_of
 from tcc.distributed.routes import mesh_type
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, type_bytes
 from tcc.distributed.strategies import whole

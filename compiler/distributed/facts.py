@@ -5,13 +5,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.cluster import in_a_row, part_of
+from tcc.distributed.cluster import on_mesh, part_of
 from tcc.distributed.costs import Cluster, call_seconds, local_seconds, with_memory, work_seconds
 from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division, exchange_of, is_exchange, sums_by_kind
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.mesh_offers import NodeStrategies
-from tcc.distributed.offers import expr_of
+from tcc.distributed.offers import NodeStrategies, expr_of
 from tcc.distributed.plan import Plan, check_model, fixed_strategies, json_of, plan_of, texts_of
 from tcc.distributed.planner import GraphPlanner
 from tcc.distributed.problem import (
@@ -24,7 +23,7 @@ from tcc.distributed.problem import (
     with_alternative,
 )
 from tcc.distributed.proof import Proof, prove
-from tcc.distributed.shard import RankArrays, sharded_with_arrays
+from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.solve import predicted_seconds, solved
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import whole
@@ -40,14 +39,14 @@ class PlanFacts:
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
     `facts` has `ranks`, the `mesh`, bytes of weights, and the predicted seconds of a run.
-    `division` is what the ranks run; None on a mesh of two axes.
+    `division` is what the ranks run.
     """
 
     plan: Plan
     rows: tuple[Mapping[str, Any], ...]
     collectives: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
-    division: Division | None
+    division: Division
 
 
 def planned(
@@ -100,7 +99,7 @@ def planned(
                 "seconds": planner.seconds(beside),
             },
         },
-        _of_one_axis(graph, choice, mesh, local, best.arrays, states),
+        Division(graph, choice, mesh, local, best.arrays, states),
     )  # fmt: skip
 
 
@@ -138,55 +137,23 @@ def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
     return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
 
 
-def _division(
-    graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh, states: StateNames
-) -> Division:
-    """Returns what the ranks of a mesh of one axis run."""
-    division = _of_one_axis(
-        graph, choice, mesh, *sharded_with_arrays(graph, choice, mesh.axes, states), states
-    )
-    assert division is not None
-    return division
-
-
-def _of_one_axis(
-    graph: Graph,
-    choice: Mapping[Node, NodeStrategies],
-    mesh: Mesh,
-    local: Graph,
-    arrays: RankArrays,
-    states: StateNames,
-) -> Division | None:
-    if len(mesh.sizes) > 1:
-        return None
-    singles = {node: strategy for node, (strategy,) in choice.items()}
-    by_axis = {v: {s: a for (s,), a in items.items()} for v, items in arrays.items()}
-    return Division(graph, singles, mesh.ranks, local, by_axis, states)
-
-
 def proved(
     graph: Graph, plan: Plan, cluster: Cluster, solver: Solver, states: StateNames = ()
 ) -> Proof:
     """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
 
-    Raises UserError for a plan that is wrong or does not fit `graph`, for a plan of a mesh of two
-    axes, and where a host of the cluster has too little memory for it.
+    Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of the
+    cluster has too little memory for it.
     """
-    if len(plan.mesh) > 1:
-        raise UserError(
-            "a plan of a mesh cannot be proved",
-            where=plan.place,
-            why=f"its ranks are a mesh of {'x'.join(map(str, plan.mesh))}, and the proof knows one "
-            "axis",
-            hint="plan with --ranks and without --cluster: the ranks are one axis then",
-        )
-    cluster = in_a_row(cluster, cluster.ranks)
-    check_model(graph, plan, cluster.mesh)
+    mesh = Mesh(plan.mesh)
+    cluster = on_mesh(cluster, plan.mesh)
+    check_model(graph, plan, mesh)
     check_divisions(graph, plan)
-    fixed = fixed_strategies(graph, plan, cluster.mesh)
+    fixed = fixed_strategies(graph, plan, mesh)
     # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
     choice = solved(graph, with_memory(cluster, None), solver, fixed, states).choice
-    return prove(_division(graph, choice, cluster.mesh, states), plan, cluster.hosts)
+    local, arrays = sharded_with_arrays(graph, choice, mesh.axes, states, cluster.rates)
+    return prove(Division(graph, choice, mesh, local, arrays, states), plan, cluster.hosts)
 
 
 def explained(

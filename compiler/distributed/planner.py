@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from tcc.distributed.cluster import on_mesh
 from tcc.distributed.costs import Cluster, local_seconds, with_memory
 from tcc.distributed.decisions import StrategyDecisions
-from tcc.distributed.mesh import Mesh
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers
+from tcc.distributed.offers import NodeStrategies, mesh_offers
 from tcc.distributed.plan import Plan, fixed_strategies
 from tcc.distributed.problem import (
     FORBIDDEN,
@@ -215,9 +215,8 @@ class PlanStep:
         ledger: Ledger = SILENT,
         lean: bool = False,
     ) -> None:
-        if plan is not None and plan.mesh != cluster.mesh.sizes:
-            mesh, rates = Mesh(plan.mesh), cluster.rates[:1] * len(plan.mesh)
-            cluster = replace(cluster, mesh=mesh, rates=rates)
+        if plan is not None:
+            cluster = on_mesh(cluster, plan.mesh)
         self._cluster, self._solver, self._prices = cluster, solver, prices
         self._plan, self._states, self._ledger, self._lean = plan, states, ledger, lean
         self.leaner: bool | None = None

@@ -28,13 +28,13 @@ from tcc.distributed.costs import (
     rank_bytes,
     work_seconds,
 )
-from tcc.distributed.mesh_offers import (
+from tcc.distributed.offers import (
     NodeStrategies,
+    expr_of,
     mesh_offers,
     operand_shardings,
     result_shardings,
 )
-from tcc.distributed.offers import expr_of
 from tcc.distributed.routes import route
 from tcc.distributed.sharding import WHOLE, Sharding, Shardings
 from tcc.distributed.states import StateNames, states_of

@@ -17,8 +17,7 @@ from tcc.distributed.changes import Changer, RankNumber
 from tcc.distributed.costs import HOST, RankRates, change_seconds
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
 from tcc.distributed.mesh import MeshAxis
-from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
-from tcc.distributed.offers import expr_of
+from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
 from tcc.distributed.routes import Route, mesh_type, route
 from tcc.distributed.sharding import (
     REDUCTIONS,

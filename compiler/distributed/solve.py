@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tcc.distributed.costs import Cluster
-from tcc.distributed.mesh_offers import NodeStrategies
+from tcc.distributed.offers import NodeStrategies
 from tcc.distributed.problem import FORBIDDEN, NANOSECONDS, Problem, ProblemWriter, Solver, cost_of
 from tcc.distributed.states import StateNames
 from tcc.errors import UserError

@@ -6,12 +6,19 @@ from collections.abc import Mapping
 
 from tcc.distributed.costs import RankRates, one_host
 from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import mesh_offers
 from tcc.distributed.problem import Solver
 from tcc.distributed.shard import mesh_sharded
 from tcc.distributed.solve import mesh_strategies
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import Strategy
 from tcc.ir.graph import Graph, Node
+
+
+def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
+    """The strategies of each node on `ranks` ranks."""
+    offered = mesh_offers(graph, Mesh((ranks,)).axes)
+    return {node: tuple(strategy for (strategy,) in items) for node, items in offered.items()}
 
 
 def sharded(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import RankRates, one_host
-from tcc.distributed.offers import offers
 from tcc.distributed.planner import PlanStep
 from tcc.distributed.sharding import WHOLE, Split
 from tcc.distributed.strategies import Strategy
@@ -23,7 +22,7 @@ from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
 
 from .lockstep import Array, collectives, on_ranks
-from .one_axis import sharded, solve_strategies
+from .one_axis import offers, sharded, solve_strategies
 
 # A collective has a latency that is worth some work, so that one all_reduce is cheaper than two
 # halves of it.
