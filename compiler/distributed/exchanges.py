@@ -204,13 +204,14 @@ class _Checker:
     def _change(self, value: Value, shardings: Shardings, array: Value) -> Iterator[Exchange]:
         """Yields the exchange by which `array` comes from another array of the same value, which
         differs along one axis of the mesh."""
+        if array in self._division.local.constants:
+            # Equal blocks are one array, whatever their shardings.
+            self._check_blocks(value, shardings, array)
+            return
         sources = {a: s for s, a in self._division.arrays[value].items() if s != shardings}
         step, nodes = array, []
         while step not in sources:
             producer = self._producers.get(step)
-            if producer is None and value in self._division.graph.constants:
-                self._check_blocks(value, shardings, step)
-                return
             operand = producer.inputs[0] if producer is not None and producer.inputs else None
             if producer is None or operand is None:
                 raise InternalError(

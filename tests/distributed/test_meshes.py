@@ -32,6 +32,7 @@ from tcc.distributed.sharding import WHOLE, Partial, Shardings, Split
 from tcc.distributed.solve import mesh_strategies, predicted_seconds, solved
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import without_dead
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import const
 from tcc.ir.types import F32, tensor
@@ -69,7 +70,7 @@ def check(graph: Graph, choice: dict[Node, NodeStrategies], mesh: Mesh, seed: in
 @pytest.mark.parametrize("seed", range(40))
 def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    graph = network(seed) if seed % 4 else block(4, 8, 16)
+    graph = without_dead(network(seed)) if seed % 4 else block(4, 8, 16)
     mesh = Mesh([(2, 2), (2, 3), (3, 2)][seed % 3] if seed % 4 else (2, 2))
     offered = mesh_offers(graph, mesh.axes)
     choice = {node: items[int(rng.integers(len(items)))] for node, items in offered.items()}
@@ -80,7 +81,7 @@ def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
 def test_padding_and_copies_on_both_axes_compute_the_same(seed: int) -> None:
     """12 rows on 5 ranks, and 4 or 10 heads on 3 ranks."""
     rng = np.random.default_rng(seed)
-    graph = network(seed) if seed % 2 else block((4, 10)[seed % 4 // 2], 8, 40)
+    graph = without_dead(network(seed)) if seed % 2 else block((4, 10)[seed % 4 // 2], 8, 40)
     mesh = Mesh([(2, 5), (5, 2), (3, 2), (2, 3), (3, 1), (8, 2)][seed % 6])
     # Padding is rare among all strategies, so it goes first.
     choice = {}
