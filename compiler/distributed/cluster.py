@@ -14,9 +14,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates
+from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates, one_host
 from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
+from tcc.errors import UserError
 from tcc.ir.program import CollectiveKind
 
 _VERSION = 1
@@ -61,6 +62,24 @@ def _parse(table: Any) -> Cluster:
         (replace(rates, links=outside), replace(rates, links=inside)),
         described,
     )
+
+
+def cluster_of(path: Path | None, ranks: int) -> Cluster:
+    """Returns the first ranks of the cluster in a file, or one host without a file.
+
+    Raises UserError for a file that describes no cluster, or a smaller cluster.
+    """
+    if path is None:
+        return one_host(ranks)
+    cluster = read_cluster(path)
+    if ranks > cluster.ranks:
+        raise UserError(
+            "the cluster has too few ranks",
+            where=f"--cluster {path}",
+            why=f"its hosts have {cluster.ranks} together, and the plan is for {ranks}",
+            hint="give fewer ranks, or more hosts",
+        )
+    return part_of(cluster, ranks)
 
 
 def part_of(cluster: Cluster, ranks: int) -> Cluster:

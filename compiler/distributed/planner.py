@@ -186,10 +186,7 @@ class GraphPlanner:
                 yield self._applied(writer, solution, cost)
 
     def _applied(self, writer: ProblemWriter, numbers: Sequence[int], cost: int) -> AppliedPlan:
-        choice = {
-            node: writer.strategies[number][numbers[number]]
-            for number, node in enumerate(self._graph.nodes)
-        }
+        choice = writer.choice(numbers)
         local, arrays = sharded_with_arrays(
             self._graph, choice, self._cluster.mesh.axes, self._states, self._cluster.rates,
             self._blocks,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.changes import Changer, RankNumber
 from tcc.distributed.costs import HOST, RankRates, change_seconds
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
+from tcc.distributed.local_nodes import local_expr, zero_padded
 from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
 from tcc.distributed.routes import Route, mesh_type, route
@@ -39,6 +39,7 @@ from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.passes.graph.smaller_nodes import divided_at, local_op
 
 # A rank's array of each value of the whole graph, by its shardings along all axes.
 RankArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
