@@ -88,8 +88,6 @@ def part_of(cluster: Cluster, ranks: int) -> Cluster:
     `ranks` is at most the number of ranks of the cluster.
     """
     *hosts, per_host = cluster.mesh.sizes
-    if ranks == cluster.ranks:
-        return cluster
     if hosts and ranks <= per_host:
         return replace(cluster, mesh=Mesh((ranks,)), rates=cluster.rates[1:])
     if hosts and ranks % per_host == 0:

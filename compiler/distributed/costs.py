@@ -25,7 +25,7 @@ from tcc.distributed.strategies import whole
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
-from tcc.ir.graph import Graph, Node, bodies
+from tcc.ir.graph import Graph, Node
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.rank_prices import exchanged
@@ -193,12 +193,8 @@ def work_seconds(
 def call_seconds(
     node: Node, items: NodeStrategies, sizes: Sequence[int], rates: RankRates
 ) -> float:
-    """Returns the seconds in which a host function reads a rank's operands and writes its results.
-
-    Control flow takes none: its body is not priced.
-    """
-    if bodies(node):
-        return 0.0
+    """Returns the seconds in which a node without expression, such as a host function, reads a
+    rank's operands and writes its results."""
     shardings = (*operand_shardings(items), *result_shardings(items))
     pairs = zip((*node.inputs, *node.outputs), shardings, strict=True)
     return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes

@@ -72,8 +72,9 @@ def planned(
     weights = constant_bytes(local)
     beside = None if fixed or lean else planner.lean_beside(best)
     if prices is None:
-        free = with_memory(cluster, None)
-        one_rank = solved(graph, free, solver, whole_choice(graph, mesh), states).seconds
+        free, axes = with_memory(cluster, None), len(mesh.sizes)
+        everything = {n: (whole(len(n.inputs), len(n.outputs)),) * axes for n in graph.nodes}
+        one_rank = solved(graph, free, solver, everything, states).seconds
     else:
         one_rank = prices.seconds(graph) + local_seconds(graph, cluster)
     return PlanFacts(
@@ -129,12 +130,6 @@ def fewest_ranks(
             return part
     solved(graph, cluster, solver, {}, states)
     return cluster
-
-
-def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
-    """Returns the choice in which every rank computes everything."""
-    axes = len(mesh.sizes)
-    return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
 
 
 def proved(

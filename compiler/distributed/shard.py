@@ -59,23 +59,6 @@ def check_divisible(graph: Graph) -> None:
             )
 
 
-def mesh_sharded(
-    graph: Graph,
-    choice: Mapping[Node, NodeStrategies],
-    axes: Sequence[MeshAxis],
-    states: StateNames = (),
-    rates: Sequence[RankRates] = (),
-) -> Graph:
-    """Returns the graph that each rank of a mesh runs: `choice[node]` has a strategy for each of
-    `axes`.
-
-    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
-    parts of a state if the strategies split it.  `rates` are the speeds along each axis, by which
-    changes of sharding take their ways.  Returns `graph` itself if every strategy is whole.
-    """
-    return sharded_with_arrays(graph, choice, axes, states, rates)[0]
-
-
 def sharded_with_arrays(
     graph: Graph,
     choice: Mapping[Node, NodeStrategies],
@@ -84,8 +67,12 @@ def sharded_with_arrays(
     rates: Sequence[RankRates] = (),
     blocks: RankConstants | None = None,
 ) -> tuple[Graph, RankArrays]:
-    """Returns the graph as `mesh_sharded` does, and a rank's arrays of the values of `graph`.
+    """Returns the graph that each rank of a mesh runs, and a rank's arrays of the values of
+    `graph`: `choice[node]` has a strategy for each of `axes`.
 
+    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
+    parts of a state if the strategies split it.  `rates` are the speeds along each axis, by which
+    changes of sharding take their ways.  The result is `graph` itself if every strategy is whole.
     Values that only bodies have are missing.  An array that no node reads is not in the graph.
     `blocks` keeps the ranks' constants for other choices of strategies for `graph`.
     """

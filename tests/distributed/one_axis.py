@@ -3,13 +3,13 @@ the predicted time of a choice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tcc.distributed.costs import Cluster, RankRates, one_host
-from tcc.distributed.mesh import Mesh
+from tcc.distributed.mesh import Mesh, MeshAxis
 from tcc.distributed.offers import NodeStrategies, mesh_offers
 from tcc.distributed.problem import NANOSECONDS, Problem, ProblemWriter, Solver
-from tcc.distributed.shard import mesh_sharded
+from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.solve import solved
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import Strategy
@@ -20,6 +20,16 @@ def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
     """The strategies of each node on `ranks` ranks."""
     offered = mesh_offers(graph, Mesh((ranks,)).axes)
     return {node: tuple(strategy for (strategy,) in items) for node, items in offered.items()}
+
+
+def mesh_sharded(
+    graph: Graph,
+    choice: Mapping[Node, NodeStrategies],
+    axes: Sequence[MeshAxis],
+    states: StateNames = (),
+) -> Graph:
+    """The graph that each rank of a mesh runs."""
+    return sharded_with_arrays(graph, choice, axes, states)[0]
 
 
 def sharded(

@@ -1,4 +1,4 @@
-"""Compiles for a cluster: meshes without plan files, and plans of least memory beside the fastest."""
+"""Compiles for a cluster: meshes without plan files, and a lean plan beside the fastest."""
 
 from __future__ import annotations
 
