@@ -12,15 +12,12 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
-from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
-from tcc.distributed.cluster import cluster_of
-from tcc.distributed.plan import Plan, read_plan
-from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
+from tcc.distributed.planner import PricesFor
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
@@ -43,7 +40,7 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE, SHARD, Sharder
+from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.rank_prices import RankPrices
@@ -63,11 +60,11 @@ from tcc.variants import (
     make_variants,
     optimise,
     plan_places,
+    plan_sharders,
     variant_backends,
 )
 
 Progress = Callable[[str], None]
-_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
 @frozen
@@ -161,7 +158,7 @@ def _compiled(
     lock = lock_of(options)
     ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options, ledger)
+    divided_by = sharders or plan_sharders(options, rank_prices(options), ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -206,62 +203,6 @@ def _compiled(
         tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
-
-
-def _sharders(options: Options, ledger: Ledger) -> Sharders:
-    """Returns the function from a number of ranks to the steps that divide a graph among them.
-
-    There is a step for each plan of --plan, in their order; without one, the planner chooses all
-    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
-    read, that is given twice, or whose number of ranks --ranks does not name, and for a cluster
-    without --ranks.
-    """
-    if options.cluster is not None and options.ranks == (1,):
-        raise UserError(
-            "no plan uses the cluster",
-            where=f"--cluster {options.cluster}",
-            why="the compile is for one rank",
-            hint="give the numbers of ranks, as in --ranks 1,2",
-        )
-    plans: dict[int, list[Plan]] = {}
-    for plan in map(read_plan, options.plan):
-        if plan.ranks not in options.ranks:
-            raise UserError(
-                "no rank uses the plan",
-                where=plan.place,
-                why=f"it is for {plan.ranks} ranks",
-                hint=f"compile with --ranks {plan.ranks}",
-            )
-        siblings = plans.setdefault(plan.ranks, [])
-        for sibling in siblings:
-            if replace(sibling, place=plan.place) == plan:
-                raise UserError(
-                    "a plan is given twice",
-                    where=plan.place,
-                    why=f"{sibling.place} divides the model in the same way",
-                    hint="give one of them",
-                )
-        if len(siblings) == _MOST_PLANS:
-            raise UserError(
-                "too many plans are for one number of ranks",
-                where=plan.place,
-                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
-                hint="leave some out",
-            )
-        siblings.append(plan)
-
-    solver, prices = partition_solver, rank_prices(options)
-
-    def divisions(ranks: int) -> Iterator[Sharder]:
-        cluster = cluster_of(options.cluster, ranks)
-        if ranks not in plans:
-            return plan_steps(cluster, solver(), prices, options.state, ledger)
-        return (
-            PlanStep(cluster, solver(), prices, plan, options.state, ledger)
-            for plan in plans[ranks]
-        )
-
-    return divisions
 
 
 def rank_prices(options: Options) -> PricesFor:
@@ -373,7 +314,7 @@ def _imported(model: Any, options: Options) -> Graph:
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace, targets = Trace(), resolve_targets(options)
-    divided_by = _sharders(options, ledger)
+    divided_by = plan_sharders(options, rank_prices(options), ledger)
     programs: list[Lowered] = []
     for place, divide in plan_places(options, divided_by):
         codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
