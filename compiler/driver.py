@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,14 +12,13 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
-from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
-from tcc.distributed.plan import Plan, read_plan
-from tcc.distributed.shard import check_divisible, sharder
+from tcc.distributed.planner import PricesFor
+from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -41,9 +40,10 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE, SHARD, Sharder
+from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.rank_prices import RankPrices
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -60,11 +60,11 @@ from tcc.variants import (
     make_variants,
     optimise,
     plan_places,
+    plan_sharders,
     variant_backends,
 )
 
 Progress = Callable[[str], None]
-_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
 @frozen
@@ -158,7 +158,7 @@ def _compiled(
     lock = lock_of(options)
     ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options, ledger)
+    divided_by = sharders or plan_sharders(options, rank_prices(options), ledger)
     with trace.stage("import"):
         graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
@@ -205,47 +205,21 @@ def _compiled(
     return CompileResult(output, summary, trace.timings, warnings)
 
 
-def _sharders(options: Options, ledger: Ledger) -> Sharders:
-    """Returns the function from a number of ranks to the steps that divide a graph among them.
+def rank_prices(options: Options) -> PricesFor:
+    """Returns the function from a model's bytes of constants to the prices of its kernels.
 
-    There is a step for each plan of --plan, in their order; without one, the planner chooses all
-    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
-    read, that is given twice, or whose number of ranks --ranks does not name.
+    The first target that the options name prices them.
     """
-    plans: dict[int, list[Plan]] = {}
-    for plan in map(read_plan, options.plan):
-        if plan.ranks not in options.ranks:
-            raise UserError(
-                "no rank uses the plan",
-                where=plan.place,
-                why=f"it is for {plan.ranks} ranks",
-                hint=f"compile with --ranks {plan.ranks}",
-            )
-        siblings = plans.setdefault(plan.ranks, [])
-        for sibling in siblings:
-            if replace(sibling, place=plan.place) == plan:
-                raise UserError(
-                    "a plan is given twice",
-                    where=plan.place,
-                    why=f"{sibling.place} divides the model in the same way",
-                    hint="give one of them",
-                )
-        if len(siblings) == _MOST_PLANS:
-            raise UserError(
-                "too many plans are for one number of ranks",
-                where=plan.place,
-                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
-                hint="leave some out",
-            )
-        siblings.append(plan)
 
-    def divisions(ranks: int) -> list[Sharder]:
-        return [
-            sharder(ranks, partition_solver(), plan=plan, states=options.state, ledger=ledger)
-            for plan in plans.get(ranks, (None,))
-        ]
+    @cache
+    def prices(constants: int) -> RankPrices | None:
+        code, *_ = variant_backends(resolve_targets(options), options, constants)
+        if code.settings.merges is None:
+            return None
+        settings = replace(code.settings, states=options.state)
+        return RankPrices(code.planner, settings, options.level, code.lower)
 
-    return divisions
+    return prices
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -340,7 +314,7 @@ def _imported(model: Any, options: Options) -> Graph:
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace, targets = Trace(), resolve_targets(options)
-    divided_by = _sharders(options, ledger)
+    divided_by = plan_sharders(options, rank_prices(options), ledger)
     programs: list[Lowered] = []
     for place, divide in plan_places(options, divided_by):
         codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)

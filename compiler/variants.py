@@ -1,7 +1,7 @@
 """The variants of an artifact: a program for the CPU, and one or more for each kind of GPU."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
+from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
@@ -18,6 +19,9 @@ from tcc.backends.c.backend import CBackend
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
+from tcc.distributed.cluster import cluster_of
+from tcc.distributed.plan import Plan, read_plan
+from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
@@ -41,8 +45,9 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
 )
 
 
-# Returns the functions that divide a graph among a number of ranks, one for each plan.
-Sharders: TypeAlias = Callable[[int], Sequence[Sharder]]
+# Returns the functions that divide a graph among a number of ranks, one for each plan.  A function
+# may decide what follows, so it runs before the next function is taken.
+Sharders: TypeAlias = Callable[[int], Iterable[Sharder]]
 
 
 @frozen
@@ -63,6 +68,61 @@ class PlanPlace:
 
 
 _ONE_RANK = PlanPlace()
+_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
+
+
+def plan_sharders(options: Options, prices: PricesFor, ledger: Ledger) -> Sharders:
+    """Returns the function from a number of ranks to the steps that divide a graph among them.
+
+    There is a step for each plan of --plan, in their order; without one, the planner chooses all
+    strategies.  `prices` returns the prices of kernels, and `ledger` makes the steps' decisions.
+    Raises UserError for a plan that cannot be read, that is given twice, or whose number of ranks
+    --ranks does not name, and for a cluster without --ranks.
+    """
+    if options.cluster is not None and options.ranks == (1,):
+        raise UserError(
+            "no plan uses the cluster",
+            where=f"--cluster {options.cluster}",
+            why="the compile is for one rank",
+            hint="give the numbers of ranks, as in --ranks 1,2",
+        )
+    plans: dict[int, list[Plan]] = {}
+    for plan in map(read_plan, options.plan):
+        if plan.ranks not in options.ranks:
+            raise UserError(
+                "no rank uses the plan",
+                where=plan.place,
+                why=f"it is for {plan.ranks} ranks",
+                hint=f"compile with --ranks {plan.ranks}",
+            )
+        siblings = plans.setdefault(plan.ranks, [])
+        for sibling in siblings:
+            if replace(sibling, place=plan.place) == plan:
+                raise UserError(
+                    "a plan is given twice",
+                    where=plan.place,
+                    why=f"{sibling.place} divides the model in the same way",
+                    hint="give one of them",
+                )
+        if len(siblings) == _MOST_PLANS:
+            raise UserError(
+                "too many plans are for one number of ranks",
+                where=plan.place,
+                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
+                hint="leave some out",
+            )
+        siblings.append(plan)
+
+    def divisions(ranks: int) -> Iterator[Sharder]:
+        cluster = cluster_of(options.cluster, ranks)
+        if ranks not in plans:
+            return plan_steps(cluster, partition_solver(), prices, options.state, ledger)
+        return (
+            PlanStep(cluster, partition_solver(), prices, plan, options.state, ledger)
+            for plan in plans[ranks]
+        )
+
+    return divisions
 
 
 def plan_places(

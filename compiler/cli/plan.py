@@ -11,7 +11,7 @@ from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph
+from tcc.ir.graph import Graph, constant_bytes
 from tcc.later import later
 from tcc.options import Options
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tcc.distributed import costs as models
     from tcc.distributed import facts, picture
     from tcc.distributed import plan as plans
+    from tcc.passes.rank_prices import RankPrices
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
@@ -42,12 +43,6 @@ COSTS = "all", "zero-links", "zero-compute"
     help="Writes the plan as JSON, or draws it if FILE ends in .svg.",
 )
 @click.option(
-    "--cluster",
-    type=PATH,
-    help="Hosts and links as JSON, from which the plan's times and the limit of memory come; the "
-    "default is one host. Without --ranks the plan is for all ranks of the hosts.",
-)
-@click.option(
     "--costs",
     type=click.Choice(COSTS),
     default=COSTS[0],
@@ -57,11 +52,11 @@ COSTS = "all", "zero-links", "zero-compute"
 )
 @click.option(
     "--objective",
-    type=click.Choice(["latency", "ranks"]),
+    type=click.Choice(["latency", "memory", "ranks"]),
     default="latency",
     show_default=True,
-    help="latency: the least time on all ranks. ranks: the fewest ranks whose memory has room, and "
-    "then the least time.",
+    help="latency: the least time on all ranks. memory: the least weights of a rank, and then the "
+    "least time. ranks: the fewest ranks whose memory has room, and then the least time.",
 )
 @click.option(
     "--explain",
@@ -81,7 +76,6 @@ COSTS = "all", "zero-links", "zero-compute"
 def plan(
     model: Path,
     output: Path | None,
-    cluster: Path | None,
     costs: str,
     objective: str,
     explain: str | None,
@@ -90,7 +84,8 @@ def plan(
     **choices: Any,
 ) -> None:
     """Divides the model file MODEL among ranks, and shows the plan: how ranks share each node, and
-    what they exchange. tcc compile --plan takes the file, and a changed one.
+    what they exchange. tcc compile --plan takes the file, and a changed one. With --cluster and
+    without --ranks, the plan is for all ranks of the hosts.
 
     \b
     Example:
@@ -124,7 +119,7 @@ def plan(
             raise UserError("--check only proves a plan", where=f"{flag} with --check", hint=hint)
     checked = None if check is None else plans.read_plan(check, "--check")
     options = chosen_options(choices)
-    job = _job(cluster, options, 1 if checked is None else checked.ranks, costs)
+    job = _job(options, 1 if checked is None else checked.ranks, costs)
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, job.options)
@@ -142,7 +137,9 @@ def plan(
         elif explain is not None:
             _explain(graph, explain, job, as_json)
         else:
-            _plan(graph, output, job, as_json)
+            prices = driver.rank_prices(job.options) if costs == COSTS[0] else None
+            priced = prices and prices(constant_bytes(graph))
+            _plan(graph, output, job, priced, objective == "memory", as_json)
 
 
 @frozen
@@ -165,16 +162,16 @@ class _Job:
         return fixed
 
 
-def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
-    """Returns the job for a cluster file, or None for one host.
+def _job(options: Options, ranks: int, costs: str) -> _Job:
+    """Returns the job for the cluster file of --cluster, or for one host.
 
     Without --ranks the number of ranks is `ranks`, or the cluster's if that is 1.  Raises UserError
     if the ranks are not one number above 1, or more than the cluster has.
     """
-    cluster = None if path is None else clusters.read_cluster(path)
     if options.ranks == (1,):
-        every = ranks if cluster is None else cluster.ranks
-        options = replace(options, ranks=(every if ranks == 1 else ranks,))
+        path = options.cluster
+        every = ranks if path is None or ranks > 1 else clusters.read_cluster(path).ranks
+        options = replace(options, ranks=(every,))
     count = options.ranks[0]
     if len(options.ranks) != 1 or count < 2:
         raise UserError(
@@ -182,32 +179,23 @@ def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
             where="--ranks " + ",".join(map(str, options.ranks)),
             hint="give one, as in --ranks 2",
         )
-    if cluster is not None and count > cluster.ranks:
-        raise UserError(
-            "the cluster has too few ranks",
-            where=f"--cluster {path}",
-            why=f"its hosts have {cluster.ranks} together, and the plan is for {count}",
-            hint="give fewer ranks, or more hosts",
-        )
-    part = models.one_host(count) if cluster is None else clusters.part_of(cluster, count)
+    part = clusters.cluster_of(options.cluster, count)
     return _Job(options, models.with_costs(part, costs))
 
 
-def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
-    """Prints the best plan, and writes or draws it."""
-    is_picture = output is not None and output.suffix == ".svg"
-    if is_picture and len(job.cluster.mesh.sizes) > 1:
-        raise UserError(
-            "a plan of a mesh cannot be drawn",
-            where=f"-o {output}",
-            why="the hosts with equally many ranks are an axis of the mesh, and a picture shows "
-            "one axis",
-            hint="write the plan as JSON, or leave out --cluster",
-        )
+def _plan(
+    graph: Graph,
+    output: Path | None,
+    job: _Job,
+    prices: "RankPrices | None",
+    lean: bool,
+    as_json: bool,
+) -> None:
+    """Prints the best plan, or the plan of least memory if `lean`, and writes or draws it."""
     solver, fixed = planner.partition_solver(), job.fixed(graph)
-    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state)
+    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
-        if is_picture:
+        if output.suffix == ".svg":
             text = picture.plan_svg(result, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)

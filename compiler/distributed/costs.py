@@ -12,13 +12,23 @@ from typing import Any
 
 from tcc.distributed.changes import transfer
 from tcc.distributed.mesh import Mesh, MeshAxis
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_expr
+from tcc.distributed.offers import (
+    NodeStrategies,
+    expr_of,
+    mesh_expr,
+    operand_shardings,
+    result_shardings,
+)
 from tcc.distributed.routes import mesh_type
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, type_bytes
+from tcc.distributed.strategies import whole
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
+from tcc.ir.graph import Graph, Node
+from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
+from tcc.passes.rank_prices import exchanged
 from tcc.schedule.nest import typical
 
 
@@ -124,6 +134,11 @@ def with_costs(cluster: Cluster, name: str) -> Cluster:
     return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
 
 
+def with_memory(cluster: Cluster, memory: int | None) -> Cluster:
+    """Returns a cluster whose ranks have `memory` bytes; None for any number."""
+    return replace(cluster, rates=tuple(replace(speeds, memory=memory) for speeds in cluster.rates))
+
+
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
     """Returns a cluster of one host."""
     return Cluster(Mesh((ranks,)), (rates,))
@@ -175,6 +190,47 @@ def work_seconds(
     return seconds
 
 
+def call_seconds(
+    node: Node, items: NodeStrategies, sizes: Sequence[int], rates: RankRates
+) -> float:
+    """Returns the seconds in which a node without expression, such as a host function, reads a
+    rank's operands and writes its results."""
+    shardings = (*operand_shardings(items), *result_shardings(items))
+    pairs = zip((*node.inputs, *node.outputs), shardings, strict=True)
+    return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes
+
+
+def node_seconds(graph: Graph, node: Node, items: NodeStrategies, cluster: Cluster) -> float:
+    """Returns the seconds of a rank's part of a node, and of reading its part of constants."""
+    expr, mesh, rates = expr_of(node), cluster.mesh, cluster.rates
+    if expr is None:
+        return call_seconds(node, items, mesh.sizes, rates[0])
+    pairs = zip(node.inputs, operand_shardings(items), strict=True)
+    constants = (
+        constant_seconds(value.type, shardings, mesh.sizes, rates[0])
+        for value, shardings in pairs
+        if value is not None and value in graph.constants
+    )
+    return work_seconds(expr, items, mesh.axes, rates) + sum(constants)
+
+
+def local_seconds(graph: Graph, cluster: Cluster) -> float:
+    """Returns the seconds of the exchanges and the host functions in a run of a rank's graph.
+
+    Collectives that start early and end late are priced as if the rank waited for them.
+    """
+    axes = zip(cluster.mesh.axes, cluster.rates, strict=True)
+    rates = {axis.members: speeds for axis, speeds in axes}
+    seconds = sum(
+        rates[members].exchange_seconds(kind, bytes) for kind, bytes, members in exchanged(graph)
+    )
+    for node in graph.nodes:
+        if Trait.COLLECTIVE not in node.op.traits and expr_of(node) is None:
+            undivided = whole(len(node.inputs), len(node.outputs))
+            seconds += call_seconds(node, (undivided,), (1,), cluster.rates[0])
+    return seconds
+
+
 def constant_seconds(
     type: TensorType, shardings: Shardings, sizes: Sequence[int], rates: RankRates
 ) -> float:
@@ -185,5 +241,4 @@ def constant_seconds(
 def rank_bytes(type: TensorType, shardings: Shardings = (), sizes: Sequence[int] = ()) -> int:
     """Returns the bytes of the array that a rank has; a symbolic size counts as its typical
     value."""
-    shape = mesh_type(type, shardings, sizes).shape
-    return -(-prod(map(typical, shape)) * type.dtype.bits // 8)
+    return type_bytes(mesh_type(type, shardings, sizes))

@@ -16,15 +16,23 @@ from tcc.artifact import read_manifest
 from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
+from bars import ten_heads
 from bars.figures import Figure, say
 from models.build import DEFAULT_OUT, build
 
 MODELS = "bert_base gpt2_prefill gpt2_decode llama_decode llama_prefill resnet50 mixture".split()
+# The models that are compared with one rank: the model of each case, and options of its compiles.
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (name, ()) for name in MODELS},
+    "llama_prefill in int4": ("llama_prefill", ("--weights=int4",)),
+    "ten heads": ("ten_heads", ()),
+}
 RANKS = (2, 3, 4)
 MOST_ERROR = 1e-5  # relative to the largest result of one rank
 ROUNDS, SECONDS = 7, 1.0
 # The most time of two ranks of one core each, relative to one core and to two threads.
 TIME_BARS = {"bert_base": (0.54, 1.04), "gpt2_decode": (0.92, 1.08)}
+PREDICTED = "bert_base", "gpt2_prefill"
 COMPILES = 3
 # Two hosts with two ranks each, and 10 Gbit/s between them.
 HOSTS = [{"name": name, "ranks": 2, "memory_bytes": 1 << 34, "flops": 1e11} for name in "ab"]
@@ -49,10 +57,19 @@ def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -
     return result.stdout
 
 
+def model_file(name: str, folder: Path) -> Path:
+    """Returns the file of a model; a model that is not one of `models` is written to `folder`."""
+    if name == "ten_heads":
+        path = folder / f"{name}.onnx"
+        return path if path.exists() else ten_heads.save(path)
+    return build(name, DEFAULT_OUT)
+
+
 def compiled(name: str, ranks: str, folder: Path, *options: str) -> Path:
-    """Returns the artifact of a model for some numbers of ranks."""
+    """Returns the artifact of a case or a model for some numbers of ranks."""
+    model, more = CASES.get(name, (name, ()))
     path = folder / f"{name}.so"
-    command = ["compile", str(build(name, DEFAULT_OUT)), "-o", str(path), *options]
+    command = ["compile", str(model_file(model, folder)), "-o", str(path), *more, *options]
     subprocess.run(
         (sys.executable, "-P", "-m", "tcc", *command, *([f"--ranks={ranks}"] if ranks else [])),
         check=True, stdout=subprocess.DEVNULL,
@@ -66,7 +83,7 @@ def results(folder: Path) -> Iterator[Figure]:
     A figure is met only if all ranks have equal bits, in two runs too.
     """
     library = build_comm_library(find_toolchain(), folder)
-    for name in MODELS:
+    for name in CASES:
         say(f"{name}: compiling for 1, 2, 3 and 4 ranks")
         artifact = compiled(name, "1,2,3,4", folder)
         weights = {v.get("ranks", 1): v["weights"]["bytes"]
@@ -95,11 +112,9 @@ def meshes(folder: Path) -> Iterator[Figure]:
     library = build_comm_library(find_toolchain(), folder)
     cluster = folder / "cluster.json"
     cluster.write_text(json.dumps({"version": 1, "hosts": HOSTS, "links": LINKS}))
-    for name in MODELS:
+    for name in CASES:
         say(f"{name}: 2x2 ranks")
-        model, plan = str(build(name, DEFAULT_OUT)), str(folder / "plan.json")
-        tcc(("plan", model, f"--cluster={cluster}", "-o", plan), library)
-        artifact = compiled(name, "1,4", folder, f"--plan={plan}")
+        artifact = compiled(name, "1,4", folder, f"--cluster={cluster}")
         tcc(("run", str(artifact), "--seed=3", f"--output={folder}/one"), library)
         error, equal = _compared(artifact, 4, folder, library)
         yield Figure(
@@ -140,24 +155,11 @@ def times(folder: Path) -> Iterator[Figure]:
 
     The three take turns.  Ratios are medians over rounds.  Needs an idle machine with two cores.
     """
-    library, cpus = (
-        build_comm_library(find_toolchain(), folder),
-        sorted(os.sched_getaffinity(0))[:2],
-    )
-    if len(cpus) < 2:
-        yield Figure("times of ranks", "one core", "two cores", None)
-        return
     for name, bars in TIME_BARS.items():
-        artifact = compiled(name, "1,2", folder)
-        bench = ("bench", str(artifact), "--rounds=1", f"--seconds={SECONDS}", "--json")
-        rounds = []
-        for number in range(ROUNDS):
-            say(f"{name}: round {number + 1} of {ROUNDS}")
-            rounds.append([
-                _median(tcc((*bench, "--nproc=2", "--pin"), library, set(cpus))),
-                _median(tcc((*bench, "--threads=1"), library, {cpus[0]})),
-                _median(tcc((*bench, "--threads=2"), library, set(cpus))),
-            ])  # fmt: skip
+        rounds = _rounds(name, folder)
+        if not rounds:
+            yield Figure("times of ranks", "one core", "two cores", None)
+            return
         for place, (what, bar) in enumerate(zip(("one core", "two threads"), bars, strict=True), 1):
             ratio = statistics.median(times[0] / times[place] for times in rounds)
             spans = [f"{min(times[k] for times in rounds) * 1e3:.1f}" for k in (0, place)]
@@ -167,7 +169,52 @@ def times(folder: Path) -> Iterator[Figure]:
                 f"<= {bar}",
                 ratio <= bar,
             )
-        artifact.unlink()
+
+
+def _rounds(name: str, folder: Path) -> list[list[float]]:
+    """Returns, for each round, the seconds of a run on two ranks, on one core and with two threads;
+    no rounds on a machine with one core."""
+    library, cpus = (
+        build_comm_library(find_toolchain(), folder),
+        sorted(os.sched_getaffinity(0))[:2],
+    )
+    if len(cpus) < 2:
+        return []
+    artifact = compiled(name, "1,2", folder)
+    bench = ("bench", str(artifact), "--rounds=1", f"--seconds={SECONDS}", "--json")
+    rounds = []
+    for number in range(ROUNDS):
+        say(f"{name}: round {number + 1} of {ROUNDS}")
+        rounds.append([
+            _median(tcc((*bench, "--nproc=2", "--pin"), library, set(cpus))),
+            _median(tcc((*bench, "--threads=1"), library, {cpus[0]})),
+            _median(tcc((*bench, "--threads=2"), library, set(cpus))),
+        ])  # fmt: skip
+    artifact.unlink()
+    return rounds
+
+
+def predictions(folder: Path) -> Iterator[Figure]:
+    """Yields the predicted time of two ranks over that of one, relative to the measured ratio.
+
+    Measured are two ranks of one core each and one core, as in `times`.
+    """
+    for name in PREDICTED:
+        words = ("plan", str(build(name, DEFAULT_OUT)), "--ranks=2", "--json")
+        facts = json.loads(tcc(words, folder))
+        predicted = facts["seconds"] / facts["one_rank_seconds"]
+        rounds = _rounds(name, folder)
+        if not rounds:
+            yield Figure("predictions", "one core", "two cores", None)
+            return
+        measured = statistics.median(two / one for two, one, _ in rounds)
+        ratio = predicted / measured
+        yield Figure(
+            f"{name}: predicted over measured ratio of 2 ranks to 1",
+            f"{ratio:.3f} ({predicted:.3f} over {measured:.3f})",
+            "0.85 to 1.15",
+            0.85 <= ratio <= 1.15,
+        )
 
 
 def _median(text: str) -> float:
