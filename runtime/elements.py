@@ -29,24 +29,27 @@ def converted(values: Array, port: ModulePort, settings: Settings, where: str) -
                          why="a picture or a sound gives numbers",
                          hint="save an array with np.save")  # fmt: skip
     element = np.dtype(np.float32) if port.dtype in abi.EXTENSIONS else abi.numpy_dtype(port.dtype)
-    wide = np.float64 if port.dtype == "f64" else np.float32
-    numbers = values.astype(wide)
-    if settings.scale != 1.0:
-        numbers = numbers * wide(settings.scale)
-    mean, std = (
-        _by_channel(name, numbers.shape[-1], getattr(settings, name), wide, where)
-        for name in ("mean", "std")
+    wide = np.dtype(np.float64 if port.dtype == "f64" else np.float32)
+    numbers: Array = values.astype(wide)
+    scale, mean, std = (
+        _by_channel(name, numbers.shape[-1], constants, wide, where)
+        for name, constants in (
+            ("scale", (settings.scale,)),
+            ("mean", settings.mean),
+            ("std", settings.std),
+        )
     )
-    numbers = (numbers - mean) / std
+    numbers = (numbers * scale - mean) / std
     if is_integer:
         numbers = np.rint(numbers)
         _check_range(numbers, element, port, where)
     with np.errstate(over="ignore"):
-        return numbers.astype(element)
+        elements: Array = numbers.astype(element)
+    return elements
 
 
 def _by_channel(
-    name: str, channels: int, numbers: tuple[float, ...], wide: Any, where: str
+    name: str, channels: int, numbers: tuple[float, ...], wide: np.dtype[Any], where: str
 ) -> Array:
     if len(numbers) not in (1, channels):
         raise InputError(

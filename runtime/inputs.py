@@ -11,23 +11,22 @@ standard input. Pictures need Pillow and sounds soundfile, the extra `io`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from tcc.runtime.array_files import MOST_BYTES, NUMPY_MAGICS, numpy_array, raw_array
 from tcc.runtime.arrays import Array
-from tcc.runtime.input_settings import Settings, read_settings, settings_of_table
+from tcc.runtime.input_settings import Settings, read_settings
 from tcc.runtime.pictures import picture
 from tcc.runtime.ports import ModulePort
 from tcc.runtime.reports import InputError
 from tcc.runtime.sounds import sound
 
-PREPROCESS_VERSION = 1  # of the manifest's entry `preprocess`, and of the file it comes from
 STDIN = "-"
 _KINDS = {
     "numpy": (".npy", ".npz"),
@@ -78,29 +77,6 @@ def read_input(
             hint="each file is one entry along the first axis",
         )  # fmt: skip
     return np.concatenate(arrays)
-
-
-def embedded_settings(manifest: Mapping[str, Any]) -> dict[str, Settings]:
-    """Returns the settings by input that `tcc compile --preprocess` wrote into a manifest.
-
-    Raises InputError for an entry of another version, and for settings that cannot be read.
-    """
-    entry = manifest.get("preprocess")
-    if entry is None:
-        return {}
-    where = "the artifact's settings of inputs"
-    match entry:
-        case {"version": 1, "inputs": dict(tables)} if all(
-            isinstance(table, dict) for table in tables.values()
-        ):
-            return {
-                name: settings_of_table(table, f"{where}, {name}") for name, table in tables.items()
-            }
-    raise InputError(
-        f"{where} have another form than version {PREPROCESS_VERSION}",
-        where=where,
-        hint="compile the model again with this version of tcc",
-    )
 
 
 def folder_files(text: str) -> list[str] | None:

@@ -235,7 +235,7 @@ def _framed(
 
 
 def _colour(mode: str, shade: int) -> int | Sequence[int]:
-    return {"L": shade, "RGB": (shade,) * 3, "RGBA": (shade, shade, shade, 255)}[mode]
+    return shade if mode == "L" else (shade, shade, shade, 255)[: len(mode)]
 
 
 def _scaled(image: Any, size: _Size, settings: Settings, where: str) -> Any:
@@ -275,7 +275,7 @@ def _cropped(image: Any, size: _Size, box: _Size, settings: Settings, where: str
         raise InputError(
             f"resize={settings.resize[0]} is too small for the crop",
             where=where,
-            why=f"the picture has {size[1]} x {size[0]} pixels then, and {box[1]} x {box[0]} are cut",
+            why=f"{box[1]} x {box[0]} pixels are cut of {size[1]} x {size[0]}",
         )
     image = _scaled(image, size, settings, where)
     top, start = (round((n - m) / 2) for n, m in zip(size, box, strict=True))

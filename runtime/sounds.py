@@ -44,13 +44,15 @@ def sound(stream: BinaryIO, port: ModulePort, settings: Settings, where: str) ->
             file.seek(settings.start)
             values = file.read(count, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, ValueError, OSError) as error:
-        raise InputError("the file is no sound, or is damaged", where=where, why=str(error)) from error
+        raise InputError(
+            "the file is no sound, or is damaged", where=where, why=str(error)
+        ) from error
     if len(values) != count:
         raise InputError("the sound is damaged", where=where,
                          why=f"{len(values)} of {count} samples can be read")  # fmt: skip
     values = _channels(values, port, settings, where)
-    elements = converted(values, port, settings, where).T
-    return np.ascontiguousarray(elements).reshape(_shape(port, *elements.shape, where))
+    elements = np.ascontiguousarray(converted(values, port, settings, where).T)
+    return elements.reshape(_shape(port, len(elements), count, where))
 
 
 def _soundfile(where: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tcc.artifact import read_manifest, read_program
 from tcc.cli.show import say_fitted
-from tcc.errors import ToolError, UserError, file_errors
+from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
+from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
-from tcc.runtime.reports import InputError, MissingLibraryError
 from tcc.temporary import locked_folder
 
 if TYPE_CHECKING:
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
     from tcc.ir.op import Array
     from tcc.ir.program import Program
     from tcc.runtime import inputs as input_files
+    from tcc.runtime import preprocess
     from tcc.runtime.input_settings import Settings
 else:
     options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
     encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
-    input_files = later("tcc.runtime.inputs")
+    input_files, preprocess = later("tcc.runtime.inputs"), later("tcc.runtime.preprocess")
 
 _FORMS = (
     "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=@picture.png, NAME=2x3xf32=1, NAME=2x3xf32 or "
@@ -91,10 +91,11 @@ def make_inputs(
 ) -> dict[str, Any]:
     """Returns one array per port: from `input_texts`, else seeded random values.
 
-    `settings` say for inputs by name how pictures and sounds become arrays. One line on stderr names the random inputs.  A sequence comes from files and is empty without
-    any; an optional comes from one file and is absent without it.  A symbolic size that no text
-    fixes becomes a size that satisfies the checks of `program()`, or 1.  Equal arguments give equal
-    arrays.  Raises UserError for a text that names no port or cannot be read.
+    `settings` say for inputs by name how pictures and sounds become arrays. One line on stderr
+    names the random inputs.  A sequence comes from files and is empty without any; an optional
+    comes from one file and is absent without it.  A symbolic size that no text fixes becomes a size
+    that satisfies the checks of `program()`, or 1.  Equal arguments give equal arrays.  Raises
+    UserError for a text that names no port or cannot be read.
     """
     return make_draws(ports, input_texts, [Draw(seed)], program, settings)[0]
 
@@ -108,9 +109,9 @@ def make_draws(
 ) -> list[dict[str, Any]]:
     """Returns the arrays of `make_inputs` for each of `draws`.
 
-    Files are read once. If no input is random, there is only one set of arrays. A `larger` draw is left out if its sizes
-    equal those of the smaller draws. One line on stderr names the random inputs of each set of
-    sizes that has a draw with number 0.
+    Files are read once. If no input is random, there is only one set of arrays. A `larger` draw is
+    left out if its sizes equal those of the smaller draws. One line on stderr names the random
+    inputs of each set of sizes that has a draw with number 0.
     """
     texts = texts_by_name(ports, input_texts)
     files = {
@@ -228,23 +229,12 @@ def _from_files(port: ModulePort, text: str, settings: Settings | None) -> Any:
     return items[0] if items else None
 
 
-@contextmanager
-def input_errors(where: str) -> Iterator[None]:
-    """Turns errors of files of inputs into UserError, and that of a missing library into
-    ToolError."""
-    try:
-        yield
-    except InputError as error:
-        kind = ToolError if isinstance(error, MissingLibraryError) else UserError
-        raise kind(error.what, where=where, why=error.why, hint=error.hint) from error
-
-
 def embedded_settings(manifest: Mapping[str, Any]) -> Mapping[str, Settings]:
     """Returns the settings of inputs that an artifact's manifest has, by name of the input."""
     if "preprocess" not in manifest:
         return {}
     with input_errors("the artifact"):
-        return input_files.embedded_settings(manifest)
+        return preprocess.embedded_settings(manifest)
 
 
 def _array(port: ModulePort, text: str, draw: Draw, number: int) -> Array:
@@ -364,7 +354,8 @@ def save_array(path: Path, array: Array) -> None:
 def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """Writes `NAME.npy` for each array, and `NAME.0.npy` and so on for each sequence.
 
-    Returns the path of each array by its name, such as `NAME.0`. Each file appears complete or not at all.  Characters that a file name cannot have become `_`.
+    Returns the path of each array by its name, such as `NAME.0`. Each file appears complete or not
+    at all.  Characters that a file name cannot have become `_`.
     """
     arrays = dict(_flat(values))
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tcc.cli.arrays import input_errors, texts_by_name
+from tcc.cli.arrays import texts_by_name
 from tcc.errors import UserError
 from tcc.later import later
+from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
 
 if TYPE_CHECKING:

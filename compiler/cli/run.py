@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,10 +14,16 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.input_runs import check_no_stdin, runs_of
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
-from tcc.cli.ranking import Ranking, check_ranked, ranked_lines, ranked_record, ranking_of
 from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import UserError
+from tcc.later import later
+from tcc.preprocess import input_errors
+
+if TYPE_CHECKING:
+    from tcc.runtime import ranking
+else:
+    ranking = later("tcc.runtime.ranking")
 
 
 @click.command()
@@ -82,7 +89,8 @@ def run(
     if nproc and output is not None and "{rank}" not in str(output):
         hint = f"give each a folder of its own: --output {output}{{rank}}"
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
-    ranking = ranking_of(labels, top)
+    with input_errors():
+        ranked = ranking.ranking_of(labels, top)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
             check_no_stdin(inputs)
@@ -98,7 +106,7 @@ def run(
         run_seed = seed if seeded else None
         for file, values in _results(artifact, inputs, threads, seed, run_seed):
             folder = output if output is None or not file else output / file
-            record = _shown(values, file, folder, ranking, as_json)
+            record = _shown(values, file, folder, ranked, as_json)
             records.append({"file": file, "outputs": record} if file else record)
     if as_json:
         print_json(records[0] if len(records) == 1 and not file else records)
@@ -114,30 +122,35 @@ def _results(
     with joined(artifact, threads) as (module, _):
         for number, (file, texts) in enumerate(runs_of(module.inputs, inputs)):
             arrays = inputs_of(artifact, module.inputs, texts, seed, quiet=number > 0)
-            results = interruptible(lambda arrays=arrays: module.run(arrays, seed=run_seed))
+            results = interruptible(partial(module.run, arrays, seed=run_seed))
             yield file, as_values(results, module.outputs)
 
 
 def _shown(
-    values: dict[str, Any], file: str, folder: Path | None, ranking: Ranking | None, as_json: bool
+    values: dict[str, Any],
+    file: str,
+    folder: Path | None,
+    ranked: "ranking.Ranking | None",
+    as_json: bool,
 ) -> dict[str, Any]:
     """Writes outputs to `folder`, and prints them or returns their record for JSON."""
-    if ranking is not None:
-        check_ranked(ranking, values)
+    if ranked is not None:
+        with input_errors():
+            ranking.check_ranked(ranked, values)
     paths = None if folder is None else write_arrays(values, folder)
-    fitting = {name for name, value in values.items() if ranking and ranking.fits(value)}
-    if as_json:
-        record = {name: array_record(value, paths, name) for name, value in values.items()}
-        for name in fitting if ranking else ():
-            record[name]["top"] = ranked_record(ranking, values[name])
-        return record
-    if file:
+    record = {}
+    if file and not as_json:
         say(f"{file}:")
     for name, value in values.items():
+        fitting = ranked if ranked is not None and ranked.fits(value) else None
+        if as_json:
+            record[name] = array_record(value, paths, name)
+            if fitting:
+                record[name]["top"] = ranking.ranked_record(fitting, value)
+            continue
         say_fitted(array_lines({name: value}))
-        if ranking and name in fitting:
-            say_fitted(ranked_lines(ranking, name, value))
-    return {}
+        say_fitted(ranking.ranked_lines(fitting, name, value) if fitting else ())
+    return record
 
 
 def _show_ranks(printed: Sequence[str], as_json: bool) -> None:

@@ -1,20 +1,23 @@
-"""The largest values of a result, with the names of their classes: `--top` and `--labels`."""
+"""The largest values of a result, with the names of their classes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.errors import UserError, file_errors
-from tcc.frozen import frozen
-from tcc.ir.op import Array
+from tcc.runtime.arrays import Array
+from tcc.runtime.reports import InputError
 
 _SHOWN_ROWS = 8
 _DEFAULT_COUNT = 5
 _MOST_BYTES = 1 << 24  # of a file of labels
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """How results are ranked: the number of values of each row, and the names of the classes.
 
@@ -48,9 +51,10 @@ class Ranking:
 
 
 def ranking_of(labels: Path | None, top: int | None) -> Ranking | None:
-    """Returns the ranking of `--labels` and `--top`; None without both.
+    """Returns the ranking of the `top` values, with the labels in a file; None without both.
 
-    Raises UserError for a file of labels that is empty or cannot be read.
+    Without `top`, 5 values are ranked. Raises InputError for a file of labels that is
+    empty or cannot be read.
     """
     if labels is None:
         return None if top is None else Ranking(top)
@@ -60,31 +64,34 @@ def ranking_of(labels: Path | None, top: int | None) -> Ranking | None:
 def read_labels(path: Path) -> tuple[str, ...]:
     """Returns the lines of a file: line n names class n, counted from 0.
 
-    Raises UserError for a file that is empty, is larger than 16 MiB, is not UTF-8, or cannot be
+    Raises InputError for a file that is empty, is larger than 16 MiB, is not UTF-8, or cannot be
     read.
     """
-    with file_errors("the labels cannot be read", path), path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
     try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise ValueError(f"the file has more than {_MOST_BYTES} bytes")
         lines = data.decode().splitlines()
         if not lines:
             raise ValueError("the file is empty")
-    except ValueError as error:
-        raise UserError(
-            "the labels cannot be read", where=path, why=error, hint="write a label in each line"
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "the labels cannot be read",
+            where=str(path),
+            why=getattr(error, "strerror", "") or str(error),
+            hint="give a text file with a label in each line",
         ) from error
     return tuple(line.strip() for line in lines)
 
 
 def check_ranked(ranking: Ranking, values: Mapping[str, Any]) -> None:
-    """Raises UserError where `ranking` fits none of the outputs."""
+    """Raises InputError where `ranking` fits none of the outputs."""
     if any(map(ranking.fits, values.values())):
         return
     wanted = f"{len(ranking.labels)} entries" if ranking.labels else "several entries"
     shapes = (f"{name} {getattr(value, 'shape', '')}" for name, value in values.items())
-    raise UserError(
+    raise InputError(
         "no output can be ranked",
         where="--labels" if ranking.labels else "--top",
         why=f"no output of numbers has a last axis of {wanted}: {', '.join(shapes)}",
@@ -116,4 +123,4 @@ def ranked_record(ranking: Ranking, value: Array) -> list[list[dict[str, Any]]]:
 
 
 def _for_json(score: float | int) -> Any:
-    return score if np.isfinite(score) else str(score)
+    return score if isfinite(score) else str(score)
