@@ -90,7 +90,8 @@ def _tables(content: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]
         raise InputError(f"there is no key {unknown[0]!r:.60}", where=where, hint=_FORM)
     tables = content.get("inputs")
     if (
-        version != VERSION
+        type(version) is not int
+        or version != VERSION
         or not isinstance(tables, dict)
         or not all(isinstance(table, dict) for table in tables.values())
     ):
