@@ -45,36 +45,36 @@ def with_batch(graph: Graph, batch: int) -> Graph:
     not divide `batch`, and for a model with a node that mixes samples, whose name it says.
     """
     sizes = [value.type.shape[0] for value in graph.inputs if value.type.shape]
-    own = as_int(sizes[0]) if sizes else None
-    if not own:
+    samples = as_int(sizes[0]) if sizes else None
+    if not samples:
         raise UserError(
             "the model has no fixed batch",
             where=f"--batch {batch}",
             why="the first axis of its first input is symbolic, or missing",
             hint="fix a symbolic size with --input NAME=SHAPE",
         )
-    copies, remainder = divmod(batch, own)
+    copies, remainder = divmod(batch, samples)
     if remainder:
         raise UserError(
             "the batch is no multiple of the model's",
             where=f"--batch {batch}",
-            why=f"the model takes {own} samples",
+            why=f"the model takes {samples} samples",
             hint=_HINT,
         )
-    return _Batched(graph, own, copies).graph() if copies > 1 else graph
+    return _Batched(graph, samples, copies).graph() if copies > 1 else graph
 
 
 class _Batched:
-    """The values of a graph for `copies` times its `own` batch, and the axis of the samples."""
+    """The values of a graph for `copies` times its `samples`, and the axis of the samples."""
 
-    def __init__(self, graph: Graph, own: int, copies: int) -> None:
-        self._graph, self._own, self._copies = graph, own, copies
+    def __init__(self, graph: Graph, samples: int, copies: int) -> None:
+        self._graph, self._samples, self._copies = graph, samples, copies
         self._values: dict[Value, Value] = {}
         self._splits: dict[Value, Sharding] = {}  # by the new value
 
     def graph(self) -> Graph:
         for value in self._graph.inputs:
-            if value.type.shape and as_int(value.type.shape[0]) == self._own:
+            if value.type.shape and as_int(value.type.shape[0]) == self._samples:
                 self._set(value, Split(0), self._scaled(value.type.shape, 0))
         nodes = tuple(map(self._node, self._graph.nodes))
         inputs, outputs = (

@@ -76,12 +76,12 @@ def raw_array(stream: BinaryIO, port: ModulePort, where: str) -> Array:
             hint="save the array with np.save",
         )  # fmt: skip
     if len(data) > MOST_BYTES or (len(data) % fixed if open_count else len(data) != fixed):
-        unit = f"a multiple of {fixed}" if open_count else str(fixed)
+        expected = f"a multiple of {fixed}" if open_count else str(fixed)
         size = f"more than {len(data) - 1}" if len(data) > fixed and not open_count else len(data)
         raise InputError(
             "the file has another size than the input",
             where=where,
-            why=f"it has {size} bytes, and {port.dtype} {port.text} has {unit}",
+            why=f"it has {size} bytes, and {port.dtype} {port.text} has {expected}",
         )
     size = len(data) // fixed if open_count else 0
     shape = [size if n is None else n for n in port.shape]

@@ -113,13 +113,13 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _count(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
-            raise ValueError(f"{text:.20} is no whole number from {least} to {most}")
+def _count(lowest: int, highest: int) -> Callable[[str], int]:
+    def count_of(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,15}", text) or not lowest <= int(text) <= highest:
+            raise ValueError(f"{text:.20} is no whole number from {lowest} to {highest}")
         return int(text)
 
-    return read
+    return count_of
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -143,12 +143,12 @@ def _switch(text: str) -> bool:
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
-    def read(text: str) -> str:
+    def word_of(text: str) -> str:
         if text not in words:
             raise ValueError(f"{text!r:.40} is none of {', '.join(words)}")
         return text
 
-    return read
+    return word_of
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
@@ -170,6 +170,14 @@ _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         "channel": _count(0, 1023),
     }
 )
+_EXAMPLES = MappingProxyType(
+    {
+        "format": "bin", "order": "bgr", "layout": "nhwc", "resize": "480x640", "letterbox": "114",
+        "centre": "true", "crop": "true", "filter": "bicubic", "scale": "1/255",
+        "mean": "[0.485,0.456,0.406]", "std": "[0.229,0.224,0.225]", "rate": "16000", "start": "0",
+        "window": "512", "channel": "0",
+    }
+)  # fmt: skip
 # Words that stand for a setting with its value.
 _WORDS = MappingProxyType(
     dict.fromkeys(ORDERS, "order")
@@ -226,7 +234,10 @@ def _settings(pairs: Iterable[tuple[str, str]], where: str) -> Settings:
         try:
             values[name] = _READERS[name](text)
         except ValueError as error:
-            raise InputError(f"the setting {name} is bad", where=where, why=str(error)) from None
+            raise InputError(
+                f"the setting {name} is bad", where=where, why=str(error),
+                hint=f"write it as in {name}={_EXAMPLES[name]}",
+            ) from None  # fmt: skip
     settings = Settings(**values)
     _check_together(settings, where)
     return settings

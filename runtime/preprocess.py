@@ -39,14 +39,16 @@ def read_preprocess(path: Path, names: Collection[str]) -> dict[str, Any]:
             data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", "") or str(error)
-        raise InputError("the settings cannot be read", where=where, why=why) from error
+        raise InputError(
+            "the settings cannot be read", where=where, why=why, hint="give a TOML file"
+        ) from error
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES} bytes")
         content = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
         why = f"it is no TOML: {error}"
-        raise InputError("the settings cannot be read", where=where, why=why) from error
+        raise InputError("the settings cannot be read", where=where, why=why, hint=_FORM) from error
     tables = _tables(content, where)
     for name, table in tables.items():
         if name not in names:

@@ -89,12 +89,12 @@ def check_ranked(ranking: Ranking, values: Mapping[str, Any]) -> None:
     """Raises InputError where `ranking` fits none of the outputs."""
     if any(map(ranking.fits, values.values())):
         return
-    wanted = f"{len(ranking.labels)} entries" if ranking.labels else "several entries"
+    entries = f"{len(ranking.labels)} entries" if ranking.labels else "several entries"
     shapes = (f"{name} {getattr(value, 'shape', '')}" for name, value in values.items())
     raise InputError(
         "no output can be ranked",
         where="--labels" if ranking.labels else "--top",
-        why=f"no output of numbers has a last axis of {wanted}: {', '.join(shapes)}",
+        why=f"no output of numbers has a last axis of {entries}: {', '.join(shapes)}",
         hint="give a label for each class of an output" if ranking.labels else "leave it out",
     )
 

@@ -44,8 +44,8 @@ def runs_of(
 
 def _check_names(files: dict[str, list[str]]) -> None:
     stems = {name: [_file(text).stem for text in texts] for name, texts in files.items()}
-    (first, expected), *others = stems.items()
-    for name, names in others:
+    (first, expected), *further = stems.items()
+    for name, names in further:
         if names != expected:
             raise UserError(
                 "two folders have different files",

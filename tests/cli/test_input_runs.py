@@ -61,9 +61,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
 def test_a_picture_is_an_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = folder / "photos" / "0.png"
     output = printed(capsys, folder / "sums.so", "-i", f"image=@{photo}")["y"]
-    np.testing.assert_allclose(output["values"], [sums(0)])
+    np.testing.assert_array_equal(output["values"], [sums(0)])
     output = printed(capsys, folder / "sums.so", "-i", f"image=@{photo}:bgr,mean=2")["y"]
-    np.testing.assert_allclose(output["values"], [np.array(sums(0)[::-1]) - 2 * 48])
+    np.testing.assert_array_equal(output["values"], [np.array(sums(0)[::-1]) - 2 * 48])
 
 
 def test_settings_in_the_artifact_hold_where_the_text_has_none(
@@ -71,9 +71,9 @@ def test_settings_in_the_artifact_hold_where_the_text_has_none(
 ) -> None:
     photo = folder / "photos" / "0.png"
     output = printed(capsys, folder / "set.so", "-i", f"image=@{photo}")["y"]
-    np.testing.assert_allclose(output["values"], [np.array(sums(0)[::-1]) - [48, 96, 144]])
+    np.testing.assert_array_equal(output["values"], [np.array(sums(0)[::-1]) - [48, 96, 144]])
     output = printed(capsys, folder / "set.so", "-i", f"image=@{photo}:rgb")["y"]
-    np.testing.assert_allclose(output["values"], [sums(0)])
+    np.testing.assert_array_equal(output["values"], [sums(0)])
 
 
 def test_settings_change_the_manifest_alone(folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_folder_has_a_run_for_each_file(
         output = record["outputs"]["y"]
         assert "values" not in output
         assert output["path"] == str(tmp_path / f"{number}.png" / "y.npy")
-        np.testing.assert_allclose(np.load(output["path"]), [sums(number)])
+        np.testing.assert_array_equal(np.load(output["path"]), [sums(number)])
     assert cli.execute(["run", *map(str, words[:3])]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.endswith(":")] == ["0.png:", "1.png:"]
@@ -160,7 +160,7 @@ def test_standard_input_is_an_input(
     stream = SimpleNamespace(buffer=io.BytesIO((folder / "photos" / "0.png").read_bytes()))
     monkeypatch.setattr(sys, "stdin", stream)
     output = printed(capsys, folder / "sums.so", "-i", "image=@-")["y"]
-    np.testing.assert_allclose(output["values"], [sums(0)])
+    np.testing.assert_array_equal(output["values"], [sums(0)])
     assert cli.execute(["run", str(folder / "sums.so"), "-i", "image=@-:bgr", "--nproc", "2"]) == 2
     assert "ranks cannot share standard input" in capsys.readouterr().err
 
