@@ -1,6 +1,7 @@
 """The measurement of one candidate: everything that a verdict about it needs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tcc.frozen import frozen
 
@@ -56,10 +57,7 @@ class Measurement:
     def with_rounds(self, rows: Sequence[tuple[float, float, float]]) -> "Measurement":
         """Returns the measurement with other rounds: rows (seconds, partner, peak)."""
         seconds, partner, peaks = zip(*rows, strict=True) if rows else ((), (), ())
-        return Measurement(
-            self.target, self.cores, self.site, self.op, self.candidate, self.phase, self.outcome,
-            seconds, partner, peaks, self.why,
-        )  # fmt: skip
+        return replace(self, seconds=seconds, partner=partner, peaks=peaks)
 
     @property
     def ratios(self) -> tuple[float, ...]:

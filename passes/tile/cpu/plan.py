@@ -325,7 +325,7 @@ class Structure:
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
-        key = (knobs.panel, knobs.wide, knobs.fixed)
+        key = (knobs.panel, knobs.wide, knobs.fixed, knobs.vector)
         if key not in self._packed:
             schedule = choose(self._plain, self.core(knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)
@@ -342,9 +342,13 @@ class Structure:
             self._by_knobs[knobs] = group, choose(group, self.core(knobs))
         return self._by_knobs[knobs]
 
-    def text(self, knobs: Knobs) -> str:
-        """Returns the text of the kernel under `knobs`, with its schedule."""
+    def text(self, knobs: Knobs, variant: Schedule | None = None) -> str:
+        """Returns the text of the kernel under `knobs`, with its schedule.
+
+        With `variant`, it has that schedule of the same group instead.
+        """
         group, schedule = self.with_knobs(knobs)
+        schedule = variant or schedule
         kernel = CoreKernel(
             self._core.lanes,
             self._core.count,
