@@ -63,20 +63,20 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
 
 
 def until_decided(
-    more: Callable[[int], PairedRounds], gate: float | None, most: int
+    more: Callable[[int], PairedRounds], gate: float | None, limit: int
 ) -> PairedRounds:
-    """Measures until the interval decides, and returns all rounds, `most` at most.
+    """Measures until the interval decides, and returns all rounds, `limit` at most.
 
     `more(count)` measures `count` rounds in new processes, because a process may run some percent
     slower than its twin for all its life.  The number of rounds doubles between two looks at the
     interval, so that few looks raise the risk of a wrong decision little.
     """
-    rounds, goal = PairedRounds((), ()), min(_IN_A_PROCESS, most)
+    rounds, goal = PairedRounds((), ()), min(_IN_A_PROCESS, limit)
     while len(rounds.base) < goal:
         block = more(min(_IN_A_PROCESS, goal - len(rounds.base)))
         rounds = PairedRounds(rounds.base + block.base, rounds.new + block.new)
         if len(rounds.base) == goal and not is_decided(rounds, gate):
-            goal = min(2 * goal, most)
+            goal = min(2 * goal, limit)
     return rounds
 
 

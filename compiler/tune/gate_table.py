@@ -54,8 +54,8 @@ def rows(comparison: ArtifactComparison) -> Iterator[Sequence[str]]:
         note = fact.why
         if fact.grows:
             note = "grows, allowed" if fact.name in comparison.allowed else "grows"
-        unit = " in us" if fact.name == "time" else ""
-        yield fact.label + unit, *_numbers(fact), note
+        suffix = " in us" if fact.name == "time" else ""
+        yield fact.label + suffix, *_numbers(fact), note
     for rounds in comparison.measurements:
         medians = (statistics.median(seconds) * 1e3 for seconds in (rounds.base, rounds.new))
         low, high = rounds.interval
