@@ -4,7 +4,7 @@ Everything up to the placed graph is done once. A trial plans only the kernels w
 and compiles only kernels that no earlier trial had.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tcc.errors import UserError
 from tcc.frontends import load_called
 from tcc.ir.graph import constant_bytes, walk_nodes
 from tcc.options import Options
+from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.program.join_programs import join_programs
@@ -42,7 +43,8 @@ class TrialCompiler:
     def __init__(self, model: Any, options: Options) -> None:
         """Raises UserError if a compile would, and for a target that is not a single CPU."""
         self._model, self._options, self._trace = model, options, Trace()
-        self._ledger = ListeningLedger()
+        self._lines = () if options.choices is None else read_lines(options.choices)
+        self._ledger = ListeningLedger(self._lines)
         targets = resolve_targets(options)
         check_options(options, targets)
         graph, _ = load_called(
@@ -73,7 +75,8 @@ class TrialCompiler:
         for key in code.planner.keys.values():
             self._sites[key] = site(code.planner.kind, *key)
             self._keys[self._sites[key].digest] = key
-        self.kernels = tuple(map(self._kernel, self._keys))
+        forced = {line.site for line in self._lines}
+        self.kernels = tuple(self._kernel(digest) for digest in self._keys if digest not in forced)
         self._changed: frozenset[str] = frozenset()
 
     def _kernel(self, digest: str) -> TunedKernel:
@@ -94,7 +97,8 @@ class TrialCompiler:
 
     def _compiled(self, choices: Mapping[str, str], output: Path) -> Trial:
         planner = self._code.planner
-        self._ledger.force([Line(s, text, s, True) for s, text in choices.items()])
+        lines = (Line(s, text, s, True) for s, text in choices.items())
+        self._ledger.force([*self._lines, *lines])
         planner.forget(self._keys[s] for s in self._changed.union(choices))
         self._changed = frozenset(choices)
         # As in a compile, the first lowering chooses the layouts of constants for all programs.
@@ -113,6 +117,3 @@ class TrialCompiler:
         bounds = join_programs(parts[0], parts[1:]).table.bounds
         sites = [self._sites[self._code.planner.keys[bound]].digest for bound in bounds]
         return tuple(sites[step] if isinstance(step, int) else None for step in steps)
-
-
-CompileTrial = Callable[[Mapping[str, str], Path], Trial]

@@ -138,25 +138,40 @@ class Sweep:
             )
             best = 1 / (1 - saved / sum(seconds.values()))
             self._report(f"{sum(map(len, batch))} candidates, best so far {best:.3f}")
-            for measurement in self._tried(analytic, batch, SEARCH):
-                ratio = 0.0
-                if measurement.outcome == TIMED:
-                    (rounds,) = counted([measurement], max(self.peak, best_peak(self._all)))
-                    ratio = gain_of(rounds if rounds.peaks else measurement)
-                searches[measurement.site].report(measurement.candidate, ratio)
+            for measurement in self._tried(analytic, self._unknown(batch, SEARCH), SEARCH):
+                self._learn(searches, measurement)
                 yield measurement
+            for choices in batch:
+                for site, candidate in choices.items():
+                    if earlier := self._known.get((site, candidate, SEARCH)):
+                        self._learn(searches, earlier)
+
+    def _learn(self, searches: Mapping[str, SiteSearch], measurement: Measurement) -> None:
+        """Reports the ratio of a candidate to its search: over the rounds that count, or over all
+        rounds if none counts, and 0 for a failure."""
+        ratio = 0.0
+        if measurement.outcome == TIMED:
+            (rounds,) = counted([measurement], self._highest())
+            ratio = gain_of(rounds if rounds.peaks else measurement)
+        searches[measurement.site].report(measurement.candidate, ratio)
 
     def _next(self, searches: Mapping[str, SiteSearch]) -> Choices:
         """Returns the next candidate of each kernel that has one, and notes it as tried."""
         choices: Choices = {}
         for site, search in searches.items():
-            while (candidate := search.next()) is not None:
-                earlier = self._known.get((site, candidate, SEARCH))
-                search.report(candidate, 0.0 if earlier is None else gain_of(earlier))
-                if earlier is None:
-                    choices[site] = candidate
-                    break
+            candidate = search.next()
+            if candidate is not None:
+                choices[site] = candidate
+                search.report(candidate, 0.0)
         return choices
+
+    def _unknown(self, batch: Sequence[Choices], phase: str) -> list[Choices]:
+        """Returns a batch without the candidates that earlier sweeps measured."""
+        unknown = [
+            {s: c for s, c in choices.items() if (s, c, phase) not in self._known}
+            for choices in batch
+        ]
+        return [choices for choices in unknown if choices]
 
     def _confirm(
         self, analytic: Trial, searches: Mapping[str, SiteSearch]
@@ -167,12 +182,8 @@ class Sweep:
         ranked = {site: s.challengers(GAIN, count) for site, s in searches.items()}
         for phase in (FIRST, SECOND):
             batch = _columns(ranked)
-            unknown = [
-                {s: c for s, c in choices.items() if (s, c, phase) not in self._known}
-                for choices in batch
-            ]
             self._report(f"confirming {sum(map(len, batch))} candidates, {phase} set")
-            yield from self._tried(analytic, [c for c in unknown if c], phase)
+            yield from self._tried(analytic, self._unknown(batch, phase), phase)
             confirmed = counted([m for m in self._all if m.phase == phase], self._highest())
             passed = {(m.site, m.candidate) for m in confirmed if passes(m)}
             ranked = {s: [c for c in texts if (s, c) in passed] for s, texts in ranked.items()}
@@ -208,20 +219,23 @@ class Sweep:
     ) -> Iterator[Measurement]:
         """Yields the measurements of all candidates of a batch, which are timed in equal rounds."""
         trials: list[Trial] = []
-        for choices in batch:
-            trial, failures = self._sound(choices, phase)
-            yield from failures
-            if trial is not None:
-                trials.append(trial)
-        while trials:
+        pending = list(batch)
+        while pending:
+            for choices in pending:
+                trial, failures = self._sound(choices, phase)
+                yield from failures
+                trials += [] if trial is None else [trial]
+            pending = []
             try:
-                rounds = self._rounds([analytic, *trials], phase)
-                break
+                rounds = self._rounds([analytic, *trials], phase) if trials else []
             except TurnFailedError as error:
                 if error.index == 0:
                     raise error.error from error
                 bad = trials.pop(error.index - 1)
-                yield from self._named(bad.choices, (error.error.outcome, error.error.why), phase)
+                named = self._named(bad.choices, (error.error.outcome, error.error.why), phase)
+                yield from named
+                culprit_sites = {m.site for m in named}
+                pending = [{s: c for s, c in bad.choices.items() if s not in culprit_sites}]
         for number, trial in enumerate(trials, 1):
             for site, candidate in trial.choices.items():
                 rows = [_row(r, analytic, trial, number, site) for r in rounds]
