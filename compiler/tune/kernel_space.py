@@ -32,7 +32,7 @@ class KernelSpace:
         It is a knob, a dimension of the schedule (`tcc.schedule.cpu.candidate_space`), or the form
         of the kernel. Candidates that are priced far above the analytic choice are left out.
         """
-        limit = _DEAREST * self._price(*self._read(self._analytic)[2:])
+        limit = _DEAREST * self.price_of(self._analytic)
         schedules: dict[tuple[int, Schedule], Candidate] = {}
         for structure, knobs, group, schedule in self._beside(text):
             if (id(group), schedule) in schedules:
@@ -42,6 +42,10 @@ class KernelSpace:
                 candidate = Candidate(structure.text(knobs, schedule), price)
                 schedules[id(group), schedule] = candidate
         return list(schedules.values())
+
+    def price_of(self, text: str) -> float:
+        """Returns the predicted seconds of the candidate `text`."""
+        return self._price(*self._read(text)[2:])
 
     def _beside(self, text: str) -> Iterator[tuple[Structure, Knobs, TileGroup, Schedule]]:
         structure, knobs, group, schedule = self._read(text)
