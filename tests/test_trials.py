@@ -201,7 +201,7 @@ def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
     measurements: list[Measurement] = []
     sweep = Sweep(
         handicapped, compiler.home, world.compile_trial, world, tmp_path, Effort(400.0),
-        say=lambda line: None, clock=world.clock,
+        progress=lambda line: None, clock=world.clock,
     )  # fmt: skip
     measurements.extend(sweep.measurements())
     verdicts = decide(measurements, compiler.home)

@@ -33,6 +33,7 @@ def swept(
     effort = Effort(seconds)
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
+        progress(f"tuning {model.name}") as shown,
         measuring_alone(cache / _LOCK, lambda: say("waiting for another measurement", err=True)),
         temporary_folder("tcc-tune-") as folder,
         TrialRunner(folder, data, threads, tolerance, effort.trials) as runner,
@@ -45,6 +46,7 @@ def swept(
             folder,
             effort,
             say=lambda line: say(line, err=True),
+            progress=shown,
         )
         try:
             for measurement in sweep.measurements():

@@ -72,8 +72,8 @@ class Sweep:
 
     `home` is the section of the lock. `compile_trial` compiles a trial to a path in `folder`, and
     `runner` runs trials. `known` are measurements of earlier sweeps, which are not measured again,
-    and `peak` is the highest multiply-adds per second that they know. `say` is called with a line
-    for the user, `clock` returns seconds.
+    and `peak` is the highest multiply-adds per second that they know. `say` is called with a
+    sentence for the user, and `progress` with the state of the sweep. `clock` returns seconds.
     """
 
     kernels: Sequence[TunedKernel]
@@ -85,6 +85,7 @@ class Sweep:
     known: Iterable[Measurement] = ()
     peak: float = 0.0
     say: Callable[[str], None] = print
+    progress: Callable[[str], None] = print
     clock: Callable[[], float] = time.monotonic
     order: Random = field(default_factory=lambda: Random(0))
     _all: list[Measurement] = field(default_factory=list)
@@ -268,11 +269,14 @@ class Sweep:
         self, choices: Mapping[str, str], failure: tuple[str, str], phase: str
     ) -> list[Measurement]:
         """Returns a measurement of each choice that makes a trial fail."""
-        self._report(f"a trial failed: {failure[1].splitlines()[0]}; looking for the kernel")
-        return [
+        self._report("a trial failed, looking for its kernel")
+        named = [
             self._failure(site, choices[site], phase, outcome, why)
             for site, outcome, why in culprits(choices, failure, self._fails)
         ]
+        for m in named:
+            self.say(f"a candidate of {m.op} is {m.outcome}: {m.why}")
+        return named
 
     def _fails(self, choices: Mapping[str, str]) -> tuple[str, str] | None:
         try:
@@ -322,7 +326,7 @@ class Sweep:
 
     def _report(self, text: str) -> None:
         left = max(0.0, self._start + self.effort.seconds - self.clock())
-        self.say(f"trial {self._count + 1}: {text}, {left:.0f} s left")
+        self.progress(f"trial {self._count + 1}: {text}, {left:.0f} s left")
 
     def _measurement(self, site: str, candidate: str, phase: str, outcome: str) -> Measurement:
         op = self._kernels[site].op if site else "the whole model"

@@ -112,7 +112,8 @@ def test_faulty_trials_are_named_and_change_nothing_else() -> None:
         for choice, outcome in faults.items()
     }
     assert all(m.why for m in named.values())
-    assert any("looking for the kernel" in line for line in lines)
+    assert any("looking for its kernel" in line for line in lines)
+    assert "a candidate of op 00 is wrong: wrong as planted" in lines
     assert lock_of(measurements) == lock_of(swept(good, 400.0))
 
 

@@ -119,6 +119,7 @@ def swept(
         Effort(seconds),
         known,
         say=(lines if lines is not None else []).append,
+        progress=(lines if lines is not None else []).append,
         clock=world.clock,
     )
     return list(sweep.measurements())
