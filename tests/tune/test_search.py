@@ -4,13 +4,13 @@ best."""
 from __future__ import annotations
 
 from tcc.tune.search import SiteSearch
-from tcc.tune.trial import TunedKernel
+from tcc.tune.trial import Candidate, TunedKernel
 
 from .worlds import ANALYTIC, Lattice, numbers, text
 
 
-def search(*, equal: bool = False) -> SiteSearch:
-    return SiteSearch(TunedKernel("00", "op", ANALYTIC, Lattice(equal=equal)))
+def search() -> SiteSearch:
+    return SiteSearch(TunedKernel("00", "op", ANALYTIC, Lattice()))
 
 
 def tried(site: SiteSearch, count: int) -> list[tuple[int, int]]:
@@ -38,18 +38,29 @@ def test_a_search_without_gains_ends_after_the_candidates_beside_the_analytic_on
     assert site.next() is None
 
 
+class Square:
+    """All pairs of numbers from 0 to 4, which have equal prices."""
+
+    def near(self, candidate: str) -> list[Candidate]:
+        return [Candidate(text(a, b), 1.0) for a in range(5) for b in range(5)]
+
+
 def test_among_equal_prices_the_most_different_comes_first() -> None:
     """By brute force: no other candidate differs more from its most similar predecessor."""
-    site = search(equal=True)
+    site = SiteSearch(TunedKernel("00", "op", ANALYTIC, Square()))
     done = [ANALYTIC]
+    distances = []
     for _ in range(10):
-        rest = [c.text for c in Lattice().near(ANALYTIC) if c.text not in done]
-        distances = {t: min(_distance(t, other) for other in done) for t in rest}
+        rest = {c.text for c in Square().near(ANALYTIC)} - {*done}
+        farthest = max(min(_distance(one, other) for other in done) for one in rest)
         candidate = site.next()
         assert candidate is not None
-        assert distances[candidate] == max(distances.values())
+        distances.append(min(_distance(candidate, other) for other in done))
+        assert distances[-1] == farthest
         site.report(candidate, 0.9)
         done.append(candidate)
+    assert distances == sorted(distances, reverse=True)
+    assert len({*distances}) == 2
 
 
 def _distance(one: str, other: str) -> int:

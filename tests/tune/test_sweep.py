@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from random import Random
 
 import pytest
 from tcc.tune.lock import Lock, LockEntry
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import MODEL, SEARCH, SECOND, TIMED, Measurement
+from tcc.tune.rounds import timed_rounds
+from tcc.tune.trial import Trial, Turn
 from tcc.tune.verdicts import decide
 
 from .worlds import ANALYTIC, HOME, World, numbers, swept, text
@@ -209,3 +212,29 @@ def test_a_sweep_ends_near_its_time() -> None:
         world = World({f"{n:02}": hill(n % 9, 8, 1.2) for n in range(40)}, noise=0.02)
         swept(world, seconds)
         assert world.now < 1.3 * seconds + 25
+
+
+def test_each_round_has_a_turn_of_each_trial_in_another_order() -> None:
+    world, order = World({"00": flat()}), []
+    turn = world.turn
+
+    def noted(trial: Trial, seconds: float) -> Turn:
+        order.append((trial.path.name, seconds))
+        return turn(trial, seconds)
+
+    world.turn = noted  # type: ignore[method-assign]
+    trials = [Trial(Path(name), {}, {}, ("00",)) for name in "abcd"]
+    rounds = timed_rounds(world, trials, 0.06, Random(0), lambda rounds: len(rounds) == 20)
+    warm, timed = order[:4], [order[n : n + 4] for n in range(4, len(order), 4)]
+    assert warm == [(name, 0.0) for name in "abcd"]
+    assert len(timed) == len(rounds) == 20
+    assert all(sorted(row) == [(name, 0.06) for name in "abcd"] for row in timed)
+    assert len({tuple(row) for row in timed}) > 10
+
+
+def test_the_peak_of_a_round_is_the_lower_of_those_around_it() -> None:
+    world, peaks = World({"00": flat()}), iter([5.0, 9.0, 7.0, 8.0])
+    world.peak = lambda: next(peaks)  # type: ignore[method-assign]
+    trial = Trial(Path("a"), {}, {}, ("00",))
+    rounds = timed_rounds(world, [trial], 0.06, Random(0), lambda rounds: len(rounds) == 3)
+    assert [r.peak for r in rounds] == [5.0, 7.0, 7.0]

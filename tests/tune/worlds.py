@@ -25,15 +25,12 @@ def numbers(candidate: str) -> tuple[int, int]:
 
 
 class Lattice:
-    """Candidates with two knobs from 0 to 8; the price is the sum of both, or the same for all."""
-
-    def __init__(self, *, equal: bool = False) -> None:
-        self.equal = equal
+    """Candidates with two knobs from 0 to 8, whose price grows with their sum."""
 
     def near(self, candidate: str) -> Sequence[Candidate]:
         a, b = numbers(candidate)
         others = [(n, b) for n in range(9) if n != a] + [(a, n) for n in range(9) if n != b]
-        return [Candidate(text(m, n), 1.0 if self.equal else 1.0 + m + n) for m, n in others]
+        return [Candidate(text(m, n), 1.0 + m + n) for m, n in others]
 
 
 @dataclass
