@@ -106,7 +106,8 @@ CASES = {
     "compile-tuned-as-c": Case(
         ("compile", "m.onnx", "--tuned", "a.json", "--target", "c"), (("m.onnx", GOOD),)
     ),
-    "tune-without-pin": Case(("tune", "m.onnx")),
+    "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
+    "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),
