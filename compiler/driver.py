@@ -185,7 +185,7 @@ def _compiled(
         manifest = codes[0].write(
             variants,
             {
-                **_manifest(targets, options, ops),
+                **common_facts(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
@@ -376,7 +376,7 @@ def precision_text(manifest: Mapping[str, Any]) -> str:
     return f"{precision} with {weights} weights" if weights else str(precision)
 
 
-def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
+def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
     """Returns the part of the manifest that all variants share."""
     return {
         "tcc": __version__,

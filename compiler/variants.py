@@ -216,7 +216,7 @@ def make_variants(
         )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
-        variants.append(_variant(code, lowered, unfused, options, trace, label, variants, place))
+        variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
     return variants
 
 
@@ -235,16 +235,21 @@ def _label(code: Backend, codes: Sequence[Backend]) -> str:
     return f"{code.target.text}: " if len(codes) > 1 else ""
 
 
-def _variant(
+def variant_of(
     code: Backend,
     parts: Sequence[Lowered],
     unfused: int | None,
     options: Options,
     trace: Trace,
-    label: str,
-    earlier: Sequence[Variant],
-    place: PlanPlace,
+    label: str = "",
+    earlier: Sequence[Variant] = (),
+    place: PlanPlace = _ONE_RANK,
 ) -> Variant:
+    """Returns a variant with its code: the general program and those of the buckets as one program.
+
+    `unfused` is the number of bytes that a run without fusion would move. `label` is the prefix of
+    its stages. Weights that an `earlier` variant has too are stored once.
+    """
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):

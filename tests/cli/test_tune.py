@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from tcc.cli.compile import compile
 from tcc.cli.inspect import inspect
 from tcc.cli.tune import tune
+from tcc.tune.lock import VERDICTS
 from tcc.tune.lock_file import read_lock
 
 TEXT = """
@@ -68,3 +69,38 @@ def test_a_pin_is_repeatable_and_keeps_other_sections(model: Path) -> None:
     assert (
         f"of {2 * count} lock entries {count} apply, 0 do not fit, {count} are for other" in output
     )
+
+
+# ---- measuring ----------------------------------------------------------------------------------
+
+
+def test_a_short_sweep_writes_a_lock_that_a_compile_takes(model: Path) -> None:
+    """The machine may be busy, so each verdict is allowed; the lock must be whole."""
+    result = CliRunner().invoke(tune, [str(model), "--time", "4s", "--data", "x=96x64", "--json"])
+    assert result.exit_code in (0, 1), result.output
+    facts = json.loads(result.stdout)
+    (section,) = read_lock(Path("tcc.lock.json")).sections.values()
+    assert section
+    for entry in section.values():
+        assert entry.verdict in ("changed", "kept", "skipped", "slow machine")
+        assert (entry.verdict == "changed") == (entry.alternative is not None)
+        assert entry.op.startswith("schedule: sum, max, sum: f32[n0,64], f32[64,32]")
+    counts = {name: facts[name] for name in VERDICTS}
+    assert sum(counts.values()) == len(section)
+    assert result.exit_code == (counts["slow machine"] > 0)
+    summary = run(compile, model, "--tuned", "tcc.lock.json").output
+    assert f"of {len(section)} lock entries {len(section)} apply" in summary
+
+
+def test_a_sweep_leaves_pins_of_unknown_kernels(model: Path) -> None:
+    run(tune, model, "--pin")
+    before = read_lock(Path("tcc.lock.json"))
+    CliRunner().invoke(tune, [str(model), "--time", "1s", "--data", "x=96x64"])
+    after = read_lock(Path("tcc.lock.json"))
+    ((home, entries),) = before.sections.items()
+    for site, entry in entries.items():
+        new = after.sections[home][site]
+        if new.verdict == "pinned":
+            assert new.alternative == entry.alternative
+        else:
+            assert new.verdict in ("kept", "changed")

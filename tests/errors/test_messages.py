@@ -106,7 +106,8 @@ CASES = {
     "compile-tuned-as-c": Case(
         ("compile", "m.onnx", "--tuned", "a.json", "--target", "c"), (("m.onnx", GOOD),)
     ),
-    "tune-without-pin": Case(("tune", "m.onnx")),
+    "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
+    "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),
@@ -204,6 +205,14 @@ CASES = {
     "run-missing-file": Case(("run", "absent.so")),
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
+    "bench-gate-below-one": Case(("bench", "m.so", "--compare", "n.so", "--gate", "0.9")),
+    "bench-gate-of-nothing": Case(("bench", "m.so", "--gate", "1.05")),
+    "bench-compare-models": Case(
+        ("bench", "m.onnx", "--compare", "n.onnx"), (("m.onnx", GOOD), ("n.onnx", GOOD))
+    ),
+    "bench-compare-with-peers": Case(
+        ("bench", "m.onnx", "--compare", "n.so", "--artifact", "a.so"), (("m.onnx", GOOD),)
+    ),
     "bench-peer-of-artifact": Case(("bench", "m.so", "--peers", "ort")),
     "plan-check-and-write": Case(("plan", "m.onnx", "--check", "p.json", "-o", "q.json")),
     "plan-check-of-no-plan": Case(("plan", "m.onnx", "--check", "p.json"), (("p.json", b"{}"),)),

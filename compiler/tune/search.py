@@ -1,0 +1,77 @@
+"""The order in which the candidates of a kernel are tried: cheap ones first, then those beside the
+best measured one."""
+
+from collections.abc import Mapping, Sequence
+
+from tcc.tune.trial import Candidate, TunedKernel
+
+# The cheapest candidates beside the analytic choice come first. After this many, the search moves
+# to the candidates beside the best measured one.
+_FIRST = 8
+# A candidate is the best only if it is faster by more than this part: else noise moves the search.
+_NOISE = 0.01
+# Prices that differ by less are equal.
+_EQUAL = 1e-6
+
+
+class SiteSearch:
+    """The search of one kernel; equal reports give equal candidates."""
+
+    def __init__(self, kernel: TunedKernel) -> None:
+        self.kernel = kernel
+        self.ratios: dict[str, float] = {kernel.analytic: 1.0}  # analytic / candidate
+        self._waves: list[dict[str, Candidate]] = []
+        self._centres: set[str] = set()
+
+    def next(self) -> str | None:
+        """Returns the text of the candidate to try next; None if there are no more."""
+        if len(self.ratios) <= 1 or len(self.ratios) > _FIRST or self._rest() is None:
+            self._look_beside(self.best)
+        rest = self._rest()
+        return None if rest is None else _cheapest_and_most_different(rest, self.ratios)
+
+    def report(self, candidate: str, ratio: float) -> None:
+        """Records the ratio analytic / candidate of a tried candidate; 0 for a failure."""
+        self.ratios[candidate] = ratio
+
+    @property
+    def best(self) -> str:
+        """Returns the best measured candidate, or the analytic one if none is faster."""
+        best = max(self.ratios, key=self.ratios.__getitem__)
+        return best if self.ratios[best] > 1 + _NOISE else self.kernel.analytic
+
+    def challengers(self, least: float, count: int) -> list[str]:
+        """Returns up to `count` candidates whose ratio is above `least`, the highest first."""
+        fast = [text for text, ratio in self.ratios.items() if ratio > least]
+        return sorted(fast, key=lambda text: (-self.ratios[text], text))[:count]
+
+    def _look_beside(self, centre: str) -> None:
+        if centre not in self._centres:
+            self._centres.add(centre)
+            self._waves.append({c.text: c for c in self.kernel.space.near(centre)})
+
+    def _rest(self) -> list[Candidate] | None:
+        """Returns the candidates of the last wave that has some that were not tried."""
+        for wave in reversed(self._waves):
+            rest = [c for text, c in wave.items() if text not in self.ratios]
+            if rest:
+                return rest
+        return None
+
+
+def _cheapest_and_most_different(
+    candidates: Sequence[Candidate], tried: Mapping[str, float]
+) -> str:
+    """Returns the cheapest candidate.
+
+    Among equal prices it is the candidate that differs most from all that were tried: one whose
+    number of other parts of its text, compared with the most similar tried one, is the highest.
+    """
+    least = min(c.price for c in candidates) * (1 + _EQUAL)
+    cheapest = sorted(c.text for c in candidates if c.price <= least)
+    tried_parts = [_parts(text) for text in tried]
+    return max(cheapest, key=lambda text: min(len(_parts(text) ^ parts) for parts in tried_parts))
+
+
+def _parts(text: str) -> frozenset[str]:
+    return frozenset(text.split(", "))
