@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,8 +18,10 @@ from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
+from tcc.distributed.costs import one_host
 from tcc.distributed.plan import Plan, read_plan
-from tcc.distributed.shard import check_divisible, sharder
+from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
+from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -44,6 +46,7 @@ from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import MERGE, SHARD, Sharder
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.rank_prices import RankPrices
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -239,13 +242,35 @@ def _sharders(options: Options, ledger: Ledger) -> Sharders:
             )
         siblings.append(plan)
 
-    def divisions(ranks: int) -> list[Sharder]:
-        return [
-            sharder(ranks, partition_solver(), plan=plan, states=options.state, ledger=ledger)
-            for plan in plans.get(ranks, (None,))
-        ]
+    solver, prices = partition_solver, rank_prices(options)
+
+    def divisions(ranks: int) -> Iterator[Sharder]:
+        cluster = one_host(ranks)
+        if ranks not in plans:
+            return plan_steps(cluster, solver(), prices, options.state, ledger)
+        return (
+            PlanStep(cluster, solver(), prices, plan, options.state, ledger)
+            for plan in plans[ranks]
+        )
 
     return divisions
+
+
+def rank_prices(options: Options) -> PricesFor:
+    """Returns the function from a model's bytes of constants to the prices of its kernels.
+
+    The first target that the options name prices them.
+    """
+
+    @cache
+    def prices(constants: int) -> RankPrices | None:
+        code, *_ = variant_backends(resolve_targets(options), options, constants)
+        if code.settings.merges is None:
+            return None
+        settings = replace(code.settings, states=options.state)
+        return RankPrices(code.planner, settings, options.level, code.lower)
+
+    return prices
 
 
 def divided_graph(model: Any, options: Options) -> Graph:

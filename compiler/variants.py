@@ -1,7 +1,7 @@
 """The variants of an artifact: a program for the CPU, and one or more for each kind of GPU."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -41,8 +41,9 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
 )
 
 
-# Returns the functions that divide a graph among a number of ranks, one for each plan.
-Sharders: TypeAlias = Callable[[int], Sequence[Sharder]]
+# Returns the functions that divide a graph among a number of ranks, one for each plan.  A function
+# may decide what follows, so it runs before the next function is taken.
+Sharders: TypeAlias = Callable[[int], Iterable[Sharder]]
 
 
 @frozen

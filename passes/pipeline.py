@@ -182,9 +182,14 @@ def replace_operands(lowered: Lowered) -> Lowered:
 def order(lowered: Lowered) -> Lowered:
     """Returns `lowered` with its launches in an order that needs less memory."""
     results = [kernel.results for kernel in lowered.kernels]
+    program = order_steps(lowered.program, results, typical_dims(lowered))
+    return replace(lowered, program=program)
+
+
+def typical_dims(lowered: Lowered) -> dict[tuple[int, int], int]:
+    """Returns the size of each axis of each input, by the numbers of both; typical if symbolic."""
     inputs = enumerate(lowered.placed.graph.inputs)
-    dims = {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
-    return replace(lowered, program=order_steps(lowered.program, results, dims))
+    return {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
 
 
 def reuse_halos(lowered: Lowered) -> Lowered:

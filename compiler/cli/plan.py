@@ -11,7 +11,7 @@ from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph
+from tcc.ir.graph import Graph, constant_bytes
 from tcc.later import later
 from tcc.options import Options
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tcc.distributed import costs as models
     from tcc.distributed import facts, picture
     from tcc.distributed import plan as plans
+    from tcc.passes.rank_prices import RankPrices
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
@@ -57,11 +58,11 @@ COSTS = "all", "zero-links", "zero-compute"
 )
 @click.option(
     "--objective",
-    type=click.Choice(["latency", "ranks"]),
+    type=click.Choice(["latency", "memory", "ranks"]),
     default="latency",
     show_default=True,
-    help="latency: the least time on all ranks. ranks: the fewest ranks whose memory has room, and "
-    "then the least time.",
+    help="latency: the least time on all ranks. memory: the least weights of a rank, and then the "
+    "least time. ranks: the fewest ranks whose memory has room, and then the least time.",
 )
 @click.option(
     "--explain",
@@ -142,7 +143,9 @@ def plan(
         elif explain is not None:
             _explain(graph, explain, job, as_json)
         else:
-            _plan(graph, output, job, as_json)
+            prices = driver.rank_prices(job.options) if costs == COSTS[0] else None
+            priced = prices and prices(constant_bytes(graph))
+            _plan(graph, output, job, priced, objective == "memory", as_json)
 
 
 @frozen
@@ -193,21 +196,19 @@ def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
     return _Job(options, models.with_costs(part, costs))
 
 
-def _plan(graph: Graph, output: Path | None, job: _Job, as_json: bool) -> None:
-    """Prints the best plan, and writes or draws it."""
-    is_picture = output is not None and output.suffix == ".svg"
-    if is_picture and len(job.cluster.mesh.sizes) > 1:
-        raise UserError(
-            "a plan of a mesh cannot be drawn",
-            where=f"-o {output}",
-            why="the hosts with equally many ranks are an axis of the mesh, and a picture shows "
-            "one axis",
-            hint="write the plan as JSON, or leave out --cluster",
-        )
+def _plan(
+    graph: Graph,
+    output: Path | None,
+    job: _Job,
+    prices: "RankPrices | None",
+    lean: bool,
+    as_json: bool,
+) -> None:
+    """Prints the best plan, or the plan of least memory if `lean`, and writes or draws it."""
     solver, fixed = planner.partition_solver(), job.fixed(graph)
-    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state)
+    result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
-        if is_picture:
+        if output.suffix == ".svg":
             text = picture.plan_svg(result, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)

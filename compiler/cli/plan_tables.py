@@ -33,10 +33,18 @@ def plan_lines(result: "PlanFacts") -> Iterator[str]:
         f"weights: {bytes_text(sums['weight_bytes'])}, of which a rank has "
         f"{bytes_text(sums['rank_weight_bytes'])}"
     )
+    yield f"memory: a rank needs {bytes_text(sums['rank_bytes'])} for weights and values"
+    source = "prices of kernels" if sums["priced"] else "counts of operations and bytes"
     yield (
-        f"predicted from counts of operations and bytes: {sums['seconds'] * 1e3:.2f} ms, "
+        f"predicted from {source}: {sums['seconds'] * 1e3:.2f} ms, "
         f"one rank {sums['one_rank_seconds'] * 1e3:.2f} ms"
     )
+    if sums["lean"]:
+        yield (
+            f"tcc compile writes a plan of least memory too: a rank has "
+            f"{bytes_text(sums['lean']['rank_weight_bytes'])} of weights, "
+            f"{sums['lean']['seconds'] * 1e3:.2f} ms (tcc plan --objective memory)"
+        )
 
 
 def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -18,11 +18,10 @@ and B, and n moves to the front; it moves only where an axis before it has more 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tcc.distributed.mesh import MeshAxis
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, local_type, type_bytes
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
@@ -32,7 +31,6 @@ from tcc.ir.index import Index, as_int, const, symbol
 from tcc.ir.types import BOOL, I64, U8, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
-from tcc.schedule.nest import typical
 
 
 @frozen
@@ -57,7 +55,7 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
 
     None for a change that does not exist: only a whole value becomes a part, of a sum.
     """
-    size = prod(map(typical, type.shape)) * type.dtype.bytes
+    size = type_bytes(type)
     share = size * (ranks - 1) // ranks
     match source, result:
         case (a, b) if a == b:

@@ -75,13 +75,17 @@ def part_of(cluster: Cluster, ranks: int) -> Cluster:
         return replace(cluster, mesh=Mesh((ranks,)), rates=cluster.rates[1:])
     if hosts and ranks % per_host == 0:
         return replace(cluster, mesh=Mesh((ranks // per_host, per_host)))
-    return in_a_row(cluster, ranks)
+    return on_mesh(cluster, (ranks,))
 
 
-def in_a_row(cluster: Cluster, ranks: int) -> Cluster:
-    """Returns the first ranks of a cluster as a mesh of one axis, with the links of all axes."""
+def on_mesh(cluster: Cluster, sizes: tuple[int, ...]) -> Cluster:
+    """Returns the first ranks of a cluster as a mesh of `sizes`, whose axes have the links of all
+    axes; `cluster` itself if its mesh is that one."""
+    if cluster.mesh.sizes == sizes:
+        return cluster
     links = tuple(link for speeds in cluster.rates for link in speeds.links)
-    return replace(cluster, mesh=Mesh((ranks,)), rates=(replace(cluster.rates[0], links=links),))
+    rates = replace(cluster.rates[0], links=links)
+    return replace(cluster, mesh=Mesh(sizes), rates=(rates,) * len(sizes))
 
 
 def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:

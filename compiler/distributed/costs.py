@@ -12,12 +12,21 @@ from typing import Any
 
 from tcc.distributed.changes import transfer
 from tcc.distributed.mesh import Mesh, MeshAxis
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_expr
+from tcc.distributed.offers import (
+    NodeStrategies,
+    expr_of,
+    mesh_expr,
+    operand_shardings,
+    result_shardings,
+)
 from tcc.distributed.routes import mesh_type
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, type_bytes
+from tcc.distributed.strategies import whole
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
+from tcc.ir.graph import Graph, Node, bodies
+from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.schedule.nest import typical
 
@@ -76,6 +85,8 @@ class RankRates:
 
 
 ANY = "any"
+# How often a rank hands over an operand's blocks of all other ranks.
+_SHARES = {"all_reduce": 2, "reduce_scatter": 1, "all_to_all": 1, "all_gather": 1}
 HOST = RankRates()
 
 
@@ -122,6 +133,11 @@ def with_costs(cluster: Cluster, name: str) -> Cluster:
     elif name == "zero-compute":
         free = {"operations": inf, "memory_bytes": inf}
     return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
+
+
+def with_memory(cluster: Cluster, memory: int | None) -> Cluster:
+    """Returns a cluster whose ranks have `memory` bytes; None for any number."""
+    return replace(cluster, rates=tuple(replace(speeds, memory=memory) for speeds in cluster.rates))
 
 
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
@@ -175,6 +191,43 @@ def work_seconds(
     return seconds
 
 
+def call_seconds(
+    node: Node, items: NodeStrategies, sizes: Sequence[int], rates: RankRates
+) -> float:
+    """Returns the seconds in which a host function reads a rank's operands and writes its results.
+
+    Control flow takes none: its body is not priced.
+    """
+    if bodies(node):
+        return 0.0
+    shardings = (*operand_shardings(items), *result_shardings(items))
+    pairs = zip((*node.inputs, *node.outputs), shardings, strict=True)
+    return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes
+
+
+def local_seconds(graph: Graph, cluster: Cluster) -> float:
+    """Returns the seconds of the exchanges and the host functions in a run of a rank's graph.
+
+    Collectives that start early and end late are priced as if the rank waited for them.
+    """
+    rates = {
+        axis.members: speeds for axis, speeds in zip(cluster.mesh.axes, cluster.rates, strict=True)
+    }
+    seconds = 0.0
+    for node in graph.nodes:
+        if Trait.COLLECTIVE in node.op.traits:
+            for value in node.inputs:
+                assert value is not None
+                ranks, speeds = node.attrs.ranks, rates[node.attrs.members]
+                blocks = 1 if node.op.name == "all_gather" else ranks
+                bytes = type_bytes(value.type) * _SHARES[node.op.name] * (ranks - 1) // blocks
+                seconds += speeds.exchange_seconds(node.op.name, bytes)
+        elif expr_of(node) is None:
+            undivided = whole(len(node.inputs), len(node.outputs))
+            seconds += call_seconds(node, (undivided,), (1,), cluster.rates[0])
+    return seconds
+
+
 def constant_seconds(
     type: TensorType, shardings: Shardings, sizes: Sequence[int], rates: RankRates
 ) -> float:
@@ -185,5 +238,4 @@ def constant_seconds(
 def rank_bytes(type: TensorType, shardings: Shardings = (), sizes: Sequence[int] = ()) -> int:
     """Returns the bytes of the array that a rank has; a symbolic size counts as its typical
     value."""
-    shape = mesh_type(type, shardings, sizes).shape
-    return -(-prod(map(typical, shape)) * type.dtype.bits // 8)
+    return type_bytes(mesh_type(type, shardings, sizes))

@@ -10,8 +10,7 @@ On a mesh, a site has the numbers of ranks of all axes, and an alternative their
 from collections.abc import Mapping
 
 from tcc.distributed.costs import Cluster, constant_seconds, work_seconds
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers, operand_shardings
-from tcc.distributed.offers import expr_of
+from tcc.distributed.offers import NodeStrategies, expr_of, mesh_offers, operand_shardings
 from tcc.distributed.plan import joined, texts_of
 from tcc.errors import UserError
 from tcc.ir.expr import Expr

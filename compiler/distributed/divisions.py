@@ -1,19 +1,21 @@
-"""Checks the divisions of a plan of one axis, from the texts of its strategies alone.
+"""Checks the divisions of a plan, from the texts of its strategies alone.
 
     h = matmul(x : f32[8,64], w : f32[64,10])        whole, split(1) -> split(1)
 
-It is right on 2 ranks.  On 4 ranks, axis 1 of w has 10 elements, which 4 ranks do not divide.
+It is right on 2 ranks.  On 4 ranks, axis 1 of w has 10 elements, which 4 ranks do not divide.  On
+a mesh, each axis divides the blocks that the axes before it leave.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tcc.distributed.plan import Plan
 from tcc.distributed.sharding import Sharding, Shardings, Split, parse_sharding
 from tcc.errors import UserError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import as_int
+from tcc.ir.graph import Graph, Node
+from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 
 _SHARDING = re.compile(r"\w+(?:\([^()]*\))?")
@@ -22,13 +24,13 @@ _MOST_RANKS = 64  # in a hint
 
 @frozen
 class _Site:
-    """A value that a strategy of a node divides: `value` is None for an absent operand.
+    """A value that a strategy of a node divides: `type` is None for an absent operand.
 
     `name` says in messages which value it is, and `where` names the plan and the node.
     """
 
     name: str
-    value: Value | None
+    type: TensorType | None
     where: str
 
 
@@ -40,11 +42,16 @@ def check_divisions(graph: Graph, plan: Plan) -> int:
     """
     nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
     count = 0
-    for name, (text,) in plan.strategies.items():
-        if name in nodes:  # `fixed_strategies` refuses all other names
-            for site, sharding in _sites(nodes[name], text, f"{plan.place}: {name}"):
+    for name, texts in plan.strategies.items():
+        if name not in nodes:  # `fixed_strategies` refuses all other names
+            continue
+        where = f"{plan.place}: {name}"
+        sites = [*_sites(nodes[name], where)]
+        for text, ranks in zip(texts, plan.mesh, strict=True):
+            shardings = _shardings(nodes[name], text, where)
+            for number, sharding in enumerate(shardings):
                 if isinstance(sharding, Split):
-                    _check_split(site, sharding, plan.ranks)
+                    sites[number] = _checked_split(sites[number], sharding, ranks)
                     count += 1
     return count
 
@@ -62,8 +69,16 @@ def read_shardings(text: str) -> tuple[Shardings, Shardings]:
     return operands, results
 
 
-def _sites(node: Node, text: str, where: str) -> Iterator[tuple[_Site, Sharding]]:
-    """Yields each operand and result of a node with its sharding in the text of a strategy."""
+def _sites(node: Node, where: str) -> Iterator[_Site]:
+    """Yields the operands and the results of a node."""
+    for title, values in ("operand", node.inputs), ("result", node.outputs):
+        for number, value in enumerate(values):
+            name = f"{title} {number}" + (f" ({value.name})" if value is not None else "")
+            yield _Site(name, None if value is None else value.type, where)
+
+
+def _shardings(node: Node, text: str, where: str) -> Shardings:
+    """Returns the shardings of the operands and results of a node in the text of a strategy."""
     try:
         operands, results = read_shardings(text)
         if (len(operands), len(results)) != (len(node.inputs), len(node.outputs)):
@@ -78,27 +93,23 @@ def _sites(node: Node, text: str, where: str) -> Iterator[tuple[_Site, Sharding]
             "'whole, split(1) -> split(1)'; tcc plan MODEL --explain "
             f"{node.outputs[0].name} lists its strategies",
         ) from error
-    for title, values, shardings in (
-        ("operand", node.inputs, operands),
-        ("result", node.outputs, results),
-    ):
-        for number, (value, sharding) in enumerate(zip(values, shardings, strict=True)):
-            name = f"{title} {number}" + (f" ({value.name})" if value is not None else "")
-            yield _Site(name, value, where), sharding
+    return (*operands, *results)
 
 
-def _check_split(site: _Site, split: Split, ranks: int) -> None:
-    rank = 0 if site.value is None else site.value.type.rank
-    if split.axis >= rank or site.value is None:
+def _checked_split(site: _Site, split: Split, ranks: int) -> _Site:
+    """Returns the site of a rank's block."""
+    rank = 0 if site.type is None else site.type.rank
+    if split.axis >= rank or site.type is None:
         raise UserError(
             f"the plan divides axis {split.axis}, which is not there",
             where=f"{site.where}, {site.name}, axis {split.axis}",
-            why=f"{'the operand is absent' if site.value is None else repr(site.value.type)} has "
+            why=f"{'the operand is absent' if site.type is None else repr(site.type)} has "
             f"{rank} axes",
             hint=f"divide one of axes 0 to {rank - 1}, or write whole" if rank else "write whole",
         )
-    if not has_equal_blocks(site.value.type, split, ranks):
-        size = as_int(site.value.type.shape[split.axis])
+    block = block_type(site.type, split, ranks)
+    if block is None:
+        size = as_int(site.type.shape[split.axis])
         raise UserError(
             f"{ranks} ranks do not divide axis {split.axis}",
             where=f"{site.where}, {site.name}, axis {split.axis}",
@@ -106,6 +117,20 @@ def _check_split(site: _Site, split: Split, ranks: int) -> None:
             + (f" in {split.groups} groups" if split.groups > 1 else ""),
             hint=_remedy(size, split.groups),
         )
+    return replace(site, type=block)
+
+
+def block_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType | None:
+    """Returns the type of a rank's array; None where the ranks have no equal blocks."""
+    if not isinstance(sharding, Split):
+        return type
+    axis = sharding.axis
+    if axis >= type.rank or not has_equal_blocks(type, sharding, ranks):
+        return None
+    size = type.shape[axis] // (ranks // sharding.copies)
+    if sharding.block:
+        size = const(sharding.block * sharding.groups)
+    return replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
 
 
 def has_equal_blocks(type: TensorType, split: Split, ranks: int) -> bool:

@@ -10,22 +10,34 @@ A fault of the divided graph is a fault of tcc, so it is an InternalError.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
-from tcc.distributed.divisions import has_equal_blocks
-from tcc.distributed.offers import expr_of
+from tcc.distributed.divisions import block_type
+from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import (
+    NodeStrategies,
+    expr_of,
+    mesh_expr,
+    operand_shardings,
+    result_shardings,
+)
 from tcc.distributed.shard import RankArrays
-from tcc.distributed.sharding import REDUCTIONS, WHOLE, Partial, Sharding, Split, Whole
+from tcc.distributed.sharding import (
+    REDUCTIONS,
+    WHOLE,
+    Partial,
+    Sharding,
+    Shardings,
+    Split,
+    Whole,
+    type_bytes,
+)
 from tcc.distributed.states import StateNames, kept_states, states_of
-from tcc.distributed.strategies import Strategy
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
-from tcc.ir.index import Index, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
-from tcc.schedule.nest import typical
 
 
 @frozen
@@ -42,15 +54,20 @@ class Exchange:
 
 @frozen
 class Division:
-    """A graph, a strategy for each node, and what the ranks run: `local`, with their arrays of the
-    values of `graph`.  `states` are pairs of an input's and an output's name."""
+    """A graph, the strategies of each node, and what the ranks run: `local`, with their arrays of
+    the values of `graph`.  `states` are pairs of an input's and an output's name."""
 
     graph: Graph
-    choice: Mapping[Node, Strategy]
-    ranks: int
+    choice: Mapping[Node, NodeStrategies]
+    mesh: Mesh
     local: Graph
     arrays: RankArrays
     states: StateNames = ()
+
+    @property
+    def whole(self) -> Shardings:
+        """The shardings of a value that every rank has."""
+        return (WHOLE,) * len(self.mesh.sizes)
 
 
 def is_exchange(node: Node) -> bool:
@@ -74,11 +91,6 @@ def sums_by_kind(exchanges: Sequence[Exchange]) -> dict[str, tuple[int, int]]:
     return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
 
 
-def type_bytes(type: TensorType) -> int:
-    """Returns the bytes of an array; a symbolic size counts as its typical value."""
-    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)
-
-
 def check_exchanges(division: Division) -> tuple[Exchange, ...]:
     """Returns the exchanges of a run that the strategies need.
 
@@ -89,7 +101,7 @@ def check_exchanges(division: Division) -> tuple[Exchange, ...]:
     checker = _Checker(division)
     checker.check_shapes()
     checker.check_readers()
-    exchanges = (*checker.changes(), *_reductions_in_nodes(division.choice))
+    exchanges = (*checker.changes(), *_reductions_in_nodes(division))
     due = Counter((item.kind, item.bytes) for item in exchanges)
     there = Counter(
         (item.kind, item.bytes)
@@ -109,47 +121,44 @@ class _Checker:
     """Compares the graph of the ranks with the strategies."""
 
     def __init__(self, division: Division) -> None:
-        self._division = division
+        self._division, self._mesh = division, division.mesh
         self._producers = division.local.producers()
-        choice = {node: (strategy,) for node, strategy in division.choice.items()}
-        kept = kept_states(states_of(division.graph, division.states), choice)
-        self._kept = {value: sharding for value, (sharding,) in kept.items()}
+        self._kept = kept_states(states_of(division.graph, division.states), division.choice)
         self._live = {
             *division.local.inputs, *division.local.constants, *self._producers,
         }  # fmt: skip
 
     def check_shapes(self) -> None:
-        """Compares the shape of each array with its sharding."""
+        """Compares the shape of each array with its shardings."""
         for value, arrays in self._division.arrays.items():
-            for sharding, array in arrays.items():
-                shape = _block_shape(value.type, sharding, self._division.ranks)
-                if shape is None or (array.type.shape, array.type.dtype) != (
-                    shape, value.type.dtype,
-                ):  # fmt: skip
+            for shardings, array in arrays.items():
+                type = _rank_type(value.type, shardings, self._mesh.sizes)
+                if type is None or (array.type.shape, array.type.dtype) != (type.shape, type.dtype):
                     raise InternalError(
                         "a rank's array has a wrong shape",
                         where=value.name,
-                        why=f"{array.type!r} as {sharding} of {value.type!r}",
+                        why=f"{array.type!r} as {shardings} of {value.type!r}",
                     )
 
     def check_readers(self) -> None:
         """Finds the array that each node of the ranks reads, and the whole array of each output."""
-        for node, strategy in self._division.choice.items():
-            pairs = zip(node.inputs, strategy.operands, strict=True)
+        whole = self._division.whole
+        for node, items in self._division.choice.items():
+            pairs = zip(node.inputs, operand_shardings(items), strict=True)
             operands = tuple(None if v is None else self._array(v, s) for v, s in pairs)
-            reader = self._reader(node, strategy)
-            if reader is None or strategy.reduced:  # dead, or several nodes
+            reader = self._reader(node, items)
+            if reader is None or any(s.reduced for s in items):  # dead, or several nodes
                 continue
-            inner = {self._array(v, WHOLE) for v in captures(node) if v in self._division.arrays}
+            inner = {self._array(v, whole) for v in captures(node) if v in self._division.arrays}
             if not self._are_read(reader, operands) or not inner <= {*captures(reader)}:
                 raise InternalError(
                     "a node of the ranks reads other arrays than its strategy says",
                     where=node.loc or node.outputs[0].name,
-                    why=f"it has the strategy {strategy}",
+                    why=f"it has the strategies {items}",
                 )
         graph, local = self._division.graph, self._division.local
         for output, array in zip(graph.outputs, local.outputs, strict=True):
-            if self._array(output, self._kept.get(output, WHOLE)) is not array:
+            if self._array(output, self._kept.get(output, whole)) is not array:
                 raise InternalError("an output of the ranks is another array", where=output.name)
 
     def _are_read(self, reader: Node, operands: Sequence[Value | None]) -> bool:
@@ -166,126 +175,126 @@ class _Checker:
             for read, operand in zip(reader.inputs, operands, strict=True)
         )
 
-    def _reader(self, node: Node, strategy: Strategy) -> Node | None:
+    def _reader(self, node: Node, items: NodeStrategies) -> Node | None:
         if not node.outputs:
             return None
-        array = self._division.arrays[node.outputs[0]].get(strategy.results[0])
+        array = self._division.arrays[node.outputs[0]].get(result_shardings(items)[0])
         return None if array is None else self._producers.get(array)
 
-    def _array(self, value: Value, sharding: Sharding) -> Value:
-        array = self._division.arrays[value].get(sharding)
+    def _array(self, value: Value, shardings: Shardings) -> Value:
+        array = self._division.arrays[value].get(shardings)
         if array is None:
-            raise InternalError(
-                "a change of sharding is missing", where=value.name, why=f"no rank has {sharding}"
-            )
+            what = "a change of sharding is missing"
+            raise InternalError(what, where=value.name, why=f"no rank has {shardings}")
         return array
 
     def changes(self) -> Iterator[Exchange]:
         """Yields the exchanges behind all arrays that are not as their producer makes them."""
         origins = {
-            value: sharding
-            for node, strategy in self._division.choice.items()
-            for value, sharding in zip(node.outputs, strategy.results, strict=True)
+            value: shardings
+            for node, items in self._division.choice.items()
+            for value, shardings in zip(node.outputs, result_shardings(items), strict=True)
         }
         for value, arrays in self._division.arrays.items():
-            origin = origins.get(value, self._kept.get(value, WHOLE))
-            for sharding, array in arrays.items():
-                if sharding != origin and array in self._live:
-                    yield from self._change(value, sharding, array)
+            origin = origins.get(value, self._kept.get(value, self._division.whole))
+            for shardings, array in arrays.items():
+                if shardings != origin and array in self._live:
+                    yield from self._change(value, shardings, array)
 
-    def _change(self, value: Value, sharding: Sharding, array: Value) -> Iterator[Exchange]:
-        """Yields the exchange by which `array` comes from another array of the same value."""
-        sources = {a: s for s, a in self._division.arrays[value].items() if s != sharding}
+    def _change(self, value: Value, shardings: Shardings, array: Value) -> Iterator[Exchange]:
+        """Yields the exchange by which `array` comes from another array of the same value, which
+        differs along one axis of the mesh."""
+        if array in self._division.local.constants:
+            # Equal blocks are one array, whatever their shardings.
+            self._check_blocks(value, shardings, array)
+            return
+        sources = {a: s for s, a in self._division.arrays[value].items() if s != shardings}
         step, nodes = array, []
         while step not in sources:
             producer = self._producers.get(step)
-            if producer is None and value in self._division.graph.constants:
-                self._check_blocks(value, sharding, step)
-                return
             operand = producer.inputs[0] if producer is not None and producer.inputs else None
             if producer is None or operand is None:
                 raise InternalError(
-                    "an array does not come from its value", where=value.name, why=str(sharding)
+                    "an array does not come from its value", where=value.name, why=str(shardings)
                 )
             nodes.append(producer)
             step = operand
+        pairs = enumerate(zip(sources[step], shardings, strict=True))
+        (axis, (source, result)), *others = ((n, pair) for n, pair in pairs if pair[0] != pair[1])
+        undivided = (*shardings[:axis], WHOLE, *shardings[axis + 1 :])
+        type = _rank_type(value.type, undivided, self._mesh.sizes)
+        assert type is not None
+        due = _due(Value(value.name, type), source, result, self._mesh.sizes[axis])
         exchanges = [node for node in nodes if is_exchange(node)]
-        source = sources[step]
-        due = _due(value, source, sharding, self._division.ranks)
         have = [(item.kind, item.bytes) for item in map(exchange_of, exchanges)]
-        if have != [(item.kind, item.bytes) for item in due] or any(
-            isinstance(source, Partial) and node.attrs.reduction != source.reduction
+        members = self._mesh.axis(axis).members
+        if others or have != [(item.kind, item.bytes) for item in due] or any(
+            node.attrs.members != members
+            or (isinstance(source, Partial) and node.attrs.reduction != source.reduction)
             for node in exchanges
-        ):
+        ):  # fmt: skip
             raise InternalError(
                 "a change of sharding has another exchange",
                 where=value.name,
-                why=f"{source} becomes {sharding} by {have or 'nothing'}",
+                why=f"{sources[step]} becomes {shardings} by {have or 'nothing'}",
             )
         yield from due
 
-    def _check_blocks(self, value: Value, sharding: Sharding, array: Value) -> None:
+    def _check_blocks(self, value: Value, shardings: Shardings, array: Value) -> None:
         """Compares each rank's array of a constant with its part of the whole constant."""
         store, local = self._division.graph.store, self._division.local
         whole = store.get(self._division.graph.constants[value])
         parts = local.store.arrays(local.constants[array])
-        for rank in range(self._division.ranks):
-            part = parts[rank % len(parts)]
-            pairs = _blocks(whole, part, sharding, rank, self._division.ranks)
-            if not all(np.array_equal(a, b) for a, b in pairs):
+        for rank in range(self._mesh.ranks):
+            due, later = whole, self._mesh.ranks
+            for sharding, ranks in zip(shardings, self._mesh.sizes, strict=True):
+                later //= ranks
+                due = _part(due, sharding, rank // later % ranks, ranks)
+            if not np.array_equal(parts[rank % len(parts)], due):
                 what = f"rank {rank} has another part of a constant"
-                raise InternalError(what, where=value.name, why=str(sharding))
+                raise InternalError(what, where=value.name, why=str(shardings))
 
 
-def _blocks(
-    whole: Array, part: Array, sharding: Sharding, rank: int, ranks: int
-) -> Iterator[tuple[Array, Array]]:
-    """Yields pairs of a block of `whole` and the block of `part` that has to be equal."""
+def _part(whole: Array, sharding: Sharding, place: int, ranks: int) -> Array:
+    """Returns the part of a constant that the rank at `place` of an axis has, with zeros as
+    padding."""
+    if isinstance(sharding, Whole):
+        return whole
     if isinstance(sharding, Partial):
-        yield (whole if rank == 0 else np.zeros_like(whole)), part
-        return
-    assert isinstance(sharding, Split)
+        return whole if place == 0 else np.zeros_like(whole)
     axis, groups = sharding.axis, sharding.groups
-    size, place = whole.shape[axis] // groups, rank // sharding.copies
+    size, place = whole.shape[axis] // groups, place // sharding.copies
     block = sharding.block or size * sharding.copies // ranks
-    before = (slice(None),) * axis
-    for group in range(groups):
-        first, end = place * block, min((place + 1) * block, size)
-        count, start = max(0, end - first), group * block
-        elements = slice(group * size + first, group * size + first + count)
-        yield whole[(*before, elements)], part[(*before, slice(start, start + count))]
-        padding = part[(*before, slice(start + count, start + block))]
-        yield np.zeros_like(padding), padding
+    shape = (*whole.shape[:axis], groups * block, *whole.shape[axis + 1 :])
+    part, before = np.zeros(shape, whole.dtype), (slice(None),) * axis
+    first, end = place * block, min((place + 1) * block, size)
+    for group in range(groups if first < end else 0):
+        elements = slice(group * size + first, group * size + end)
+        part[(*before, slice(group * block, group * block + end - first))] = whole[
+            (*before, elements)
+        ]
+    return part
 
 
-def _block_shape(type: TensorType, sharding: Sharding, ranks: int) -> tuple[object, ...] | None:
-    """Returns the shape of a rank's array; None where the ranks have no equal blocks."""
-    if not isinstance(sharding, Split):
-        return type.shape
-    if sharding.axis >= type.rank or not has_equal_blocks(type, sharding, ranks):
-        return None
-    shape = list(type.shape)
-    shape[sharding.axis] = _held(shape[sharding.axis], sharding, ranks)
-    return tuple(shape)
-
-
-def _held(size: Index, split: Split, ranks: int) -> Index:
-    """Returns how many elements a rank has along an axis of `size` elements."""
-    if split.block:
-        return const(split.block * split.groups)
-    return size // (ranks // split.copies)
+def _rank_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> TensorType | None:
+    """Returns the type of a rank's array; None where the ranks have no equal blocks."""
+    block: TensorType | None = type
+    for sharding, ranks in zip(shardings, sizes, strict=True):
+        block = None if block is None else block_type(block, sharding, ranks)
+    return block
 
 
 def _bytes(type: TensorType, ranks: int, *shardings: Sharding, covered: Sharding = WHOLE) -> int:
     """Returns the bytes of a rank's array of a value that is split by `shardings`; the blocks of
     `covered` and their padding are all there."""
-    shape = list(type.shape)
-    for split in shardings:
-        if isinstance(split, Split):
-            shape[split.axis] = _held(shape[split.axis], split, ranks)
+    for sharding in shardings:
+        type = block_type(type, sharding, ranks) or type
     if isinstance(covered, Split):
-        shape[covered.axis] = _held(shape[covered.axis], covered, ranks) * ranks
-    return type_bytes(replace(type, shape=tuple(shape)))
+        axis = covered.axis
+        block = block_type(type, covered, ranks) or type
+        size = block.shape[axis] * ranks
+        type = replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
+    return type_bytes(type)
 
 
 def _due(value: Value, source: Sharding, result: Sharding, ranks: int) -> list[Exchange]:
@@ -306,12 +315,14 @@ def _due(value: Value, source: Sharding, result: Sharding, ranks: int) -> list[E
     raise InternalError(f"no exchange makes {result} of {source}", where=value.name)
 
 
-def _reductions_in_nodes(choice: Mapping[Node, Strategy]) -> Iterator[Exchange]:
+def _reductions_in_nodes(division: Division) -> Iterator[Exchange]:
     """Yields the reductions inside of nodes, such as those of a softmax with divided keys."""
-    for node, strategy in choice.items():
-        expr = expr_of(node) if strategy.reduced else None
+    axes = division.mesh.axes
+    for node, items in division.choice.items():
+        expr = expr_of(node) if any(strategy.reduced for strategy in items) else None
         if expr is not None:
-            for number, monoids in strategy.reduced:
+            stages = mesh_expr(expr, items, axes).stages
+            for number, monoids in (pair for strategy in items for pair in strategy.reduced):
                 kind = "all_reduce" if {*monoids} <= {*REDUCTIONS} else "all_gather"
-                for type in expr.stages[number].types:
+                for type in stages[number].types:
                     yield Exchange(kind, type_bytes(type), node.outputs[0].name)

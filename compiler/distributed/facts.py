@@ -5,14 +5,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tcc.distributed.cluster import in_a_row, part_of
-from tcc.distributed.costs import Cluster, work_seconds
+from tcc.distributed.cluster import on_mesh, part_of
+from tcc.distributed.costs import Cluster, call_seconds, local_seconds, with_memory, work_seconds
 from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division, exchange_of, is_exchange, sums_by_kind
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.mesh_offers import NodeStrategies
-from tcc.distributed.offers import expr_of
+from tcc.distributed.offers import NodeStrategies, expr_of
 from tcc.distributed.plan import Plan, check_model, fixed_strategies, json_of, plan_of, texts_of
+from tcc.distributed.planner import GraphPlanner
 from tcc.distributed.problem import (
     FORBIDDEN,
     NANOSECONDS,
@@ -23,13 +23,14 @@ from tcc.distributed.problem import (
     with_alternative,
 )
 from tcc.distributed.proof import Proof, prove
-from tcc.distributed.shard import mesh_sharded, sharded_with_arrays
+from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.solve import predicted_seconds, solved
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import whole
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
+from tcc.passes.rank_prices import RankPrices
 
 
 @frozen
@@ -38,14 +39,14 @@ class PlanFacts:
 
     `rows` has a record for each node, `collectives` one for each collective of a run, in order.
     `facts` has `ranks`, the `mesh`, bytes of weights, and the predicted seconds of a run.
-    `division` is what the ranks run; None on a mesh of two axes.
+    `division` is what the ranks run.
     """
 
     plan: Plan
     rows: tuple[Mapping[str, Any], ...]
     collectives: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
-    division: Division | None
+    division: Division
 
 
 def planned(
@@ -54,20 +55,27 @@ def planned(
     solver: Solver,
     fixed: Mapping[Node, NodeStrategies],
     states: StateNames = (),
+    prices: RankPrices | None = None,
+    lean: bool = False,
 ) -> PlanFacts:
-    """Returns the best plan for `graph` on a cluster in which nodes have the strategies `fixed`.
+    """Returns the fastest plan for `graph` on a cluster in which nodes have the strategies `fixed`,
+    or the plan of least memory if `lean`.
 
-    The collectives are those of `tcc compile`, which knows no cluster.
+    The predicted times come from `prices`, or from counts without them.
     """
     mesh = cluster.mesh
-    solution = solved(graph, cluster, solver, fixed, states)
-    choice = solution.choice
-    division = _division(graph, choice, mesh, states) if len(mesh.sizes) == 1 else None
-    local = mesh_sharded(graph, choice, mesh.axes, states) if division is None else division.local
+    planner = GraphPlanner(graph, cluster, solver, fixed, states, prices)
+    best = planner.lean() if lean else planner.best()
+    choice, local = best.choice, best.local
     nodes = [node for node in local.nodes if is_exchange(node)]
     exchanges = [*map(exchange_of, nodes)]
     weights = constant_bytes(local)
-    one_rank = (whole_choice(graph, mesh), without_limit(cluster), states)
+    beside = None if fixed or lean else planner.lean_beside(best)
+    if prices is None:
+        free = with_memory(cluster, None)
+        one_rank = predicted_seconds(graph, whole_choice(graph, mesh), free, states)
+    else:
+        one_rank = prices.seconds(graph) + local_seconds(graph, cluster)
     return PlanFacts(
         replace(
             plan_of(graph, choice, mesh), exchanges=sums_by_kind(exchanges), weight_bytes=weights
@@ -82,16 +90,17 @@ def planned(
             "mesh": mesh.sizes,
             "weight_bytes": constant_bytes(graph),
             "rank_weight_bytes": weights,
-            "seconds": solution.seconds,
-            "one_rank_seconds": predicted_seconds(graph, *one_rank),
+            "rank_bytes": planner.memory(best),
+            "seconds": planner.seconds(best),
+            "one_rank_seconds": one_rank,
+            "priced": prices is not None,
+            "lean": None if beside is None else {
+                "rank_weight_bytes": constant_bytes(beside.local),
+                "seconds": planner.seconds(beside),
+            },
         },
-        division,
-    )
-
-
-def without_limit(cluster: Cluster) -> Cluster:
-    """Returns a cluster whose ranks have memory for anything."""
-    return replace(cluster, rates=tuple(replace(speeds, memory=None) for speeds in cluster.rates))
+        Division(graph, choice, mesh, local, best.arrays, states),
+    )  # fmt: skip
 
 
 def fewest_ranks(
@@ -128,38 +137,23 @@ def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
     return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
 
 
-def _division(
-    graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh, states: StateNames
-) -> Division:
-    """Returns what the ranks of a mesh of one axis run."""
-    singles = {node: strategy for node, (strategy,) in choice.items()}
-    local, arrays = sharded_with_arrays(graph, singles, mesh.axis(0), states)
-    return Division(graph, singles, mesh.ranks, local, arrays, states)
-
-
 def proved(
     graph: Graph, plan: Plan, cluster: Cluster, solver: Solver, states: StateNames = ()
 ) -> Proof:
     """Returns the facts that are proved of `plan`; the solver chooses for nodes that it leaves out.
 
-    Raises UserError for a plan that is wrong or does not fit `graph`, for a plan of a mesh of two
-    axes, and where a host of the cluster has too little memory for it.
+    Raises UserError for a plan that is wrong or does not fit `graph`, and where a host of the
+    cluster has too little memory for it.
     """
-    if len(plan.mesh) > 1:
-        raise UserError(
-            "a plan of a mesh cannot be proved",
-            where=plan.place,
-            why=f"its ranks are a mesh of {'x'.join(map(str, plan.mesh))}, and the proof knows one "
-            "axis",
-            hint="plan with --ranks and without --cluster: the ranks are one axis then",
-        )
-    cluster = in_a_row(cluster, cluster.ranks)
-    check_model(graph, plan, cluster.mesh)
+    mesh = Mesh(plan.mesh)
+    cluster = on_mesh(cluster, plan.mesh)
+    check_model(graph, plan, mesh)
     check_divisions(graph, plan)
-    fixed = fixed_strategies(graph, plan, cluster.mesh)
+    fixed = fixed_strategies(graph, plan, mesh)
     # The hosts' memory is proved below, so that a complete plan is judged and not the solver.
-    choice = solved(graph, without_limit(cluster), solver, fixed, states).choice
-    return prove(_division(graph, choice, cluster.mesh, states), plan, cluster.hosts)
+    choice = solved(graph, with_memory(cluster, None), solver, fixed, states).choice
+    local, arrays = sharded_with_arrays(graph, choice, mesh.axes, states, cluster.rates)
+    return prove(Division(graph, choice, mesh, local, arrays, states), plan, cluster.hosts)
 
 
 def explained(
@@ -206,11 +200,15 @@ def explained(
 
 
 def _row(node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
-    expr, axes = expr_of(node), cluster.mesh.axes
+    expr, mesh, rates = expr_of(node), cluster.mesh, cluster.rates
+    if expr is None:
+        seconds = call_seconds(node, items, mesh.sizes, rates[0])
+    else:
+        seconds = work_seconds(expr, items, mesh.axes, rates)
     return {
         "node": node.outputs[0].name,
         "op": node.op.name,
         "strategy": json_of(texts_of(items)),
-        "seconds": 0.0 if expr is None else work_seconds(expr, items, axes, cluster.rates),
+        "seconds": seconds,
         "source": node.loc,
     }

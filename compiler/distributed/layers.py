@@ -7,11 +7,15 @@
 Equal sequences of rows, as of the layers of a transformer, become one sequence with a count.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import TypeAlias
 
-from tcc.distributed.exchanges import Division, exchange_of, is_exchange, type_bytes
-from tcc.distributed.sharding import Sharding
+from tcc.distributed.exchanges import Division, exchange_of, is_exchange
+from tcc.distributed.mesh import Mesh
+from tcc.distributed.offers import operand_shardings, result_shardings
+from tcc.distributed.plan import joined
+from tcc.distributed.sharding import Partial, Sharding, Shardings, Split, Whole, type_bytes
 from tcc.frozen import frozen
 from tcc.ir.graph import Node, Value
 
@@ -20,22 +24,25 @@ from tcc.ir.graph import Node, Value
 class PlanLayer:
     """Nodes between two exchanges whose results ranks hold in the same way.
 
-    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is `Whole`,
-    `Split` or `Partial`, and `shardings` are the shardings of their first results, each once.  A
-    rank has `rank_bytes` of the layer's weights, which take `bytes` bytes.
+    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is `Partial` if
+    their values are parts of a sum along an axis of the mesh, else `Split` if an axis divides them,
+    else `Whole`.  `shardings` are the texts of the shardings of their first results, each once.
+    `blocks` has the number of each rank's block.  A rank has `rank_bytes` of the layer's weights,
+    which take `bytes` bytes.
     """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     kind: type[Sharding]
-    shardings: tuple[Sharding, ...]
+    shardings: tuple[str, ...]
+    blocks: tuple[int, ...]
     rank_bytes: int
     bytes: int
 
     @property
     def key(self) -> tuple[object, ...]:
         """Returns what equal layers have in common: all but names."""
-        return len(self.nodes), self.ops, self.shardings, self.rank_bytes, self.bytes
+        return len(self.nodes), self.ops, self.shardings, self.blocks, self.rank_bytes, self.bytes
 
 
 @frozen
@@ -56,6 +63,8 @@ class Crossing:
 
 
 Row = PlanLayer | Crossing
+# How the ranks of a layer hold values, and the number of each rank's block.
+_Key: TypeAlias = tuple[type[Sharding], tuple[int, ...]]
 
 
 @frozen
@@ -73,14 +82,14 @@ def plan_rows(division: Division) -> tuple[RepeatedRows, ...]:
 
 def _rows(division: Division) -> Iterator[Row]:
     producers = division.local.producers()
-    origins: dict[Node | None, tuple[Node, Sharding]] = {}
-    for node, strategy in division.choice.items():
-        for value, sharding in zip(node.outputs[:1], strategy.results, strict=False):
-            array = division.arrays[value].get(sharding)
-            origins[producers.get(array) if array is not None else None] = node, sharding
-    layers: dict[type[Sharding], list[tuple[Node, Sharding]]] = {}
+    origins: dict[Node | None, tuple[Node, Shardings]] = {}
+    for node, items in division.choice.items():
+        for value, shardings in zip(node.outputs[:1], result_shardings(items), strict=False):
+            array = division.arrays[value].get(shardings)
+            origins[producers.get(array) if array is not None else None] = node, shardings
+    layers: dict[_Key, list[tuple[Node, Shardings]]] = {}
     weights: set[Value] = set()
-    everyone = (tuple(range(division.ranks)),)
+    everyone = (tuple(range(division.mesh.ranks)),)
     for local in division.local.nodes:
         if is_exchange(local):
             yield from _layers(division, layers, weights)
@@ -88,33 +97,49 @@ def _rows(division: Division) -> Iterator[Row]:
             exchange = exchange_of(local)
             yield Crossing(exchange.kind, exchange.bytes, local.attrs.members or everyone)
         elif local in origins:
-            node, sharding = origins[local]
-            layers.setdefault(type(sharding), []).append((node, sharding))
+            node, shardings = origins[local]
+            key = _kind(shardings), _blocks(shardings, division.mesh)
+            layers.setdefault(key, []).append((node, shardings))
     yield from _layers(division, layers, weights)
+
+
+def _kind(shardings: Shardings) -> type[Sharding]:
+    kinds = {type(sharding) for sharding in shardings}
+    return next((kind for kind in (Partial, Split) if kind in kinds), Whole)
+
+
+def _blocks(shardings: Shardings, mesh: Mesh) -> tuple[int, ...]:
+    """Returns the number of each rank's block of a value."""
+    numbers = [0] * mesh.ranks
+    for axis, sharding in zip(mesh.axes, shardings, strict=True):
+        if isinstance(sharding, Split):
+            numbers = [n * axis.ranks + axis.place(rank) for rank, n in enumerate(numbers)]
+    return tuple(numbers)
 
 
 def _layers(
     division: Division,
-    layers: dict[type[Sharding], list[tuple[Node, Sharding]]],
+    layers: Mapping[_Key, Sequence[tuple[Node, Shardings]]],
     weights: set[Value],
 ) -> Iterator[PlanLayer]:
     """Yields a layer for each kind of sharding; `weights` are those of earlier layers."""
-    for kind, pairs in layers.items():
+    for (kind, blocks), pairs in layers.items():
         rank_bytes = bytes = 0
         for node, _ in pairs:
-            strategy = division.choice[node]
-            for value, sharding in zip(node.inputs, strategy.operands, strict=True):
+            operands = operand_shardings(division.choice[node])
+            for value, shardings in zip(node.inputs, operands, strict=True):
                 if value is None or value in weights:
                     continue
                 if value in division.graph.constants:
                     weights.add(value)
                     bytes += type_bytes(value.type)
-                    rank_bytes += type_bytes(division.arrays[value][sharding].type)
+                    rank_bytes += type_bytes(division.arrays[value][shardings].type)
         yield PlanLayer(
             tuple(node.outputs[0].name for node, _ in pairs),
             tuple(dict.fromkeys(node.op.name for node, _ in pairs)),
             kind,
-            tuple(dict.fromkeys(sharding for _, sharding in pairs)),
+            tuple(dict.fromkeys(joined(tuple(map(repr, s))) for _, s in pairs)),
+            blocks,
             rank_bytes,
             bytes,
         )

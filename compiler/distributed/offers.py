@@ -1,4 +1,11 @@
-"""The strategies of all nodes of a graph.
+"""The strategies of all nodes of a graph on a mesh: a strategy for each axis.
+
+The strategy of an axis divides the node that the strategies of earlier axes leave to a rank.  On
+2x2 ranks a matmul of 64 rows, 64 columns and 64 terms of each sum has, among others,
+
+    split(0), whole -> split(0)  whole, split(1) -> split(1)        32 rows, 32 columns
+    whole, split(1) -> split(1)  whole, split(1) -> split(1)        16 columns
+    whole, split(1) -> split(1)  split(1), split(0) -> partial(sum) 32 columns, sums of 32 terms
 
 A matmul may divide its columns in three groups, for queries, keys and values, but only what reads
 them tells that there are three.  Padded blocks hold whole heads, but only a reshape tells how long
@@ -7,14 +14,26 @@ and readers the padded blocks in which they have results.  A split of which a no
 is called a wish: the neighbour then offers a strategy with this split, if it can.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
+from tcc.distributed.changes import rank_number
 from tcc.distributed.free_axes import free_strategies
-from tcc.distributed.sharding import Split
-from tcc.distributed.strategies import Strategy, strategies
+from tcc.distributed.local_nodes import local_expr
+from tcc.distributed.mesh import MeshAxis
+from tcc.distributed.sharding import Shardings, Split
+from tcc.distributed.strategies import Strategy, strategies, whole
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.index import Index
 from tcc.ir.op import Trait
+
+# A strategy for each axis of a mesh.
+NodeStrategies: TypeAlias = tuple[Strategy, ...]
+# A node, and its strategies along earlier axes.
+_Site: TypeAlias = tuple[Node, NodeStrategies]
+# A value, and its shardings along earlier axes.
+_Part: TypeAlias = tuple[Value, Shardings]
 
 
 def expr_of(node: Node) -> Expr | None:
@@ -24,66 +43,123 @@ def expr_of(node: Node) -> Expr | None:
     return node.op.expr([None if v is None else v.type for v in node.inputs], node.attrs)
 
 
-def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
-    """Returns the strategies of each node of `graph` on `ranks` ranks, `whole` first.
-
-    Sweeps over the nodes, backward and forward in turns, end when no node tells a neighbour a new
-    split.
-    """
-    offers = _Offers(graph, ranks)
-    while offers.stale:
-        offers.sweep(reversed(graph.nodes))
-        offers.sweep(graph.nodes)
-    return {node: offers.offered[node] for node in graph.nodes}
+def mesh_offers(graph: Graph, axes: Sequence[MeshAxis]) -> dict[Node, tuple[NodeStrategies, ...]]:
+    """Returns the strategies of each node along the `axes` of a mesh, the whole ones first."""
+    offered: dict[Node, tuple[NodeStrategies, ...]] = {node: ((),) for node in graph.nodes}
+    for number, axis in enumerate(axes):
+        extension = _Offers(graph, axes[:number], axis, offered)
+        while extension.stale:
+            extension.sweep([*reversed(graph.nodes)])
+            extension.sweep(graph.nodes)
+        offered = {
+            node: tuple(
+                (*items, s) for items in offered[node] for s in extension.offered[node, items]
+            )
+            for node in graph.nodes
+        }
+    return offered
 
 
 class _Offers:
-    """The strategies of nodes so far, and the splits of values of which nodes tell neighbours.
+    """The strategies of nodes along one more axis so far, and the splits of values of which nodes
+    tell neighbours.
 
-    `stale` are the nodes whose strategies must be computed anew, because a neighbour told them a
-    new split.
+    Sweeps over the nodes, backward and forward in turns, end when no node tells a neighbour a new
+    split.  `stale` are the nodes, with strategies along the `earlier` axes, whose strategies must
+    be computed anew, because a neighbour told them a new split.
     """
 
-    def __init__(self, graph: Graph, ranks: int) -> None:
-        self._ranks = ranks
-        self._producers, self._users = graph.producers(), graph.users()
-        # The splits that readers of a value need, and those in which its producer has it.
-        self._needed: dict[Value, dict[Split, None]] = {}
-        self._computed: dict[Value, dict[Split, None]] = {}
-        self.offered: dict[Node, tuple[Strategy, ...]] = {}
-        self.stale = set(graph.nodes)
+    def __init__(
+        self,
+        graph: Graph,
+        earlier: Sequence[MeshAxis],
+        axis: MeshAxis,
+        offered: Mapping[Node, Sequence[NodeStrategies]],
+    ) -> None:
+        self._earlier, self._axis, self._items = earlier, axis, offered
+        self.offered: dict[_Site, tuple[Strategy, ...]] = {}
+        self.stale = {(node, items) for node, row in offered.items() for items in row}
+        # The nodes that compute a part of a value, and those that read it.
+        self._producers: dict[_Part, list[_Site]] = {}
+        self._readers: dict[_Part, list[_Site]] = {}
+        # The splits that readers of a part need, and those in which its producer has it.
+        self._needed: dict[_Part, dict[Split, None]] = {}
+        self._computed: dict[_Part, dict[Split, None]] = {}
+        for site in self.stale:
+            for part in self._results(site):
+                self._producers.setdefault(part, []).append(site)
+            for operand in self._operands(site):
+                if operand is not None:
+                    self._readers.setdefault(operand, []).append(site)
 
-    def sweep(self, nodes: Iterable[Node]) -> None:
+    def sweep(self, nodes: Sequence[Node]) -> None:
         """Computes the strategies of stale nodes, in the order of `nodes`; records their wishes."""
         for node in nodes:
-            if node in self.stale:
-                self.stale.remove(node)
-                self.offered[node] = self._strategies(node)
-                for strategy in self.offered[node]:
-                    self._record(node, strategy)
+            for items in self._items[node]:
+                site = node, items
+                if site in self.stale:
+                    self.stale.remove(site)
+                    self.offered[site] = self._strategies(site)
+                    for strategy in self.offered[site]:
+                        self._record(site, strategy)
 
-    def _strategies(self, node: Node) -> tuple[Strategy, ...]:
-        needed = tuple(_wishes(node.outputs, self._needed))
-        computed = tuple(_wishes(node.inputs, self._computed))
+    def _operands(self, site: _Site) -> list[_Part | None]:
+        node, items = site
+        shardings = operand_shardings(items) if items else ((),) * len(node.inputs)
+        pairs = zip(node.inputs, shardings, strict=True)
+        return [None if value is None else (value, along) for value, along in pairs]
+
+    def _results(self, site: _Site) -> list[_Part]:
+        node, items = site
+        shardings = result_shardings(items) if items else ((),) * len(node.outputs)
+        return [*zip(node.outputs, shardings, strict=True)]
+
+    def _strategies(self, site: _Site) -> tuple[Strategy, ...]:
+        node, items = site
+        undivided = whole(len(node.inputs), len(node.outputs))
+        if self._axis.ranks == 1:
+            return (undivided,)
+        needed = tuple(_wishes(self._results(site), self._needed))
+        computed = tuple(_wishes(self._operands(site), self._computed))
         expr = expr_of(node)
         if expr is None:
-            return free_strategies(node, self._ranks, needed, computed)
-        return strategies(expr, self._ranks, needed, computed)
+            # What is left of a host function is none.
+            is_whole = all(s == undivided for s in items)
+            ranks = self._axis.ranks
+            return free_strategies(node, ranks, needed, computed) if is_whole else (undivided,)
+        local = mesh_expr(expr, items, self._earlier)
+        offers = strategies(local, self._axis.ranks, needed, computed)
+        return tuple(strategy for strategy in offers if _fits(items, strategy))
 
-    def _record(self, node: Node, strategy: Strategy) -> None:
-        for value, sharding in zip(node.inputs, strategy.operands, strict=True):
-            if value is None or not isinstance(sharding, Split):
-                continue
-            splits = self._needed.setdefault(value, {})
-            if _is_wish(sharding) and sharding not in splits:
-                splits[sharding] = None
-                if value in self._producers:
-                    self.stale.add(self._producers[value])
-        for value, sharding in zip(node.outputs, strategy.results, strict=True):
-            splits = self._computed.setdefault(value, {})
-            if isinstance(sharding, Split) and sharding.block and sharding not in splits:
-                splits[sharding] = None
-                self.stale.update(self._users.get(value, ()))
+    def _record(self, site: _Site, strategy: Strategy) -> None:
+        for operand, sharding in zip(self._operands(site), strategy.operands, strict=True):
+            if operand is not None and isinstance(sharding, Split) and _is_wish(sharding):
+                self._tell(operand, sharding, self._needed, self._producers)
+        for part, sharding in zip(self._results(site), strategy.results, strict=True):
+            if isinstance(sharding, Split) and sharding.block:
+                self._tell(part, sharding, self._computed, self._readers)
+
+    def _tell(
+        self,
+        part: _Part,
+        split: Split,
+        splits: dict[_Part, dict[Split, None]],
+        neighbours: Mapping[_Part, Sequence[_Site]],
+    ) -> None:
+        wishes = splits.setdefault(part, {})
+        if split not in wishes:
+            wishes[split] = None
+            self.stale.update(neighbours.get(part, ()))
+
+
+def _fits(items: NodeStrategies, strategy: Strategy) -> bool:
+    """True where no axis of an array that has padding is divided once more."""
+    padded = [sharding for earlier in items for sharding in (*earlier.operands, *earlier.results)]
+    later = (*strategy.operands, *strategy.results) * len(items)
+    return not any(
+        isinstance(a, Split) and isinstance(b, Split) and a.block and a.axis == b.axis
+        for a, b in zip(padded, later, strict=True)
+    )
 
 
 def _is_wish(split: Split) -> bool:
@@ -95,8 +171,32 @@ def _is_wish(split: Split) -> bool:
 
 
 def _wishes(
-    values: Iterable[Value | None], splits: Mapping[Value, Iterable[Split]]
+    parts: Iterable[_Part | None], splits: Mapping[_Part, Iterable[Split]]
 ) -> Iterator[tuple[int, Split]]:
-    for number, value in enumerate(values):
-        if value is not None:
-            yield from ((number, split) for split in splits.get(value, ()))
+    for number, part in enumerate(parts):
+        if part is not None:
+            yield from ((number, split) for split in splits.get(part, ()))
+
+
+def mesh_expr(expr: Expr, items: NodeStrategies, axes: Sequence[MeshAxis]) -> Expr:
+    """Returns the expression that a rank computes with a strategy for each of `axes`.
+
+    Its size symbol is the number of the rank.
+    """
+    for strategy, axis in zip(items, axes, strict=True):
+
+        def place(axis: MeshAxis = axis) -> Index:
+            return axis.place(rank_number(axis.all_ranks))
+
+        expr = local_expr(expr, strategy, axis.ranks, place)
+    return expr
+
+
+def operand_shardings(items: NodeStrategies) -> tuple[Shardings, ...]:
+    """Returns the shardings of each operand along all axes."""
+    return tuple(zip(*(strategy.operands for strategy in items), strict=True))
+
+
+def result_shardings(items: NodeStrategies) -> tuple[Shardings, ...]:
+    """Returns the shardings of each result along all axes."""
+    return tuple(zip(*(strategy.results for strategy in items), strict=True))

@@ -32,9 +32,8 @@ _LEGEND = (
 
 
 def plan_svg(result: PlanFacts, size_text: SizeText) -> str:
-    """Returns the SVG text of a plan of one axis; equal plans give equal text."""
+    """Returns the SVG text of a plan; equal plans give equal text."""
     ranks, division = result.facts["ranks"], result.division
-    assert division is not None
     drawing = _Drawing(ranks, size_text)
     drawing.head(result, division.graph.name)
     for repeat in plan_rows(division):
@@ -119,12 +118,13 @@ class _Drawing:
         self._say(_EDGE, self._y + 18, ops, "ink")
         self._say(_EDGE, self._y + 35, nodes, "mute", 'font-size="11"')
         kind = layer.kind.__name__.lower()
-        for rank in range(self._ranks):
-            share = 1 / self._ranks if kind == "split" else 1.0
-            self._bar(rank, self._y + 8, 20, kind, share)
+        blocks = max(layer.blocks) + 1
+        for rank, block in enumerate(layer.blocks):
+            self._bar(rank, self._y + 8, 20, kind, 1 / blocks, block / max(1, blocks - 1))
             if layer.bytes:
-                self._bar(rank, self._y + 31, 7, "weight", layer.rank_bytes / layer.bytes)
-        self._say(self._right, self._y + 18, ", ".join(map(str, layer.shardings)), "ink")
+                place, share = rank / max(1, self._ranks - 1), layer.rank_bytes / layer.bytes
+                self._bar(rank, self._y + 31, 7, "weight", share, place)
+        self._say(self._right, self._y + 18, ", ".join(layer.shardings), "ink")
         if layer.bytes:
             weights = f"weights: {self._size(layer.rank_bytes)} of {self._size(layer.bytes)}"
             self._say(self._right, self._y + 35, weights, "mute", 'font-size="11"')
@@ -156,11 +156,11 @@ class _Drawing:
             self._say(_EDGE + 36, self._y + 12, text, "ink")
             self._y += 22
 
-    def _bar(self, rank: int, y: int, height: int, kind: str, share: float) -> None:
-        """Adds a rank's bar, of which a share is filled, at the place of the rank's block."""
+    def _bar(self, rank: int, y: int, height: int, kind: str, share: float, offset: float) -> None:
+        """Adds a rank's bar, of which a share is filled, behind a fraction of the empty part."""
         x = self._middle(rank) - self._cell // 2
         width = max(2, round(self._cell * share, 2))
-        place = round(x + rank * (self._cell - width) / max(1, self._ranks - 1), 2)
+        place = round(x + offset * (self._cell - width), 2)
         self._parts += (
             f'<rect class="slot" x="{x}" y="{y}" width="{self._cell}" height="{height}"/>',
             f'<rect class="{kind}" x="{place:g}" y="{y}" width="{width:g}" height="{height}"/>',

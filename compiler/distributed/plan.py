@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers
+from tcc.distributed.offers import NodeStrategies, mesh_offers
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node

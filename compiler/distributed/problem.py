@@ -22,18 +22,19 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.costs import (
     Cluster,
+    call_seconds,
     change_seconds,
     constant_seconds,
     rank_bytes,
     work_seconds,
 )
-from tcc.distributed.mesh_offers import (
+from tcc.distributed.offers import (
     NodeStrategies,
+    expr_of,
     mesh_offers,
     operand_shardings,
     result_shardings,
 )
-from tcc.distributed.offers import expr_of
 from tcc.distributed.routes import route
 from tcc.distributed.sharding import WHOLE, Sharding, Shardings
 from tcc.distributed.states import StateNames, states_of
@@ -113,6 +114,26 @@ def with_alternative(problem: Problem, node: int, number: int) -> Problem:
     return Problem(nodes, edges, problem.limit)
 
 
+def with_exchanges(problem: Problem, factor: float, limit: int | None) -> Problem:
+    """Returns a problem in which exchanges cost `factor` times as much, with another limit."""
+    edges = tuple(
+        ProblemEdge(edge.nodes, [c if c >= FORBIDDEN else round(c * factor) for c in edge.costs])
+        for edge in problem.edges
+    )
+    return Problem(problem.nodes, edges, limit)
+
+
+def with_bytes(problem: Problem) -> Problem:
+    """Returns a problem without a limit whose costs are the bytes that alternatives need."""
+    nodes = (
+        [c if c >= FORBIDDEN else size for c, size in zip(node.costs, node.usages, strict=True)]
+        for node in problem.nodes
+    )
+    zeros = with_exchanges(problem, 0.0, None)
+    pairs = zip(problem.nodes, nodes, strict=True)
+    return Problem([ProblemNode(costs, n.usages, n.life) for n, costs in pairs], zeros.edges)
+
+
 class ProblemWriter:
     """Writes the problem of a graph; its first nodes are those of the graph, in order.
 
@@ -173,7 +194,10 @@ class ProblemWriter:
 
     def _node_cost(self, node: Node, items: NodeStrategies) -> int:
         expr = expr_of(node)
-        seconds = 0.0 if expr is None else self._work(expr, items)
+        if expr is None:
+            seconds = call_seconds(node, items, self._sizes, self._rates[0])
+        else:
+            seconds = self._work(expr, items)
         operands = zip(node.inputs, operand_shardings(items), strict=True)
         for value, shardings in dict.fromkeys(operands):
             if value is not None and value in self._graph.constants:

@@ -18,10 +18,10 @@ from tcc.distributed.exchanges import (
     exchange_of,
     is_exchange,
     sums_by_kind,
-    type_bytes,
 )
 from tcc.distributed.plan import Plan
-from tcc.distributed.sharding import WHOLE
+from tcc.distributed.shard import divides
+from tcc.distributed.sharding import type_bytes
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, bodies, uses, walk_graphs, walk_nodes
@@ -70,12 +70,12 @@ def prove(division: Division, plan: Plan, hosts: Sequence[Host] = ()) -> Proof:
     _check_costs(plan, exchanges, costs, weights)
     bytes, peak = _peak(division.local)
     _check_memory(plan, hosts, weights + bytes, weights, peak)
-    groups = check_order([_steps(division.local, rank, division.ranks)
-                          for rank in range(division.ranks)])  # fmt: skip
+    groups = check_order([_steps(division.local, rank, division.mesh.ranks)
+                          for rank in range(division.mesh.ranks)])  # fmt: skip
     return Proof(
-        division.ranks,
+        division.mesh.ranks,
         sum(bool(node.outputs) for node in division.choice),
-        sum({*s.operands, *s.results} != {WHOLE} for s in division.choice.values()),
+        sum(map(divides, division.choice.values())),
         sum(map(len, division.arrays.values())),
         costs, plan.exchanges is not None, weights, weights + bytes, peak, groups,
     )  # fmt: skip

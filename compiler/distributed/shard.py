@@ -9,19 +9,15 @@ All ranks run the same graph.  They differ in constants, which have an array per
 handle, and in their numbers.  Inputs and outputs of the graph are whole on every rank.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, RankNumber
-from tcc.distributed.costs import HOST, Cluster, RankRates, change_seconds, one_host
-from tcc.distributed.decisions import StrategyDecisions
+from tcc.distributed.costs import HOST, RankRates, change_seconds
 from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
-from tcc.distributed.mesh import Mesh, MeshAxis
-from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
-from tcc.distributed.offers import expr_of, offers
-from tcc.distributed.plan import Plan, fixed_strategies
-from tcc.distributed.problem import Solver
+from tcc.distributed.mesh import MeshAxis
+from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
 from tcc.distributed.routes import Route, mesh_type, route
 from tcc.distributed.sharding import (
     REDUCTIONS,
@@ -33,68 +29,21 @@ from tcc.distributed.sharding import (
     Whole,
     local_type,
 )
-from tcc.distributed.solve import mesh_strategies
 from tcc.distributed.states import StateNames, kept_states, states_of
-from tcc.distributed.strategies import Strategy
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import StageRef
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, captures, walk_nodes
 from tcc.ir.graph.rewrite import map_bodies, substituted, without_dead
 from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
-from tcc.schedule.alternatives import SILENT, Ledger
 
-# A rank's array of each value of the whole graph, by its sharding along one axis or along all.
-RankArrays: TypeAlias = Mapping[Value, Mapping[Sharding, Value]]
-_MeshArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
-
-
-def sharder(
-    ranks: int,
-    solver: Solver,
-    rates: RankRates = HOST,
-    plan: Plan | None = None,
-    states: StateNames = (),
-    ledger: Ledger = SILENT,
-) -> Callable[[Graph], Graph]:
-    """Returns the step that divides a graph among `ranks` ranks, at least 2.
-
-    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `states` are
-    pairs of the names of an input and of the output that replaces it.  `ledger` records the
-    strategies, and may force some.  The step raises UserError for a graph with collectives of its
-    own, and for a plan that does not fit.
-    """
-
-    def shard(graph: Graph) -> Graph:
-        check_divisible(graph)
-        cluster = one_host(ranks, rates)
-        fixed: Mapping[Node, NodeStrategies] = {}
-        if plan is not None:
-            cluster = Cluster(Mesh(plan.mesh), (rates,) * len(plan.mesh))
-            fixed = fixed_strategies(graph, plan, cluster.mesh)
-        decisions = StrategyDecisions(graph, cluster, ledger)
-        fixed = decisions.forced(fixed)
-        choice = mesh_strategies(graph, cluster, solver, fixed, states)
-        decisions.record(choice)
-        if not any(map(_divides, choice.values())):
-            _check_use(graph, ranks)
-        return mesh_sharded(graph, choice, cluster.mesh.axes, states, cluster.rates)
-
-    return shard
-
-
-def _check_use(graph: Graph, ranks: int) -> None:
-    """Raises UserError if `ranks` ranks can share the work of no node."""
-    if all(len(strategies) == 1 for strategies in offers(graph, ranks).values()):
-        raise UserError(
-            f"nothing in the model can be divided among {ranks} ranks",
-            where=f"--ranks {ranks}",
-            why=f"no loop of any node has more than {ranks} iterations, or {ranks} of them",
-            hint="give another number of ranks",
-        )
+# A rank's array of each value of the whole graph, by its shardings along all axes.
+RankArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
+# The handle of the ranks' arrays of each constant, by its shardings along all axes.
+RankConstants: TypeAlias = dict[tuple[Value, Shardings], Handle]
 
 
 def check_divisible(graph: Graph) -> None:
@@ -109,33 +58,6 @@ def check_divisible(graph: Graph) -> None:
             )
 
 
-def sharded(
-    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
-) -> Graph:
-    """Returns the graph that each rank of a mesh axis runs, with the strategy `choice[node]` of
-    each node.
-
-    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
-    parts of a state if the strategies split it.  Returns `graph` itself if every strategy is whole.
-    """
-    return sharded_with_arrays(graph, choice, axis, states)[0]
-
-
-def sharded_with_arrays(
-    graph: Graph, choice: Mapping[Node, Strategy], axis: MeshAxis, states: StateNames = ()
-) -> tuple[Graph, RankArrays]:
-    """Returns the graph as `sharded` does, and a rank's arrays of the values of `graph`.
-
-    Values that only bodies have are missing.  An array that no node reads is not in the graph.
-    """
-    choices = {node: (strategy,) for node, strategy in choice.items()}
-    local, arrays = _divided(graph, choices, (axis,), states, (HOST,))
-    return local, {
-        value: {sharding: array for (sharding,), array in items.items()}
-        for value, items in arrays.items()
-    }
-
-
 def mesh_sharded(
     graph: Graph,
     choice: Mapping[Node, NodeStrategies],
@@ -143,28 +65,39 @@ def mesh_sharded(
     states: StateNames = (),
     rates: Sequence[RankRates] = (),
 ) -> Graph:
-    """Returns `sharded` for a mesh: `choice[node]` has a strategy for each of `axes`.
+    """Returns the graph that each rank of a mesh runs: `choice[node]` has a strategy for each of
+    `axes`.
 
-    `rates` are the speeds along each axis, by which changes of sharding take their ways.
+    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
+    parts of a state if the strategies split it.  `rates` are the speeds along each axis, by which
+    changes of sharding take their ways.  Returns `graph` itself if every strategy is whole.
     """
-    return _divided(graph, choice, axes, states, rates or [HOST] * len(axes))[0]
+    return sharded_with_arrays(graph, choice, axes, states, rates)[0]
 
 
-def _divided(
+def sharded_with_arrays(
     graph: Graph,
     choice: Mapping[Node, NodeStrategies],
     axes: Sequence[MeshAxis],
-    states: StateNames,
-    rates: Sequence[RankRates],
-) -> tuple[Graph, _MeshArrays]:
-    if not any(map(_divides, choice.values())):
+    states: StateNames = (),
+    rates: Sequence[RankRates] = (),
+    blocks: RankConstants | None = None,
+) -> tuple[Graph, RankArrays]:
+    """Returns the graph as `mesh_sharded` does, and a rank's arrays of the values of `graph`.
+
+    Values that only bodies have are missing.  An array that no node reads is not in the graph.
+    `blocks` keeps the ranks' constants for other choices of strategies for `graph`.
+    """
+    if not any(map(divides, choice.values())):
         values = (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))
         return graph, {value: {(WHOLE,) * len(axes): value} for value in values}
     shared = kept_states(states_of(graph, states), choice)
-    return _Sharding(graph, axes, rates, shared).apply(choice)
+    rates = rates or [HOST] * len(axes)
+    return _Sharding(graph, axes, rates, shared, {} if blocks is None else blocks).apply(choice)
 
 
-def _divides(items: NodeStrategies) -> bool:
+def divides(items: NodeStrategies) -> bool:
+    """Returns True if an operand or a result of a node is not whole."""
     return any(
         not isinstance(s, Whole)
         for strategy in items
@@ -181,6 +114,7 @@ class _Sharding:
         axes: Sequence[MeshAxis],
         rates: Sequence[RankRates],
         states: Mapping[Value, Shardings],
+        blocks: RankConstants,
     ) -> None:
         self._graph, self._axes, self._rates = graph, axes, rates
         self._sizes = [axis.ranks for axis in axes]
@@ -189,7 +123,7 @@ class _Sharding:
         self._arrays: dict[Value, dict[Shardings, Value]] = {}
         # Arrays with zeros as their padding, by the arrays with any values there.
         self._zeroed: dict[Value, Value] = {}
-        self._states = states
+        self._states, self._blocks = states, blocks
         for value in graph.inputs:
             shardings = states.get(value, self._whole)
             local = mesh_type(value.type, shardings, self._sizes)
@@ -202,7 +136,7 @@ class _Sharding:
         number = RankNumber(b)
         self._changers = [Changer(b, axis, number) for axis in axes]
 
-    def apply(self, choice: Mapping[Node, NodeStrategies]) -> tuple[Graph, _MeshArrays]:
+    def apply(self, choice: Mapping[Node, NodeStrategies]) -> tuple[Graph, RankArrays]:
         graph, b = self._graph, self._b
         for node in graph.nodes:
             b.loc = node.loc
@@ -340,6 +274,13 @@ class _Sharding:
         array = self._graph.constant(value)
         if array is None:
             return None
+        if (value, shardings) not in self._blocks:
+            self._blocks[value, shardings] = self._divided(value, array, shardings)
+        local = mesh_type(value.type, shardings, self._sizes)
+        return self._b.constant_handle(self._blocks[value, shardings], local, f"{value.name}.block")
+
+    def _divided(self, value: Value, array: Array, shardings: Shardings) -> Handle:
+        """Returns the handle of the ranks' parts of a constant."""
         blocks: dict[tuple[int, ...], Array] = {(): array}
         for sharding, size in zip(shardings, self._sizes, strict=True):
             blocks = {
@@ -348,10 +289,9 @@ class _Sharding:
                 for place, block in enumerate(_local_arrays(part, sharding, size))
             }
         store = self._graph.store
-        return self._b.constant_per_rank(
+        return store.put_per_rank(
             [blocks[tuple(axis.place(rank) for axis in self._axes)]
              for rank in range(self._axes[0].all_ranks)],
-            f"{value.name}.block",
             value.type.dtype,
             store.sources(self._graph.constants[value]),
         )  # fmt: skip

@@ -9,11 +9,13 @@ partial(sum)    every rank has a value of the same shape; their sum is the value
 
 import re
 from dataclasses import replace
+from math import prod
 from typing import TypeAlias
 
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
+from tcc.schedule.nest import typical
 
 REDUCTIONS = ("sum", "prod", "max", "min")  # the monoids that collectives combine by
 
@@ -129,3 +131,8 @@ def local_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType:
         raise ValueError(f"{type} has no {ranks} equal blocks for {sharding}")
     size = sharding.length(type.shape[axis], ranks) * sharding.groups
     return replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
+
+
+def type_bytes(type: TensorType) -> int:
+    """Returns the bytes of an array; a symbolic size counts as its typical value."""
+    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)

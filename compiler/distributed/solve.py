@@ -2,33 +2,13 @@
 
 from collections.abc import Mapping
 
-from tcc.distributed.costs import Cluster, RankRates, one_host
-from tcc.distributed.mesh_offers import NodeStrategies
+from tcc.distributed.costs import Cluster
+from tcc.distributed.offers import NodeStrategies
 from tcc.distributed.problem import FORBIDDEN, NANOSECONDS, Problem, ProblemWriter, Solver, cost_of
 from tcc.distributed.states import StateNames
-from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
-
-
-def solve_strategies(
-    graph: Graph,
-    ranks: int,
-    rates: RankRates,
-    solver: Solver,
-    fixed: Mapping[Node, Strategy] | None = None,
-    states: StateNames = (),
-) -> dict[Node, Strategy]:
-    """Returns a strategy for each node of `graph`, which `ranks` ranks run.
-
-    Nodes in `fixed` get the strategy that stands there.  `states` are pairs of the names of an
-    input and of the output that replaces it, of which ranks may keep parts.  Raises UserError if no
-    choice fits.
-    """
-    singles = {node: (strategy,) for node, strategy in (fixed or {}).items()}
-    choice = mesh_strategies(graph, one_host(ranks, rates), solver, singles, states)
-    return {node: strategy for node, (strategy,) in choice.items()}
 
 
 def mesh_strategies(
@@ -38,9 +18,11 @@ def mesh_strategies(
     fixed: Mapping[Node, NodeStrategies] | None = None,
     states: StateNames = (),
 ) -> dict[Node, NodeStrategies]:
-    """Returns `solve_strategies` for a cluster: a strategy for each axis of its mesh.
+    """Returns for each node of `graph` a strategy for each axis of a cluster's mesh.
 
-    The solver chooses the strategies of all axes together.
+    Nodes in `fixed` get the strategies that stand there.  `states` are pairs of the names of an
+    input and of the output that replaces it, of which ranks may keep parts.  Raises UserError if no
+    choice fits.
     """
     return solved(graph, cluster, solver, fixed or {}, states).choice
 
@@ -67,16 +49,22 @@ def solved(
     numbers = solver(problem)
     cost = cost_of(problem, numbers)
     if cost >= FORBIDDEN:
-        raise UserError(
-            "no plan fits",
-            where=graph.name,
-            why="the ranks have too little memory, or fixed strategies exclude each other",
-            hint="allow more memory or more ranks, or fix fewer strategies",
-        )
+        raise no_plan_fits(graph)
     choice = {
         node: writer.strategies[number][numbers[number]] for number, node in enumerate(graph.nodes)
     }
     return Solution(choice, cost / NANOSECONDS)
+
+
+def no_plan_fits(graph: Graph, least: int | None = None) -> UserError:
+    """Returns the error for a graph without a plan; `least` is the bytes of the smallest plan."""
+    need = "" if least is None else f": the smallest plan needs {least} bytes a rank"
+    return UserError(
+        "no plan fits",
+        where=graph.name,
+        why=f"the ranks have too little memory{need}, or fixed strategies exclude each other",
+        hint="allow more memory or more ranks, or fix fewer strategies",
+    )
 
 
 def predicted_seconds(

@@ -10,7 +10,7 @@ and the output stay split: the caller of each rank passes the rank's part, and n
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tcc.distributed.mesh_offers import NodeStrategies, operand_shardings, result_shardings
+from tcc.distributed.offers import NodeStrategies, operand_shardings, result_shardings
 from tcc.distributed.sharding import Partial, Shardings, Split
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value

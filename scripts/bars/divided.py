@@ -25,6 +25,7 @@ MOST_ERROR = 1e-5  # relative to the largest result of one rank
 ROUNDS, SECONDS = 7, 1.0
 # The most time of two ranks of one core each, relative to one core and to two threads.
 TIME_BARS = {"bert_base": (0.54, 1.04), "gpt2_decode": (0.92, 1.08)}
+PREDICTED = "bert_base", "gpt2_prefill"
 COMPILES = 3
 # Two hosts with two ranks each, and 10 Gbit/s between them.
 HOSTS = [{"name": name, "ranks": 2, "memory_bytes": 1 << 34, "flops": 1e11} for name in "ab"]
@@ -140,24 +141,11 @@ def times(folder: Path) -> Iterator[Figure]:
 
     The three take turns.  Ratios are medians over rounds.  Needs an idle machine with two cores.
     """
-    library, cpus = (
-        build_comm_library(find_toolchain(), folder),
-        sorted(os.sched_getaffinity(0))[:2],
-    )
-    if len(cpus) < 2:
-        yield Figure("times of ranks", "one core", "two cores", None)
-        return
     for name, bars in TIME_BARS.items():
-        artifact = compiled(name, "1,2", folder)
-        bench = ("bench", str(artifact), "--rounds=1", f"--seconds={SECONDS}", "--json")
-        rounds = []
-        for number in range(ROUNDS):
-            say(f"{name}: round {number + 1} of {ROUNDS}")
-            rounds.append([
-                _median(tcc((*bench, "--nproc=2", "--pin"), library, set(cpus))),
-                _median(tcc((*bench, "--threads=1"), library, {cpus[0]})),
-                _median(tcc((*bench, "--threads=2"), library, set(cpus))),
-            ])  # fmt: skip
+        rounds = _rounds(name, folder)
+        if not rounds:
+            yield Figure("times of ranks", "one core", "two cores", None)
+            return
         for place, (what, bar) in enumerate(zip(("one core", "two threads"), bars, strict=True), 1):
             ratio = statistics.median(times[0] / times[place] for times in rounds)
             spans = [f"{min(times[k] for times in rounds) * 1e3:.1f}" for k in (0, place)]
@@ -167,7 +155,52 @@ def times(folder: Path) -> Iterator[Figure]:
                 f"<= {bar}",
                 ratio <= bar,
             )
-        artifact.unlink()
+
+
+def _rounds(name: str, folder: Path) -> list[list[float]]:
+    """Returns, for each round, the seconds of a run on two ranks, on one core and with two threads;
+    no rounds on a machine with one core."""
+    library, cpus = (
+        build_comm_library(find_toolchain(), folder),
+        sorted(os.sched_getaffinity(0))[:2],
+    )
+    if len(cpus) < 2:
+        return []
+    artifact = compiled(name, "1,2", folder)
+    bench = ("bench", str(artifact), "--rounds=1", f"--seconds={SECONDS}", "--json")
+    rounds = []
+    for number in range(ROUNDS):
+        say(f"{name}: round {number + 1} of {ROUNDS}")
+        rounds.append([
+            _median(tcc((*bench, "--nproc=2", "--pin"), library, set(cpus))),
+            _median(tcc((*bench, "--threads=1"), library, {cpus[0]})),
+            _median(tcc((*bench, "--threads=2"), library, set(cpus))),
+        ])  # fmt: skip
+    artifact.unlink()
+    return rounds
+
+
+def predictions(folder: Path) -> Iterator[Figure]:
+    """Yields the predicted time of two ranks over that of one, relative to the measured ratio.
+
+    Measured are two ranks of one core each and one core, as in `times`.
+    """
+    for name in PREDICTED:
+        words = ("plan", str(build(name, DEFAULT_OUT)), "--ranks=2", "--json")
+        facts = json.loads(tcc(words, folder))
+        predicted = facts["seconds"] / facts["one_rank_seconds"]
+        rounds = _rounds(name, folder)
+        if not rounds:
+            yield Figure("predictions", "one core", "two cores", None)
+            return
+        measured = statistics.median(two / one for two, one, _ in rounds)
+        ratio = predicted / measured
+        yield Figure(
+            f"{name}: predicted over measured ratio of 2 ranks to 1",
+            f"{ratio:.3f} ({predicted:.3f} over {measured:.3f})",
+            "0.85 to 1.15",
+            0.85 <= ratio <= 1.15,
+        )
 
 
 def _median(text: str) -> float:

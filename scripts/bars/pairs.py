@@ -15,7 +15,7 @@ from pathlib import Path
 from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed.costs import Cluster, RankRates
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.mesh_offers import NodeStrategies, mesh_offers
+from tcc.distributed.offers import NodeStrategies, mesh_offers
 from tcc.distributed.plan import texts_of
 from tcc.distributed.solve import solved
 from tcc.ir.graph import Graph, Node, Value

@@ -15,12 +15,14 @@ from operator import itemgetter
 
 from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, work_seconds
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import expr_of, offers
+from tcc.distributed.offers import expr_of
 from tcc.distributed.sharding import WHOLE, Sharding
 from tcc.distributed.strategies import Strategy
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, captures
+
+from .one_axis import offers
 
 
 @frozen

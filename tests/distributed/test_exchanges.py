@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import RankRates, one_host
+from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.exchanges import Division, check_exchanges, is_exchange
 from tcc.distributed.facts import planned
+from tcc.distributed.mesh import Mesh
 from tcc.distributed.sharding import WHOLE, Partial, Split
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph, Node, Value
@@ -24,7 +25,6 @@ RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-
 @pytest.fixture(scope="module")
 def division() -> Division:
     result = planned(mlp(), one_host(2, RATES), partition_solver(), {}).division
-    assert result is not None
     assert [(item.kind, item.value) for item in check_exchanges(result)] == [("all_reduce", "y")]
     return result
 
@@ -65,7 +65,7 @@ def without_exchange(division: Division) -> Division:
     assert part is not None
     nodes = tuple(n for n in division.local.nodes if n is not node)
     local = substituted(replace_nodes(division.local, nodes), {whole: part})
-    return with_array(replace(division, local=local), "y", WHOLE, part)
+    return with_array(replace(division, local=local), "y", (WHOLE,), part)
 
 
 def replace_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
@@ -93,8 +93,8 @@ def exchanged_blocks(division: Division) -> Division:
 def whole_reader(division: Division) -> Division:
     """The strategy of r reads h whole, and the ranks' node reads a block."""
     choice = {
-        node: replace(strategy, operands=(WHOLE,)) if node.outputs[0].name == "r" else strategy
-        for node, strategy in division.choice.items()
+        node: (replace(items[0], operands=(WHOLE,)),) if node.outputs[0].name == "r" else items
+        for node, items in division.choice.items()
     }
     return replace(division, choice=choice)
 
@@ -102,7 +102,7 @@ def whole_reader(division: Division) -> Division:
 def wrong_shape(division: Division) -> Division:
     """The whole of h stands for a block."""
     (value,) = (value for value in division.arrays if value.name == "h")
-    return with_array(division, "h", Split(1), value)
+    return with_array(division, "h", (Split(1),), value)
 
 
 FAULTS: Mapping[str, tuple[Callable[[Division], Division], str]] = {
@@ -126,4 +126,44 @@ def test_faults_of_a_divided_graph_are_found(division: Division, fault: str) -> 
 
 def test_arrays_of_a_value_are_those_of_its_sharding(division: Division) -> None:
     (value,) = (value for value in division.arrays if value.name == "y")
-    assert {*division.arrays[value]} == {Partial("sum"), WHOLE}
+    assert {*division.arrays[value]} == {(Partial("sum"),), (WHOLE,)}
+
+
+# ---- meshes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def on_mesh() -> Division:
+    cluster = Cluster(Mesh((2, 2)), (RATES, RATES))
+    division = planned(mlp(), cluster, partition_solver(), {}).division
+    assert check_exchanges(division)
+    return division
+
+
+def other_groups(division: Division) -> Division:
+    """The ranks of the other axis exchange."""
+    rows, columns = (axis.members for axis in division.mesh.axes)
+
+    def change(node: Node) -> Node:
+        if not is_exchange(node):
+            return node
+        members = rows if node.attrs.members == columns else columns
+        return other_attrs(members=members)(node)
+
+    return with_nodes(division, change)
+
+
+MESH_FAULTS: Mapping[str, tuple[Callable[[Division], Division], str]] = {
+    "the groups of the other axis": (other_groups, "another exchange"),
+    "blocks of a constant in another order": (exchanged_blocks, "another part of a constant"),
+    "another reduction": (
+        lambda d: with_nodes(d, other_attrs(reduction="max")), "another exchange",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MESH_FAULTS)
+def test_faults_of_a_graph_divided_on_a_mesh_are_found(on_mesh: Division, fault: str) -> None:
+    plant, what = MESH_FAULTS[fault]
+    with pytest.raises(InternalError, match=what):
+        check_exchanges(plant(on_mesh))

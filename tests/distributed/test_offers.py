@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from tcc.distributed.free_axes import free_strategies
-from tcc.distributed.offers import expr_of, offers
+from tcc.distributed.offers import expr_of
 from tcc.distributed.sharding import Split
 from tcc.distributed.strategies import strategies
 from tcc.ir.graph import GraphBuilder, Node
 from tcc.ir.index import const, symbol
 from tcc.ir.types import F32, I8, I64, TensorType, tensor
 from tcc.ops import OPS
+
+from .one_axis import offers
 
 
 def node_of(op: str, *types: TensorType, **attrs: Any) -> Node:

@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 import pytest
 from tcc.backends.artifact.planner import partition_solver
 from tcc.cli.show import bytes_text
-from tcc.distributed.costs import RankRates, one_host
+from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.facts import planned
-from tcc.distributed.layers import Crossing, PlanLayer
+from tcc.distributed.layers import Crossing, PlanLayer, plan_rows
+from tcc.distributed.mesh import Mesh
 from tcc.distributed.picture import _Drawing, plan_svg
-from tcc.distributed.sharding import Whole
+from tcc.distributed.sharding import Split, Whole
 
 from .networks import NETWORKS
 
@@ -48,6 +49,25 @@ def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> N
         assert 0 <= float(item.get("y", "0")) < height
 
 
+def test_a_picture_of_a_mesh_shows_the_blocks_of_both_axes() -> None:
+    """Four ranks have four blocks of a value that both axes divide, and two of another."""
+    cluster = Cluster(Mesh((2, 2)), (RATES, RATES))
+    result = planned(NETWORKS["mlp"](), cluster, partition_solver(), {})
+    rows = [row for repeat in plan_rows(result.division) for row in repeat.rows]
+    layers = [row for row in rows if isinstance(row, PlanLayer) and row.kind is Split]
+    assert (0, 1, 2, 3) in [layer.blocks for layer in layers]
+    crossings = [row for row in rows if isinstance(row, Crossing)]
+    assert {row.groups for row in crossings} <= {((0, 1), (2, 3)), ((0, 2), (1, 3))}
+    root, _, texts = drawn(plan_svg(result, bytes_text))
+    assert any(" | " in text for text in texts)
+    bars = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "split"][:4]
+    cells = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "slot"][:4]
+    pairs = zip(bars, cells, strict=True)
+    offsets = [float(a.get("x", "")) - float(b.get("x", "")) for a, b in pairs]
+    assert offsets == sorted(offsets)
+    assert len({*offsets}) == max(layers[0].blocks) + 1
+
+
 def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
     drawing = _Drawing(4, bytes_text)
     drawing.repeat([Crossing("all_reduce", 8, ((0, 2), (1, 3)))], 1)
@@ -62,7 +82,7 @@ def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
 def test_hostile_names_stay_text() -> None:
     drawing = _Drawing(2, bytes_text)
     name = '</text><script>\x1b\x00("1")</script>'
-    drawing.repeat([PlanLayer((name,), ("matmul",), Whole, (Whole(),), 0, 0)], 1)
+    drawing.repeat([PlanLayer((name,), ("matmul",), Whole, ("whole",), (0, 0), 0, 0)], 1)
     root, _, texts = drawn(drawing.text(name))
     assert not [*root.iter(f"{SVG}script")]
     assert any(text.startswith("</text><script>") for text in texts)

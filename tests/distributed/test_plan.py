@@ -13,7 +13,7 @@ from tcc.backends.artifact.planner import partition_solver
 from tcc.distributed import problem
 from tcc.distributed.costs import HOST, one_host
 from tcc.distributed.facts import explained, planned
-from tcc.distributed.mesh_offers import mesh_offers
+from tcc.distributed.offers import mesh_offers
 from tcc.distributed.plan import fixed_strategies, plan_of, plan_text, read_plan
 from tcc.distributed.solve import mesh_strategies, predicted_seconds
 from tcc.errors import UserError

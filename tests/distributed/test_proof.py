@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import Host, RankRates, one_host
+from tcc.distributed.costs import Cluster, Host, RankRates, one_host
 from tcc.distributed.exchanges import Exchange
 from tcc.distributed.facts import planned, proved
+from tcc.distributed.mesh import Mesh
 from tcc.distributed.plan import Plan
 from tcc.distributed.proof import Step, check_order
 from tcc.errors import InternalError, UserError
@@ -40,6 +41,33 @@ def test_right_plans_are_proved(name: str, ranks: int) -> None:
     assert proof.divided > 0
     assert proof.groups == (tuple(range(ranks)),)
     assert proof.weight_bytes == plan.weight_bytes < proof.peak_bytes
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (3, 2)], ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_right_plans_of_meshes_are_proved(name: str, sizes: tuple[int, ...]) -> None:
+    mesh = Mesh(sizes)
+    cluster = Cluster(mesh, (RATES, RATES))
+    plan = planned(NETWORKS[name](), cluster, partition_solver(), {}).plan
+    proof = proved(NETWORKS[name](), plan, cluster, partition_solver())
+    assert (proof.ranks, proof.costs, proof.stated) == (mesh.ranks, plan.exchanges, True)
+    assert proof.weight_bytes == plan.weight_bytes < proof.peak_bytes
+    groups = {group for axis in mesh.axes for group in axis.members}
+    assert proof.groups
+    assert {*proof.groups} <= groups
+
+
+def test_each_axis_divides_the_blocks_that_earlier_axes_leave() -> None:
+    """16 rows are 8 on each host, which have no blocks for 3 ranks."""
+    plan = planned(mlp(), Cluster(Mesh((2, 2)), (RATES, RATES)), partition_solver(), {}).plan
+    rows = "split(0), whole -> split(0)"
+    wrong = replace(plan, mesh=(2, 3), strategies={"h": (rows, rows)}, place="--check p.json")
+    cluster = Cluster(Mesh((2, 3)), (RATES, RATES))
+    with pytest.raises(UserError, match="3 ranks do not divide axis 0") as error:
+        proved(mlp(), wrong, cluster, partition_solver())
+    assert "it has 8 elements" in error.value.why
+    right = replace(wrong, mesh=(2, 2), exchanges=None, weight_bytes=None)
+    proved(mlp(), right, Cluster(Mesh((2, 2)), (RATES, RATES)), partition_solver())
 
 
 def test_memory_is_that_of_the_fullest_step() -> None:
@@ -117,10 +145,6 @@ WRONG: Mapping[str, tuple[Callable[[Plan], Plan], str, str, str]] = {
     "an unknown node": (
         lambda plan: changed(plan, nobody="whole -> whole"),
         "unknown node", "p.json: nobody", "tcc plan MODEL",
-    ),
-    "a mesh of two axes": (
-        lambda plan: replace(plan, mesh=(2, 2), place="--check p.json"),
-        "a plan of a mesh cannot be proved", "p.json", "--ranks",
     ),
     "another model": (
         lambda plan: replace(plan, model="0" * 32),

@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import RankRates
-from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import offers
-from tcc.distributed.shard import sharded, sharder
+from tcc.distributed.costs import RankRates, one_host
+from tcc.distributed.planner import PlanStep
 from tcc.distributed.sharding import WHOLE, Split
-from tcc.distributed.solve import solve_strategies
 from tcc.distributed.strategies import Strategy
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
@@ -25,6 +22,7 @@ from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
 
 from .lockstep import Array, collectives, on_ranks
+from .one_axis import offers, sharded, solve_strategies
 
 # A collective has a latency that is worth some work, so that one all_reduce is cheaper than two
 # halves of it.
@@ -33,7 +31,7 @@ TOKENS = 9  # where a graph has any number
 
 
 def divider(ranks: int) -> Callable[[Graph], Graph]:
-    return sharder(ranks, partition_solver(), RATES)
+    return PlanStep(one_host(ranks, RATES), partition_solver())
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
@@ -138,7 +136,7 @@ def test_a_number_of_tokens_that_ranks_always_divide_is_divided(ranks: int) -> N
     graph = block(8, 4 * symbol("quads", 1, 16, typical=8), 512)
     offered = offers(graph, ranks)
     choice = {node: by_tokens(node, offered[node]) for node in graph.nodes}
-    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    divided = sharded(graph, choice, ranks)
     assert collectives(divided) == ["all_gather"] * 3  # keys, values and the result
     for tokens in (4, 12):
         check(graph, divided, ranks, tokens=tokens)
@@ -167,7 +165,7 @@ def test_more_ranks_than_anything_can_use_are_refused() -> None:
     b = GraphBuilder("g")
     graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 4, 6))]))
     with pytest.raises(UserError, match="nothing in the model can be divided among 7 ranks"):
-        sharder(7, partition_solver())(graph)
+        PlanStep(one_host(7), partition_solver())(graph)
 
 
 def test_a_graph_without_work_stays_as_it_is() -> None:
@@ -252,7 +250,7 @@ def test_ten_heads_are_divided_by_whole_heads(
     by_heads = next(s for s in offers(graph, ranks)[softmax] if s.results == (Split(1, 1, heads),))
     fixed = {softmax: by_heads}
     choice = solve_strategies(graph, ranks, RATES, partition_solver(), fixed)
-    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    divided = sharded(graph, choice, ranks)
     assert rank_bytes(divided) < 1.02 * heads / 10 * rank_bytes(graph)
     check(graph, divided, ranks)
 
@@ -292,7 +290,7 @@ def test_equal_extrema_of_several_ranks_have_the_position_of_one_rank(
     graph = b.finish([add(b, op, value, axis=1, keepdims=False, select_last=last)])
     (node,) = graph.nodes
     by_columns = next(s for s in offers(graph, ranks)[node] if s.results == (WHOLE,) and s.reduced)
-    divided = sharded(graph, {node: by_columns}, Mesh((ranks,)).axis(0))
+    divided = sharded(graph, {node: by_columns}, ranks)
     assert collectives(divided) == ["all_gather"] * 2
     positions = [[2, 4, 0, 0, 0], [9, 7, 9, 5, 9]][last]
     for outputs in on_ranks(divided, {"x": x}, ranks):
@@ -342,7 +340,7 @@ def test_ranks_have_the_shared_heads_that_their_queries_read(
     if shared > 1:
         choice[expand] = next(s for s in offered[expand] if s.operands[0] == divided_heads)
     choice = solve_strategies(graph, ranks, RATES, partition_solver(), choice)
-    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    divided = sharded(graph, choice, ranks)
     parts = {v.type.shape[1] for n in divided.nodes for v in n.outputs if n.op.name == "expand"}
     assert const(own) in parts
     check(graph, divided, ranks)
@@ -359,4 +357,4 @@ def test_sums_leave_out_padding_that_no_caller_set_to_zero(monkeypatch: pytest.M
         second: next(s for s in offered[second] if s.operands == (columns, rows)),
     }
     choice = solve_strategies(graph, 3, RATES, partition_solver(), choice)
-    check(graph, sharded(graph, choice, Mesh((3,)).axis(0)), 3)
+    check(graph, sharded(graph, choice, 3), 3)

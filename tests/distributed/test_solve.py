@@ -12,9 +12,7 @@ from tcc.distributed.costs import RankRates, change_seconds, constant_seconds, w
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
 from tcc.distributed.problem import Problem, largest_values
-from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import WHOLE
-from tcc.distributed.solve import solve_strategies
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
@@ -25,6 +23,7 @@ from tcc.ops import OPS
 from .greedy import choose_strategies
 from .lockstep import collectives, on_ranks
 from .networks import recurrent
+from .one_axis import sharded, solve_strategies
 
 RATES = (
     RankRates(),
@@ -112,7 +111,7 @@ def test_what_was_chosen_computes_the_same(seed: int) -> None:
     solved = solve_strategies(graph, 3, RankRates(latency=1e-9), partition_solver())
     feeds = {"x": np.random.default_rng(seed).normal(size=(12, 12)).astype(np.float32)}
     (expected,) = on_ranks(graph, feeds, 1)
-    divided = sharded(graph, solved, Mesh((3,)).axis(0))
+    divided = sharded(graph, solved, 3)
     for outputs in on_ranks(divided, feeds, 3):
         for name, want in expected.items():
             np.testing.assert_allclose(outputs[name], want, rtol=1e-4, atol=1e-4)
@@ -133,7 +132,7 @@ def test_layers_alternate_between_columns_and_rows(ranks: int) -> None:
     graph = mlp(6)
     free = RankRates(latency=1e-6, memory_bytes=1e9)
     choice = solve_strategies(graph, ranks, free, partition_solver())
-    assert len(collectives(sharded(graph, choice, Mesh((ranks,)).axis(0)))) == 3
+    assert len(collectives(sharded(graph, choice, ranks))) == 3
 
 
 def test_equal_models_get_equal_problems() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tcc.distributed.blocks import LoopBlock, loop_block
 from tcc.distributed.free_axes import free_strategies
-from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import expr_of
-from tcc.distributed.shard import sharded
 from tcc.distributed.sharding import Partial, Split, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.ir.expr import ExprBuilder
@@ -21,6 +19,7 @@ from tcc.ops import OPS
 from tests.lib.op_matrix.cases import CASES, Case, check, each, reference, rows, some
 
 from .lockstep import Array, on_ranks
+from .one_axis import sharded
 
 RANKS = (2, 3, 4)
 DIVISIBLE = tuple(case for case in CASES if case.op.expr or case.op.free_axes)
@@ -114,7 +113,7 @@ def rows_of(array: Array, ranks: int) -> Array:
 
 def judge(case: Case, strategy: Strategy, ranks: int, expected: tuple[Array, ...]) -> None:
     graph, choice = one_node(case, strategy, ranks)
-    divided = sharded(graph, choice, Mesh((ranks,)).axis(0))
+    divided = sharded(graph, choice, ranks)
     feeds = {}
     for value in graph.inputs:
         array = case.operands[int(value.name[1:])]

@@ -16,8 +16,8 @@ import tcc
 from tcc.artifact import read_manifest
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import RankRates
-from tcc.distributed.shard import sharder
+from tcc.distributed.costs import RankRates, one_host
+from tcc.distributed.planner import PlanStep
 from tcc.passes.pipeline import Sharder
 from tcc.runtime import comm as comms
 
@@ -154,7 +154,7 @@ FREE_LINKS = RankRates(link_bytes=1e15, latency=0)  # so that the planner divide
 
 
 def planned(ranks: int) -> list[Sharder]:
-    return [sharder(ranks, partition_solver(), FREE_LINKS)]
+    return [PlanStep(one_host(ranks, FREE_LINKS), partition_solver())]
 
 
 def perceptron() -> Small:

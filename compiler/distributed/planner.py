@@ -1,0 +1,272 @@
+"""Chooses the plan of a graph, and divides graphs by their plans.
+
+    counts of operations and bytes      the solver's best plans: one for each weight of exchanges
+                                        and each limit of memory
+    prices of kernels and exchanges     the plan of the least time whose memory fits
+
+A plan of least memory may stand beside the fastest plan, for ranks that have less memory.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from tcc.distributed.cluster import on_mesh
+from tcc.distributed.costs import Cluster, local_seconds, with_memory
+from tcc.distributed.decisions import StrategyDecisions
+from tcc.distributed.offers import NodeStrategies, mesh_offers
+from tcc.distributed.plan import Plan, fixed_strategies
+from tcc.distributed.problem import (
+    FORBIDDEN,
+    NANOSECONDS,
+    ProblemWriter,
+    Solver,
+    cost_of,
+    largest_values,
+    with_bytes,
+    with_exchanges,
+)
+from tcc.distributed.shard import (
+    RankArrays,
+    RankConstants,
+    check_divisible,
+    divides,
+    sharded_with_arrays,
+)
+from tcc.distributed.solve import no_plan_fits
+from tcc.distributed.states import StateNames
+from tcc.errors import UserError
+from tcc.frozen import entity
+from tcc.ir.graph import Graph, Node, constant_bytes
+from tcc.passes.pipeline import Sharder
+from tcc.passes.rank_prices import RankPrices
+from tcc.schedule.alternatives import SILENT, Ledger
+
+# The solver makes a plan for each weight of exchanges.
+_WEIGHTS = 1.0, 0.25, 4.0
+# Plans are priced whose counted time is at most this many times the least.
+_NEAR = 1.25
+# Prices do not tell plans apart whose exchanges differ by less than this fraction of their time.
+_ALIKE = 0.01
+# The plan of least memory takes at most this fraction of the fastest plan's bytes.
+_LEAN = 0.9
+
+# Returns the prices of kernels for a model with so many bytes of constants; None if its target has
+# no prices.
+PricesFor: TypeAlias = Callable[[int], RankPrices | None]
+
+
+@entity
+class AppliedPlan:
+    """The strategies of each node, their seconds by counts, and the graph that a rank runs, with
+    its arrays of each value."""
+
+    choice: Mapping[Node, NodeStrategies]
+    counted: float
+    local: Graph
+    arrays: RankArrays
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of a rank's weights, and of its values as if each were stored."""
+        return constant_bytes(self.local) + largest_values(self.local)
+
+
+class GraphPlanner:
+    """Plans `graph` on a cluster; nodes in `fixed` keep the strategies that stand there.
+
+    `states` are pairs of the names of an input and of the output that replaces it.  Without
+    `prices`, counts alone decide, and every value needs memory of its own.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        solver: Solver,
+        fixed: Mapping[Node, NodeStrategies] | None = None,
+        states: StateNames = (),
+        prices: RankPrices | None = None,
+    ) -> None:
+        self._graph, self._cluster, self._solver = graph, cluster, solver
+        self._fixed, self._states, self._prices = fixed or {}, states, prices
+        self._blocks: RankConstants = {}
+        self._seconds: dict[AppliedPlan, float] = {}
+
+    def best(self) -> AppliedPlan:
+        """Returns the plan of the least time whose weights and arena fit the memory of a rank.
+
+        Raises UserError if no plan fits.
+        """
+        memory = self._cluster.rates[0].memory
+        plans = [*self._plans(memory)]
+        if not plans:
+            raise no_plan_fits(self._graph)
+        if self._prices is None or (memory is None and len(plans) == 1):
+            return plans[0]
+        plans.sort(key=self.seconds)
+        if memory is None:
+            return plans[0]
+        fitting = (plan for plan in plans if self.memory(plan) <= memory)
+        plan = next(fitting, None)
+        if plan is None:
+            raise no_plan_fits(self._graph, min(map(self.memory, plans)))
+        return plan
+
+    def lean(self) -> AppliedPlan:
+        """Returns the plan of the least weights, and of the least counted time among these."""
+        writer = ProblemWriter(
+            self._graph, with_memory(self._cluster, FORBIDDEN), self._fixed, self._states
+        )
+        problem = writer.problem()
+        pairs = zip(problem.nodes, self._solver(with_bytes(problem)), strict=True)
+        limited = replace(problem, limit=sum(node.usages[number] for node, number in pairs))
+        numbers = self._solver(limited)
+        return self._applied(writer, numbers, cost_of(problem, numbers))
+
+    def lean_beside(self, fast: AppliedPlan) -> AppliedPlan | None:
+        """Returns the plan of the least weights if it is worth a place beside the plan `fast`.
+
+        It saves memory by a larger factor than it takes longer.
+        """
+        values = fast.bytes - constant_bytes(fast.local)
+        least = constant_bytes(self._graph) // self._cluster.ranks + values
+        if least > _LEAN * fast.bytes:
+            return None
+        lean = self.lean()
+        if lean.bytes > _LEAN * fast.bytes:
+            return None
+        costs = (plan.bytes * self.seconds(plan) for plan in (lean, fast))
+        return lean if next(costs) <= _LEAN * next(costs) else None
+
+    def seconds(self, plan: AppliedPlan) -> float:
+        """Returns the predicted seconds of a run on a rank."""
+        if plan not in self._seconds:
+            self._seconds[plan] = plan.counted
+            if self._prices is not None:
+                exchanges = local_seconds(plan.local, self._cluster)
+                self._seconds[plan] = self._prices.seconds(plan.local) + exchanges
+        return self._seconds[plan]
+
+    def memory(self, plan: AppliedPlan) -> int:
+        """Returns the bytes that a rank needs: with its planned arena, or with all values."""
+        return plan.bytes if self._prices is None else self._prices.memory(plan.local)
+
+    def _plans(self, memory: int | None) -> Iterator[AppliedPlan]:
+        """Yields the solver's plans, each once, the plan of the least counted time first."""
+        writer = ProblemWriter(self._graph, self._cluster, self._fixed, self._states)
+        problem = writer.problem()
+        limits: list[int | None] = [None]
+        if memory is not None:
+            # Fusion leaves values out, and others share memory: larger limits may fit too.
+            shares = (1.0, 0.5, 0.0) if self._prices is not None else (1.0,)
+            values = largest_values(self._graph)
+            limits = [max(0, memory - round(share * values)) for share in shares]
+        weights = _WEIGHTS if self._prices is not None else _WEIGHTS[:1]
+        costs: dict[tuple[int, ...], int] = {}
+        refusal: UserError | None = None
+        for limit in limits:
+            for weight in weights:
+                try:
+                    numbers = self._solver(with_exchanges(problem, weight, limit))
+                except UserError as error:  # does not fit
+                    refusal = error
+                    continue
+                costs[tuple(numbers)] = cost_of(problem, numbers)
+        if refusal is not None and not costs:
+            raise refusal
+        least = min(costs.values(), default=FORBIDDEN)
+        free, exchanges = with_exchanges(problem, 0.0, None), list[int]()
+        for solution, cost in sorted(costs.items(), key=lambda pair: pair[1]):
+            exchange = cost - cost_of(free, solution)
+            is_new = all(abs(exchange - other) > _ALIKE * least for other in exchanges)
+            is_near = is_new and cost <= _NEAR * least
+            if cost < FORBIDDEN and (memory is not None or is_near):
+                exchanges.append(exchange)
+                yield self._applied(writer, solution, cost)
+
+    def _applied(self, writer: ProblemWriter, numbers: Sequence[int], cost: int) -> AppliedPlan:
+        choice = {
+            node: writer.strategies[number][numbers[number]]
+            for number, node in enumerate(self._graph.nodes)
+        }
+        local, arrays = sharded_with_arrays(
+            self._graph, choice, self._cluster.mesh.axes, self._states, self._cluster.rates,
+            self._blocks,
+        )  # fmt: skip
+        return AppliedPlan(choice, cost / NANOSECONDS, local, arrays)
+
+
+class PlanStep:
+    """A step that divides graphs among ranks; `leaner` is True if a plan of less memory may stand
+    beside the plan of the first graph.
+
+    `plan` fixes the strategies of nodes, and `solver` chooses the other strategies.  `ledger`
+    records the strategies, and may force some.  With `lean`, the plan is that of the least memory.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        solver: Solver,
+        prices: PricesFor = lambda constants: None,
+        plan: Plan | None = None,
+        states: StateNames = (),
+        ledger: Ledger = SILENT,
+        lean: bool = False,
+    ) -> None:
+        if plan is not None:
+            cluster = on_mesh(cluster, plan.mesh)
+        self._cluster, self._solver, self._prices = cluster, solver, prices
+        self._plan, self._states, self._ledger, self._lean = plan, states, ledger, lean
+        self.leaner: bool | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Returns the graph that each rank runs.
+
+        Raises UserError for a graph with collectives of its own, for a plan that does not fit it,
+        and where no plan fits the memory of ranks.
+        """
+        check_divisible(graph)
+        cluster, fixed = self._cluster, {}
+        if self._plan is not None:
+            fixed = fixed_strategies(graph, self._plan, cluster.mesh)
+        decisions = StrategyDecisions(graph, cluster, self._ledger)
+        fixed = decisions.forced(fixed)
+        prices = self._prices(constant_bytes(graph))
+        planner = GraphPlanner(graph, cluster, self._solver, fixed, self._states, prices)
+        plan = planner.lean() if self._lean else planner.best()
+        decisions.record(plan.choice)
+        if not any(map(divides, plan.choice.values())):
+            _check_use(graph, cluster)
+        if self.leaner is None:
+            self.leaner = self._plan is None and planner.lean_beside(plan) is not None
+        return plan.local
+
+
+def plan_steps(
+    cluster: Cluster,
+    solver: Solver,
+    prices: PricesFor,
+    states: StateNames = (),
+    ledger: Ledger = SILENT,
+) -> Iterator[Sharder]:
+    """Yields the step of the fastest plan and then, if that step says so, the step of the plan of
+    least memory."""
+    fast = PlanStep(cluster, solver, prices, None, states, ledger)
+    yield fast
+    if fast.leaner:
+        yield PlanStep(cluster, solver, prices, None, states, ledger, lean=True)
+
+
+def _check_use(graph: Graph, cluster: Cluster) -> None:
+    """Raises UserError if the ranks of a cluster can share the work of no node."""
+    ranks = cluster.ranks
+    offered = mesh_offers(graph, cluster.mesh.axes)
+    if all(len(strategies) == 1 for strategies in offered.values()):
+        raise UserError(
+            f"nothing in the model can be divided among {ranks} ranks",
+            where=f"--ranks {ranks}",
+            why=f"no loop of any node has more than {ranks} iterations, or {ranks} of them",
+            hint="give another number of ranks",
+        )
