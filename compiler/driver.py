@@ -16,6 +16,7 @@ from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.backends.cpu.detect import detect
+from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
 from tcc.distributed.costs import one_host
@@ -23,7 +24,7 @@ from tcc.distributed.plan import Plan, read_plan
 from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
-from tcc.frontends import exported, is_torch_module, load_called, load_model
+from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
@@ -47,6 +48,7 @@ from tcc.passes.pipeline import MERGE, SHARD, Sharder
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.rank_prices import RankPrices
+from tcc.preprocess import preprocess_entry
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -163,9 +165,8 @@ def _compiled(
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     divided_by = sharders or _sharders(options, ledger)
     with trace.stage("import"):
-        graph, form = load_called(
-            model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
-        )
+        graph, form = load_batched(model, options)
+    preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
     ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
@@ -191,6 +192,7 @@ def _compiled(
                 **common_facts(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
+                **preprocess,
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
             },
             c_name(options.name or output.stem),
@@ -356,10 +358,7 @@ def same_kernels(
 def _imported(model: Any, options: Options) -> Graph:
     """Returns the graph of a model, for a compile that generates no code."""
     check_options(options, resolve_targets(options))
-    graph, _ = load_called(
-        model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
-    )
-    return graph
+    return load_batched(model, options)[0]
 
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:

@@ -251,6 +251,18 @@ class Options:
         "an initialiser as its default becomes an input that every run must give.",
         _shapes, default=(), repeated=True,
     )
+    batch: int | None = _option(
+        "--batch", "COUNT",
+        "Compiles a model with a fixed batch for this many samples.  An error names a node for "
+        "which nothing proves that it computes each sample by itself.",
+        _positive, default=None,
+    )
+    preprocess: Path | None = _option(
+        "--preprocess", "FILE",
+        "Settings of inputs (TOML) that the artifact carries, with which tcc run reads pictures "
+        "and sounds: version = 1, then a table [inputs.NAME] with settings as in tcc run --help.",
+        _path, default=None,
+    )
     typical: tuple[tuple[str, int], ...] = _option(
         "--typical", "SYM=SIZE",
         "The value of a symbolic size that the general code is chosen for, as in seq=512; the code "
@@ -423,6 +435,8 @@ class Choices(TypedDict, total=False):
     cpu: str
     inputs: Any
     dynamic_shapes: Any
+    batch: int | None
+    preprocess: str | Path | None
     typical: Mapping[str, int] | Sequence[str]
     buckets: Mapping[str, Sequence[int]] | Sequence[str]
     ranks: int | str | Sequence[int]

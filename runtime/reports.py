@@ -22,6 +22,18 @@ class RuntimeTimeout(RuntimeFailure, TimeoutError):
     """The default error of a run that exceeds its timeout."""
 
 
+class InputError(RuntimeFailure):
+    """An input that cannot be read; `what`, `where`, `why` and `hint` are the message's parts."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        self.what, self.where, self.why, self.hint = what, where, why, hint
+        super().__init__(what, where=where, why=why, hint=hint)
+
+
+class MissingLibraryError(InputError):
+    """An optional library is missing that reads files of one kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Time:
     """The time of a step: how many times it ran, and for how many seconds in total."""

@@ -92,6 +92,8 @@ class CBackend(Backend):
             reasons["--machine"] = "C files are for every machine"
         if options.tuned is not None:
             reasons["--tuned"] = "C files have no tuned kernels"
+        if options.preprocess is not None:
+            reasons["--preprocess"] = "C files have no manifest"
         if options.state:
             reasons["--state"] = "C files keep no state from run to run"
         if options.ranks != (1,):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
-from tcc.artifact import read_program
+from tcc.artifact import read_manifest, read_program
 from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
+from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
 
@@ -24,17 +23,20 @@ if TYPE_CHECKING:
     from tcc.backends.artifact import encode_program
     from tcc.cli import sizes
     from tcc.ir import graph, narrow
-    from tcc.ir.op import Array, NamedArrays
+    from tcc.ir.op import Array
     from tcc.ir.program import Program
+    from tcc.runtime import inputs as input_files
+    from tcc.runtime import preprocess
+    from tcc.runtime.input_settings import Settings
 else:
     options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
     encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
+    input_files, preprocess = later("tcc.runtime.inputs"), later("tcc.runtime.preprocess")
 
 _FORMS = (
-    "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
-    "sequence NAME=@a.npy,@b.npy"
+    "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=@picture.png, NAME=2x3xf32=1, NAME=2x3xf32 or "
+    "NAME=2x3; for a sequence NAME=@a.npy,@b.npy"
 )
-_MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz files
 
 
 @frozen
@@ -44,7 +46,8 @@ class Draw:
     `seed` and `number` determine the random numbers; draws of one seed have different numbers.
     `scale` multiplies floats. `lowest` is the smallest value tried for a symbolic size. With
     `larger`, symbolic sizes are about doubled where the model allows it (see `fitting_shapes`).
-    `values` maps an input's name to the integers that it may take.
+    `values` maps an input's name to the integers that it may take. With `quiet`, no line names the
+    random inputs.
     """
 
     seed: int
@@ -53,13 +56,25 @@ class Draw:
     lowest: int = 1
     larger: bool = False
     values: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    quiet: bool = False
 
 
 def inputs_of(
-    path: Path, ports: Sequence[ModulePort], input_texts: Iterable[str], seed: int
+    path: Path,
+    ports: Sequence[ModulePort],
+    input_texts: Iterable[str],
+    seed: int,
+    *,
+    quiet: bool = False,
 ) -> dict[str, Any]:
-    """Returns the arrays of `make_inputs` for the artifact at `path`, in the form of `as_taken`."""
-    return as_taken(make_inputs(ports, input_texts, seed, lambda: program_of(path)), ports)
+    """Returns the arrays of `make_inputs` for the artifact at `path`, in the form of `as_taken`.
+
+    With `quiet`, no line names the random inputs.
+    """
+    settings = embedded_settings(read_manifest(path))
+    draw = Draw(seed, quiet=quiet)
+    arrays = make_draws(ports, input_texts, [draw], lambda: program_of(path), settings)[0]
+    return as_taken(arrays, ports)
 
 
 def program_of(path: Path, variant: int = 0) -> Program:
@@ -72,15 +87,17 @@ def make_inputs(
     input_texts: Iterable[str],
     seed: int,
     program: Callable[[], Program] | None = None,
+    settings: Mapping[str, Settings] | None = None,
 ) -> dict[str, Any]:
     """Returns one array per port: from `input_texts`, else seeded random values.
 
-    One line on stderr names the random inputs.  A sequence comes from files and is empty without
-    any; an optional comes from one file and is absent without it.  A symbolic size that no text
-    fixes becomes a size that satisfies the checks of `program()`, or 1.  Equal arguments give equal
-    arrays.  Raises UserError for a text that names no port or cannot be read.
+    `settings` say for inputs by name how pictures and sounds become arrays. One line on stderr
+    names the random inputs.  A sequence comes from files and is empty without any; an optional
+    comes from one file and is absent without it.  A symbolic size that no text fixes becomes a size
+    that satisfies the checks of `program()`, or 1.  Equal arguments give equal arrays.  Raises
+    UserError for a text that names no port or cannot be read.
     """
-    return make_draws(ports, input_texts, [Draw(seed)], program)[0]
+    return make_draws(ports, input_texts, [Draw(seed)], program, settings)[0]
 
 
 def make_draws(
@@ -88,14 +105,20 @@ def make_draws(
     input_texts: Iterable[str],
     draws: Sequence[Draw],
     program: Callable[[], Program] | None = None,
+    settings: Mapping[str, Settings] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the arrays of `make_inputs` for each of `draws`.
 
-    If no input is random, there is only one set of arrays. A `larger` draw is left out if its sizes
-    equal those of the smaller draws. One line on stderr names the random inputs of each set of
-    sizes that has a draw with number 0.
+    Files are read once. If no input is random, there is only one set of arrays. A `larger` draw is
+    left out if its sizes equal those of the smaller draws. One line on stderr names the random
+    inputs of each set of sizes that has a draw with number 0.
     """
-    texts = _texts({port.name: port for port in ports}, input_texts)
+    texts = texts_by_name(ports, input_texts)
+    files = {
+        port.name: _from_files(port, texts.get(port.name, ""), (settings or {}).get(port.name))
+        for port in ports
+        if port.kind != "tensor" or texts.get(port.name, "").startswith("@")
+    }
     random_ports = [
         n
         for n, port in enumerate(ports)
@@ -105,11 +128,11 @@ def make_draws(
     draw_arrays = []
     for draw in draws if random_ports else draws[:1]:
         if draw.larger not in shaped:
-            sized_ports = _shaped(ports, texts, draw, program)
+            sized_ports = _shaped(ports, texts, files, draw, program)
             if sized_ports in shaped.values():
                 continue
             shaped[draw.larger] = sized_ports
-            if random_ports and not draw.number:
+            if random_ports and not draw.number and not draw.quiet:
                 summary = ", ".join(
                     f"{sized_ports[n].name}={_described_as(sized_ports[n], texts)}"
                     for n in random_ports
@@ -118,7 +141,9 @@ def make_draws(
                 say_fitted([f"{made_up}; give others with --input"], err=True)
         draw_arrays.append(
             {
-                port.name: _value(port, texts.get(port.name, ""), draw, n)
+                port.name: files[port.name]
+                if port.name in files
+                else _array(port, texts.get(port.name, ""), draw, n)
                 for n, port in enumerate(shaped[draw.larger])
             }
         )
@@ -134,16 +159,20 @@ def _described_as(port: ModulePort, texts: Mapping[str, str]) -> str:
 def _shaped(
     ports: Sequence[ModulePort],
     texts: Mapping[str, str],
+    files: Mapping[str, Any],
     draw: Draw,
     program: Callable[[], Program] | None,
 ) -> list[ModulePort]:
     """Returns `ports` with numbers in place of symbolic sizes.
 
-    `texts` maps a port's name to the user's text for its value. A port with a text stays as it is,
+    `texts` maps a port's name to the user's text for its value, `files` to the value that files
+    hold. A port with a text stays as it is,
     because the text decides its sizes. The sizes of other ports fit the checks of `program()`.
     """
     known_shapes = {
-        n: np.shape(_value(port, texts[port.name], draw, n))
+        n: np.shape(files[port.name])
+        if port.name in files
+        else np.shape(_array(port, texts[port.name], draw, n))
         for n, port in enumerate(ports)
         if port.name in texts
     }
@@ -154,21 +183,22 @@ def _shaped(
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 
-def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[str, str]:
+def texts_by_name(ports: Sequence[ModulePort], input_texts: Iterable[str]) -> dict[str, str]:
     """Returns the text of the value of each `NAME=VALUE`, by name; raises UserError for a bad
     text."""
+    names = [port.name for port in ports]
     texts: dict[str, str] = {}
     for text in input_texts:
         # A name may contain "=", so several names may match; the longest is meant.
-        matches = [port for port in ports if text.startswith(f"{port}=")]
+        matches = [port for port in names if text.startswith(f"{port}=")]
         name = max(matches, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
-        if name not in ports:
+        if name not in names:
             raise UserError(
                 f"the model has no input {name!r}",
                 where=f"--input {text}",
-                hint=f"its inputs are: {', '.join(ports)}",
+                hint=f"its inputs are: {', '.join(names)}",
             )
         if name in texts:
             raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
@@ -178,14 +208,20 @@ def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[
     return texts
 
 
-def _value(port: ModulePort, text: str, draw: Draw, number: int) -> Any:
-    if port.kind == "tensor":
-        return _array(port, text, draw, number)
+def _from_files(port: ModulePort, text: str, settings: Settings | None) -> Any:
+    """Returns the value of a port from the files that `text` names.
+
+    It is an array for a tensor, a list for a sequence, and an array or None for an optional.
+    """
     where = f"--input {port.name}={text}"
     files = text.split(",@") if text else []
     if text and not text.startswith("@"):
         raise UserError("bad input", where=where, why=f"it is {port.dtype}", hint=_FORMS)
-    items = [_load(Path(name.removeprefix("@")), where) for name in files]
+    names = [name.removeprefix("@") for name in files]
+    with input_errors(where):
+        if port.kind == "tensor":
+            return input_files.read_input(port, names, settings)
+        items = [input_files.read_array(name) for name in names]
     if port.kind == "sequence" or "sequence" in port.dtype:
         return items or (None if port.kind == "optional" else [])
     if len(items) > 1:
@@ -193,10 +229,16 @@ def _value(port: ModulePort, text: str, draw: Draw, number: int) -> Any:
     return items[0] if items else None
 
 
+def embedded_settings(manifest: Mapping[str, Any]) -> Mapping[str, Settings]:
+    """Returns the settings of inputs that an artifact's manifest has, by name of the input."""
+    if "preprocess" not in manifest:
+        return {}
+    with input_errors("the artifact"):
+        return preprocess.embedded_settings(manifest)
+
+
 def _array(port: ModulePort, text: str, draw: Draw, number: int) -> Array:
     where = f"--input {port.name}={text}"
-    if text.startswith("@"):
-        return _load(Path(text[1:]), where)
     described, equals, value = text.partition("=")
     try:
         dtype, shape = _described(port, described)
@@ -205,36 +247,6 @@ def _array(port: ModulePort, text: str, draw: Draw, number: int) -> Array:
         return _random(dtype, shape, draw, number, draw.values.get(port.name, (0, 1)))
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
-
-
-def _load(path: Path, where: str) -> Array:
-    file, mark, key = str(path).partition(".npz:")
-    path = Path(f"{file}.npz") if mark else path
-    try:
-        with path.open("rb") as stream:
-            if not stream.read(6).startswith(_MAGICS):
-                raise ValueError("it is no file of NumPy: save the array with np.save")
-            stream.seek(0)
-            content = np.load(stream, allow_pickle=False)
-            array = content if isinstance(content, np.ndarray) else _member(content, key)
-    except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
-        why = str(error)
-        if "allow_pickle" in why:
-            why = "it holds Python objects, which are code and not read: save numbers or str"
-        raise UserError("cannot read an array", where=where, why=why) from error
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _member(archive: NamedArrays, key: str) -> Array:
-    """Returns the array `key` of an archive, or its only array.
-
-    Raises ValueError where the archive has no such array.
-    """
-    if not key and len(archive) == 1:
-        (key,) = archive
-    if key not in archive:
-        raise ValueError(f"name one of its arrays, as in @file.npz:KEY: {', '.join(archive)}")
-    return archive[key]
 
 
 def _described(port: ModulePort, text: str) -> tuple[DType, tuple[int, ...]]:
@@ -335,14 +347,15 @@ def _values(array: Array, dtype: DType) -> Array:
 
 
 def save_array(path: Path, array: Array) -> None:
-    """Saves an array; strings are saved without pickle, because `_load` refuses pickled data."""
+    """Saves an array; strings are saved without pickle, because no pickled data is read."""
     np.save(path, array.astype(str) if array.dtype == object else array)
 
 
-def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
+def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """Writes `NAME.npy` for each array, and `NAME.0.npy` and so on for each sequence.
 
-    Each file appears complete or not at all.  Characters that a file name cannot have become `_`.
+    Returns the path of each array by its name, such as `NAME.0`. Each file appears complete or not
+    at all.  Characters that a file name cannot have become `_`.
     """
     arrays = dict(_flat(values))
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
@@ -355,6 +368,7 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
                 save_array(staging / f"{name}.npy", array)
             for name in names:
                 (staging / f"{name}.npy").replace(folder / f"{name}.npy")
+    return {name: folder / f"{file}.npy" for name, file in zip(arrays, names, strict=True)}
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

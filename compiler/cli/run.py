@@ -1,25 +1,48 @@
 """`tcc run`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.input_runs import check_no_stdin, runs_of
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import UserError
+from tcc.later import later
+from tcc.preprocess import input_errors
+
+if TYPE_CHECKING:
+    from tcc.runtime import ranking
+else:
+    ranking = later("tcc.runtime.ranking")
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--output", type=OUTPUT, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option(
+    "--output",
+    type=OUTPUT,
+    metavar="DIR",
+    help="Writes each output to DIR/NAME.npy, and for a folder of inputs to DIR/FILE/NAME.npy; "
+    "--json then has the paths in place of the values.",
+)
+@click.option("--top", type=click.IntRange(1), metavar="N", help="Shows the N largest values.")
+@click.option(
+    "--labels",
+    type=PATH,
+    metavar="FILE",
+    help="Names the classes: line n of FILE is class n, from 0.  Implies --top 5.",
+)
 @click.option(
     "--nproc",
     type=click.IntRange(1, 64),
@@ -35,11 +58,19 @@ def run(
     seed: int,
     threads: int | None,
     output: Path | None,
+    top: int | None,
+    labels: Path | None,
     nproc: int | None,
     pin: bool,
     as_json: bool,
 ) -> None:
-    """Runs MODEL, an artifact or an ONNX file, once.
+    """Runs MODEL, an artifact or an ONNX file, once, or once for each file of a folder.
+
+    A picture (Pillow) becomes an array of the input's size and type; settings follow its name:
+    order (rgb, bgr, rgba, grey), layout (nchw, nhwc, ...), resize=HxW, letterbox=VALUE, centre,
+    crop, resize=N of the shorter edge, filter, scale, mean, std.  A value is (v * scale - mean) /
+    std.  A sound (soundfile) needs its rate, as in rate=16000, and may have start, window and
+    channel.  Arrays come from .npy, .npz and .bin (raw elements), and - is standard input.
 
     A model with collectives runs as one rank of a job, which --nproc or a launcher (mpirun,
     torchrun, srun) starts.
@@ -47,6 +78,8 @@ def run(
     \b
     Example:
       tcc run model.so --input image=@cat.npy --output results --timeout 60
+      tcc run yolox.so --input images=@cat.png:bgr,letterbox=114
+      tcc run resnet.so --input x=@photos:crop,scale=1/255 --labels classes.txt --top 3
       tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
       tcc run model.so --nproc 4            (compiled with --ranks 1,4)
     """
@@ -56,24 +89,68 @@ def run(
     if nproc and output is not None and "{rank}" not in str(output):
         hint = f"give each a folder of its own: --output {output}{{rank}}"
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
+    with input_errors():
+        ranked = ranking.ranking_of(labels, top)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
+            check_no_stdin(inputs)
             words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
             words += [f"--seed={seed}"] * seeded
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             words += [f"--output={output}"] * (output is not None)
+            words += [f"--top={top}"] * (top is not None)
+            words += [f"--labels={labels}"] * (labels is not None)
             _show_ranks(run_ranks(nproc, pin, words), as_json)
             return
-        with joined(artifact, threads) as (module, _):
-            arrays = inputs_of(artifact, module.inputs, inputs, seed)
-            results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
-    if output is not None:
-        write_arrays(results, output)
-    values = as_values(results, module.outputs)
+        records = []
+        run_seed = seed if seeded else None
+        for file, values in _results(artifact, inputs, threads, seed, run_seed):
+            folder = output if output is None or not file else output / file
+            record = _shown(values, file, folder, ranked, as_json)
+            records.append({"file": file, "outputs": record} if file else record)
     if as_json:
-        print_json({name: array_record(value) for name, value in values.items()})
-        return
-    say_fitted(array_lines(values))
+        print_json(records[0] if len(records) == 1 and not file else records)
+
+
+def _results(
+    artifact: Path, inputs: Sequence[str], threads: int | None, seed: int, run_seed: int | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the file name and the outputs of each run, as `runs_of` and `as_values` give them.
+
+    `seed` is that of random inputs, `run_seed` that of random numbers in the model.
+    """
+    with joined(artifact, threads) as (module, _):
+        for number, (file, texts) in enumerate(runs_of(module.inputs, inputs)):
+            arrays = inputs_of(artifact, module.inputs, texts, seed, quiet=number > 0)
+            results = interruptible(partial(module.run, arrays, seed=run_seed))
+            yield file, as_values(results, module.outputs)
+
+
+def _shown(
+    values: dict[str, Any],
+    file: str,
+    folder: Path | None,
+    ranked: "ranking.Ranking | None",
+    as_json: bool,
+) -> dict[str, Any]:
+    """Writes outputs to `folder`, and prints them or returns their record for JSON."""
+    if ranked is not None:
+        with input_errors():
+            ranking.check_ranked(ranked, values)
+    paths = None if folder is None else write_arrays(values, folder)
+    record = {}
+    if file and not as_json:
+        say(f"{file}:")
+    for name, value in values.items():
+        fitting = ranked if ranked is not None and ranked.fits(value) else None
+        if as_json:
+            record[name] = array_record(value, paths, name)
+            if fitting:
+                record[name]["top"] = ranking.ranked_record(fitting, value)
+            continue
+        say_fitted(array_lines({name: value}))
+        say_fitted(ranking.ranked_lines(fitting, name, value) if fitting else ())
+    return record
 
 
 def _show_ranks(printed: Sequence[str], as_json: bool) -> None:

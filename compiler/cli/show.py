@@ -165,17 +165,20 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
 
 
-def array_record(value: Any) -> Any:
+def array_record(value: Any, paths: Mapping[str, Any] | None = None, name: str = "") -> Any:
     """Returns element type, shape and values of a result, for JSON; None stays, lists recurse.
 
-    Floats that JSON lacks become the texts "nan", "inf" and "-inf".
+    With `paths`, the record of a result has the path of its file in place of its values; `paths`
+    are those of `write_arrays`, and `name` is the name of the result. Floats that JSON lacks become
+    the texts "nan", "inf" and "-inf".
     """
     if value is None:
         return None
     if isinstance(value, list):
-        return [array_record(item) for item in value]
-    name = "string" if value.dtype == object else value.dtype.name
-    return {"dtype": name, "shape": value.shape, "values": _finite(value.tolist())}
+        return [array_record(item, paths, f"{name}.{n}") for n, item in enumerate(value)]
+    dtype = "string" if value.dtype == object else value.dtype.name
+    content = {"values": _finite(value.tolist())} if paths is None else {"path": str(paths[name])}
+    return {"dtype": dtype, "shape": value.shape, **content}
 
 
 def _finite(values: Any) -> Any:

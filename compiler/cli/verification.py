@@ -17,6 +17,7 @@ from tcc.cli.arrays import (
     Draw,
     as_taken,
     as_values,
+    embedded_settings,
     is_carried,
     make_draws,
     make_inputs,
@@ -213,7 +214,7 @@ def _verify_layers(
         with opened_artifact(artifact or model, inputs) as path:
             return program_of(path)
 
-    arrays = make_inputs(ports, inputs, seed, program)
+    arrays = make_inputs(ports, inputs, seed, program, embedded_settings(manifest))
     allowed = mode_cost(manifest, model) if tolerance is None else tolerance
     options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
     with temporary_folder() as folder, progress(f"{model.name}") as stage:
@@ -299,8 +300,9 @@ def _drawn(
     The first list has the draws of the user's seed. The second list has the fixed draws, with which
     the allowed errors are computed. `draws` is the result of `draws_of`.
     """
+    settings = embedded_settings(module.manifest)
     drawn, fixed, more = (
-        partial(make_draws, module.inputs, inputs, part, program) for part in draws
+        partial(make_draws, module.inputs, inputs, part, program, settings) for part in draws
     )
     arrays = [drawn(), fixed()]
     arrays[1] += more() if len(arrays[1]) < len(draws[1]) else []

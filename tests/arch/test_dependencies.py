@@ -24,7 +24,9 @@ REST = ("tests", "scripts", "models")
 MODULES = {
     "apache-tvm-ffi": "tvm_ffi",
     "ml-dtypes": "ml_dtypes",
+    "pillow": "PIL",
     "protobuf": "google",
+    "scikit-image": "skimage",
     "z3-solver": "z3",
 }
 # Packages of the core install that its modules do not import yet, and why they are declared.
@@ -115,7 +117,8 @@ def named(node: ast.AST) -> list[str]:
 
 def test_what_tcc_imports_is_declared() -> None:
     build = {"setuptools"}  # by the commands of the wheel alone
-    extras = modules(set().union(*(EXTRAS[name] for name in ("zig", "gpu", "models", "bench"))))
+    names = ("zig", "io", "gpu", "models", "bench")
+    extras = modules(set().union(*(EXTRAS[name] for name in names)))
     assert imported(SOURCES) - modules(CORE) - extras - build == set()
 
 

@@ -24,8 +24,10 @@ def model(*nodes: onnx.NodeProto, opset: int = 17) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
-def node(op: str, inputs: str, outputs: str, name: str = "", domain: str = "") -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), outputs.split(), name, domain=domain)
+def node(
+    op: str, inputs: str, outputs: str, name: str = "", domain: str = "", **attributes: int
+) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), name, domain=domain, **attributes)
 
 
 GOOD = model(node("Relu", "x", "y"))
@@ -108,6 +110,34 @@ CASES = {
     ),
     "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
     "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
+    "compile-preprocess-unknown-key": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml"),
+        (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.x]\nbgrr = true\n")),
+    ),
+    "compile-preprocess-unknown-input": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml"),
+        (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.image]\ncrop = true\n")),
+    ),
+    "compile-preprocess-zero-deviation": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml"),
+        (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.x]\nstd = [0.2, 0, 0.2]\n")),
+    ),
+    "compile-preprocess-other-form": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml"),
+        (("m.onnx", GOOD), ("p.toml", b"[x]\ncrop = true\n")),
+    ),
+    "compile-preprocess-missing": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml"), (("m.onnx", GOOD),)
+    ),
+    "compile-preprocess-as-c": Case(
+        ("compile", "m.onnx", "--preprocess", "p.toml", "--target", "c"), (("m.onnx", GOOD),)
+    ),
+    "compile-batch-of-mixed-samples": Case(
+        ("compile", "m.onnx", "--batch", "4"),
+        (("m.onnx", model(node("Softmax", "x", "y", "mix", axis=0))),),
+    ),
+    "compile-batch-no-multiple": Case(("compile", "m.onnx", "--batch", "3"), (("m.onnx", GOOD),)),
+    "compile-batch-of-symbolic": Case(("compile", "m.onnx", "--batch", "3"), SYMBOLIC_FILE),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),

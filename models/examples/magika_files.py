@@ -1,0 +1,40 @@
+"""Tells the types of files with magika.
+
+python models/examples/magika_files.py magika_v3_3.onnx README.md pyproject.toml
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tcc
+from tcc.runtime.ranking import Ranking, read_labels
+
+HERE = Path(__file__).parent
+BLOCK, PART, PADDING = 4096, 1024, 256  # bytes read at each end, bytes taken, no byte
+
+
+def features(path: Path) -> Any:
+    """Returns the first and the last 1,024 bytes of a file, without white space at its ends."""
+    with path.open("rb") as file:
+        first = file.read(BLOCK).lstrip()[:PART]
+        file.seek(-min(BLOCK, path.stat().st_size), 2)
+        last = file.read().rstrip()[-PART:]
+    numbers = np.full(2 * PART, PADDING, np.int32)
+    numbers[: len(first)] = list(first)
+    numbers[2 * PART - len(last) :] = list(last)
+    return numbers
+
+
+def main(model: str, *files: str) -> None:
+    """Prints the most likely type of each file, and its probability."""
+    module = tcc.compile(model)
+    ranking = Ranking(1, read_labels(HERE / "magika_labels.txt"))
+    scores = module(np.stack([features(Path(file)) for file in files]))
+    for file, [(_, label, score)] in zip(files, ranking.rows(scores), strict=True):
+        print(f"{file}: {label} {score:.2f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
