@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,16 +12,11 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
-from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
-from tcc.backends.cpu.detect import detect
 from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
-from tcc.distributed.costs import one_host
-from tcc.distributed.plan import Plan, read_plan
-from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_model
@@ -44,15 +39,15 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import MERGE, SHARD, Sharder
+from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.rank_prices import RankPrices
 from tcc.preprocess import preprocess_entry
+from tcc.rank_plans import plan_sharders
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target, parse_targets, targets_text
+from tcc.target import Target, targets_text
 from tcc.temporary import temporary_folder
 from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
 from tcc.tune.lock import Lock
@@ -65,11 +60,11 @@ from tcc.variants import (
     make_variants,
     optimise,
     plan_places,
+    resolve_targets,
     variant_backends,
 )
 
 Progress = Callable[[str], None]
-_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
 @frozen
@@ -119,11 +114,6 @@ class CompileResult:
     warnings: tuple[str, ...] = ()
 
 
-def resolve_targets(options: Options) -> tuple[Target, ...]:
-    """Returns the targets that the options name; raises UserError for an unknown target."""
-    return parse_targets(options.target, options.cpu, detect)
-
-
 def output_suffix(options: Options) -> str:
     """Returns the suffix of the file that a compile with these options writes, as in `.so`."""
     return BACKENDS[resolve_targets(options)[0].kind].suffix
@@ -163,7 +153,7 @@ def _compiled(
     lock = lock_of(options)
     ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or _sharders(options, ledger)
+    divided_by = sharders or plan_sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_batched(model, options)
     preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
@@ -208,71 +198,6 @@ def _compiled(
         tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
-
-
-def _sharders(options: Options, ledger: Ledger) -> Sharders:
-    """Returns the function from a number of ranks to the steps that divide a graph among them.
-
-    There is a step for each plan of --plan, in their order; without one, the planner chooses all
-    strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
-    read, that is given twice, or whose number of ranks --ranks does not name.
-    """
-    plans: dict[int, list[Plan]] = {}
-    for plan in map(read_plan, options.plan):
-        if plan.ranks not in options.ranks:
-            raise UserError(
-                "no rank uses the plan",
-                where=plan.place,
-                why=f"it is for {plan.ranks} ranks",
-                hint=f"compile with --ranks {plan.ranks}",
-            )
-        siblings = plans.setdefault(plan.ranks, [])
-        for sibling in siblings:
-            if replace(sibling, place=plan.place) == plan:
-                raise UserError(
-                    "a plan is given twice",
-                    where=plan.place,
-                    why=f"{sibling.place} divides the model in the same way",
-                    hint="give one of them",
-                )
-        if len(siblings) == _MOST_PLANS:
-            raise UserError(
-                "too many plans are for one number of ranks",
-                where=plan.place,
-                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
-                hint="leave some out",
-            )
-        siblings.append(plan)
-
-    solver, prices = partition_solver, rank_prices(options)
-
-    def divisions(ranks: int) -> Iterator[Sharder]:
-        cluster = one_host(ranks)
-        if ranks not in plans:
-            return plan_steps(cluster, solver(), prices, options.state, ledger)
-        return (
-            PlanStep(cluster, solver(), prices, plan, options.state, ledger)
-            for plan in plans[ranks]
-        )
-
-    return divisions
-
-
-def rank_prices(options: Options) -> PricesFor:
-    """Returns the function from a model's bytes of constants to the prices of its kernels.
-
-    The first target that the options name prices them.
-    """
-
-    @cache
-    def prices(constants: int) -> RankPrices | None:
-        code, *_ = variant_backends(resolve_targets(options), options, constants)
-        if code.settings.merges is None:
-            return None
-        settings = replace(code.settings, states=options.state)
-        return RankPrices(code.planner, settings, options.level, code.lower)
-
-    return prices
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -364,7 +289,7 @@ def _imported(model: Any, options: Options) -> Graph:
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace, targets = Trace(), resolve_targets(options)
-    divided_by = _sharders(options, ledger)
+    divided_by = plan_sharders(options, ledger)
     programs: list[Lowered] = []
     for place, divide in plan_places(options, divided_by):
         codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)

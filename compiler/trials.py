@@ -11,7 +11,7 @@ from typing import Any
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.budgets import within
 from tcc.debug import Trace
-from tcc.driver import common_facts, resolve_targets
+from tcc.driver import common_facts
 from tcc.errors import UserError
 from tcc.frontends import load_called
 from tcc.ir.graph import constant_bytes, walk_nodes
@@ -28,7 +28,7 @@ from tcc.tune.kernel_space import KernelSpace
 from tcc.tune.lock import Home
 from tcc.tune.trial import Trial, TunedKernel
 from tcc.tune.words import words
-from tcc.variants import check_options, optimise, variant_backends, variant_of
+from tcc.variants import check_options, optimise, resolve_targets, variant_backends, variant_of
 from tcc.variants import lower as lower_variants
 
 

@@ -16,6 +16,7 @@ from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
 from tcc.backends.c.backend import CBackend
 from tcc.backends.cpu.backend import CpuBackend
+from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -33,7 +34,7 @@ from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target
+from tcc.target import Target, parse_targets
 
 # The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
@@ -64,6 +65,11 @@ class PlanPlace:
 
 
 _ONE_RANK = PlanPlace()
+
+
+def resolve_targets(options: Options) -> tuple[Target, ...]:
+    """Returns the targets that the options name; raises UserError for an unknown target."""
+    return parse_targets(options.target, options.cpu, detect)
 
 
 def plan_places(

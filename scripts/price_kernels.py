@@ -15,7 +15,6 @@ from random import Random
 
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
@@ -35,7 +34,7 @@ from tcc.passes.tile.cpu.plan import Structure
 from tcc.passes.tile.plan import Bound, KernelKey, PlannedKernel, kernel_key
 from tcc.schedule.cpu.candidate_space import space
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.variants import optimise, variant_backends
+from tcc.variants import optimise, resolve_targets, variant_backends
 
 
 @dataclass(frozen=True, slots=True)

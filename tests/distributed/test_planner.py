@@ -14,7 +14,6 @@ from tcc.distributed.exchanges import exchange_of, is_exchange
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.planner import GraphPlanner, PlanStep, plan_steps
 from tcc.distributed.shard import mesh_sharded
-from tcc.driver import rank_prices
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.index import const
@@ -22,6 +21,7 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.options import Options
 from tcc.passes.rank_prices import RankPrices
+from tcc.rank_plans import rank_prices
 
 from .lockstep import collectives, on_ranks
 from .networks import mlp
