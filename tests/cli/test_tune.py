@@ -13,6 +13,7 @@ from tcc.cli.inspect import inspect
 from tcc.cli.tune import tune
 from tcc.tune.lock import VERDICTS
 from tcc.tune.lock_file import read_lock
+from tcc.tune.records import read_records
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -104,3 +105,71 @@ def test_a_sweep_leaves_pins_of_unknown_kernels(model: Path) -> None:
             assert new.alternative == entry.alternative
         else:
             assert new.verdict in ("kept", "changed")
+
+
+# ---- records and checks -------------------------------------------------------------------------
+
+
+def test_records_give_the_lock_again_and_are_not_measured_again(model: Path) -> None:
+    """The machine may be busy, so each verdict is allowed."""
+    sweep = [str(model), "--time", "2s", "--data", "x=96x64", "--records", "r.jsonl"]
+    assert CliRunner().invoke(tune, [*sweep, "--lock", "a.json"]).exit_code in (0, 1)
+    count = len(read_records([Path("r.jsonl")]))
+    assert count > 0
+    decide = [str(model), "--from", "r.jsonl", "--from", "r.jsonl", "--lock", "b.json"]
+    assert CliRunner().invoke(tune, decide).exit_code in (0, 1)
+    assert Path("b.json").read_bytes() == Path("a.json").read_bytes()
+    CliRunner().invoke(tune, [*sweep, "--lock", "c.json"])
+    keys = [
+        (m.site, m.candidate, m.phase)
+        for m in (record.measurement for record in read_records([Path("r.jsonl")]))
+    ]
+    assert len(keys) >= count
+    assert len({*keys}) == len(keys)
+
+
+def test_a_shard_without_kernels_measures_none(model: Path) -> None:
+    (site,) = pinned_sites(model)
+    other = 2 - int(site, 16) % 2  # the shard that the kernel does not belong to, counted from 1
+    shard = ["--time", "1s", "--data", "x=96x64", "--shard", f"{other}/2"]
+    result = CliRunner().invoke(tune, [str(model), *shard])
+    assert result.exit_code == 0
+    assert "no kernels" in result.output
+
+
+def pinned_sites(model: Path) -> list[str]:
+    """Returns the sites of the model's kernels."""
+    run(tune, model, "--pin", "--lock", "pins.json")
+    (section,) = read_lock(Path("pins.json")).sections.values()
+    return [s for s, e in section.items() if (e.alternative or "").startswith("CoreKernel(")]
+
+
+def test_a_check_names_missing_stale_and_unused_entries(model: Path) -> None:
+    run(tune, model, "--pin")
+    assert "0 missing, 0 stale, 0 unused" in run(tune, model, "--check").output
+    lock = Path("tcc.lock.json")
+    (site,) = pinned_sites(model)
+    text = lock.read_text()
+    lock.write_text(text.replace(site, "0" * 32))
+    result = CliRunner().invoke(tune, [str(model), "--check"], standalone_mode=False)
+    assert result.return_value == 1
+    assert f"missing: schedule: sum, max, sum: f32[n0,64], f32[64,32], site {site}" in result.output
+    assert "unused: line " in result.output
+    lock.write_text(text.replace("CoreKernel(", "CoreKernel(nothing="))
+    result = CliRunner().invoke(tune, [str(model), "--check", "--json"], standalone_mode=False)
+    assert result.return_value == 1
+    ((kind, reason),) = json.loads(result.stdout)["problems"]
+    assert kind == "stale"
+    assert reason.startswith("--tuned tcc.lock.json, line ")
+    assert lock.read_text() == text.replace("CoreKernel(", "CoreKernel(nothing=")
+
+
+def test_models_that_share_a_lock_use_all_of_it(model: Path) -> None:
+    onnx.save(onnx.parser.parse_model(TEXT.replace("32", "48")), "other.onnx")
+    for name in (model, "other.onnx"):
+        run(tune, name, "--pin")
+    result = CliRunner().invoke(tune, [str(model), "--check"], standalone_mode=False)
+    assert result.return_value == 1
+    assert "unused: line" in result.output
+    assert "missing" not in result.output.splitlines()[0]
+    assert "0 missing, 0 stale, 0 unused" in run(tune, model, "other.onnx", "--check").output

@@ -108,6 +108,13 @@ CASES = {
     ),
     "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
     "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
+    "tune-two-modes": Case(("tune", "m.onnx", "--pin", "--check")),
+    "tune-check-with-records": Case(("tune", "m.onnx", "--check", "--records", "r.jsonl")),
+    "tune-two-models": Case(("tune", "m.onnx", "n.onnx")),
+    "tune-check-without-lock": Case(("tune", "m.onnx", "--check"), (("m.onnx", GOOD),)),
+    "tune-damaged-records": Case(
+        ("tune", "m.onnx", "--from", "r.jsonl"), (("m.onnx", GOOD), ("r.jsonl", b"hello\n"))
+    ),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),
