@@ -11,10 +11,11 @@ from tcc.temporary import temporary_folder
 from tcc.trials import TrialCompiler
 from tcc.tune.alone import measuring_alone
 from tcc.tune.measurement import Measurement
-from tcc.tune.sweep import Effort, Sweep
+from tcc.tune.sweep import MOST_TRIALS, Effort, Sweep
 from tcc.tune.verdicts import Verdicts, decide
 
 _LOCK = "measuring.lock"
+_MOST_BYTES = 2 << 30  # of the weights of all trials that are loaded at once
 
 
 def swept(
@@ -30,7 +31,8 @@ def swept(
     measurements: list[Measurement] = []
     cache = cache_folder()
     make_own(cache)
-    effort = Effort(seconds)
+    most = max(1, _MOST_BYTES // max(1, compiler.constants))
+    effort = Effort(seconds, trials=min(MOST_TRIALS, most))
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
         progress(f"tuning {model.name}") as shown,

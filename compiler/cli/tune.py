@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tcc import driver
     from tcc.cli import sweeping
     from tcc.tune import lock as locks
-    from tcc.tune import lock_file, pin
+    from tcc.tune import lock_file, pin, verdicts
 else:
     driver, locks = later("tcc.driver"), later("tcc.tune.lock")
     lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
-    sweeping = later("tcc.cli.sweeping")
+    sweeping, verdicts = later("tcc.cli.sweeping"), later("tcc.tune.verdicts")
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0
@@ -140,7 +140,7 @@ def _measure(
     *,
     as_json: bool,
 ) -> None:
-    """Writes the verdicts of a sweep into the lock; exits with 1 if the machine was slow."""
+    """Writes the verdicts of a sweep into the lock; raises SlowMachine if too few rounds count."""
     if lock.exists():
         lock_file.read_lock(lock, "--lock")  # a damaged lock is an error before the sweep
     result, interrupted = sweeping.swept(model, options, seconds, data, threads)
@@ -154,12 +154,16 @@ def _measure(
         if entry.gain is not None:
             say(f"  {entry.gain[0]:.3f} times as fast (at least {entry.gain[1]:.3f}): {entry.op}")
     if not as_json:
-        verdicts_text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         whole = "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
-        say(f"{lock}: {verdicts_text or 'no kernels'}{whole}")
+        say(f"{lock}: {counted or 'no kernels'}{whole}")
     if result.slow:
-        say("no choice changed: the machine was slow in more than half of the rounds", err=True)
-        raise SystemExit(1)
+        raise verdicts.SlowMachine(
+            "no choice changed",
+            where=str(model),
+            why="other work slowed the machine down in more than half of the rounds",
+            hint="tune again when less runs beside it",
+        )
     if interrupted:
         raise KeyboardInterrupt
 
