@@ -14,10 +14,11 @@ from tcc.trials import TrialCompiler
 from tcc.tune.alone import measuring_alone
 from tcc.tune.from_records import best_peak_of, decided, earlier, of_version
 from tcc.tune.records import Record, append, in_shard, read_records
-from tcc.tune.sweep import Effort, Sweep
+from tcc.tune.sweep import MOST_TRIALS, Effort, Sweep
 from tcc.tune.verdicts import Verdicts
 
 _LOCK = "measuring.lock"
+_MOST_BYTES = 2 << 30  # of the weights of all trials that are loaded at once
 
 
 def swept(
@@ -45,7 +46,8 @@ def swept(
     machine = f"{node()}: {home[0]}, {home[1]} cores"
     cache = cache_folder()
     make_own(cache)
-    effort = Effort(seconds)
+    most = max(1, _MOST_BYTES // max(1, compiler.constants))
+    effort = Effort(seconds, trials=min(MOST_TRIALS, most))
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
         progress(f"tuning {model.name}") as shown,

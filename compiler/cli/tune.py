@@ -29,6 +29,7 @@ else:
     lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
     sweeping, checks = later("tcc.cli.sweeping"), later("tcc.tune.check")
     from_records, log = later("tcc.tune.from_records"), later("tcc.tune.records")
+    verdicts = later("tcc.tune.verdicts")
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0
@@ -238,7 +239,7 @@ def _decide(
 def _measure(
     model: Path, lock: Path, options: Options, how: tuple[Any, ...], *, as_json: bool
 ) -> None:
-    """Writes the verdicts of a sweep into the lock; exits with 1 if the machine was slow.
+    """Writes the verdicts of a sweep into the lock; raises SlowMachine if too few rounds count.
 
     `how` are the last arguments of `sweeping.swept`.
     """
@@ -251,7 +252,7 @@ def _measure(
 
 
 def _write(lock: Path, result: "verdicts.Verdicts", *, as_json: bool) -> None:
-    """Writes verdicts into the lock and prints them; exits with 1 if the machine was slow."""
+    """Writes verdicts into the lock and prints them; raises SlowMachine if too few rounds count."""
     entries = [(result.home, entry) for entry in result.entries]
     lock_file.update_lock(lock, lambda current: current.with_measured(entries))
     counts = {v: sum(e.verdict == v for e in result.entries) for v in locks.VERDICTS}
@@ -268,8 +269,12 @@ def _write(lock: Path, result: "verdicts.Verdicts", *, as_json: bool) -> None:
     if counts[locks.CHANGED] and result.model is None:
         say("nobody has timed the whole model with these choices", err=True)
     if result.slow:
-        say("no choice changed: the machine was slow in more than half of the rounds", err=True)
-        raise SystemExit(1)
+        raise verdicts.SlowMachine(
+            "no choice changed",
+            where=f"--lock {lock}",
+            why="other work slowed the machine down in more than half of the rounds",
+            hint="tune again when less runs beside it",
+        )
 
 
 def _check(options: Options) -> None:

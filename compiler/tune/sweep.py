@@ -36,6 +36,7 @@ from tcc.tune.verdicts import (
     passes,
 )
 
+MOST_TRIALS = 6  # that are loaded at once
 CompileTrial = Callable[[Mapping[str, str], Path], Trial]
 # Maps sites to the texts of their candidates.
 Choices = dict[str, str]
@@ -53,7 +54,7 @@ class Effort:
 
     seconds: float
     turn: float = 0.06
-    trials: int = 6
+    trials: int = MOST_TRIALS
     search: int = 8
     confirm: int = 40
     skip: float = 0.002
@@ -63,6 +64,8 @@ class Effort:
 # The part of a sweep's time at which each phase ends.
 _ENDS: Mapping[str, float] = {SEARCH: 0.55, FIRST: 0.72, SECOND: 0.88, MODEL: 1.0}
 _LEAST_ROUNDS = 10  # a phase that confirms has at least this many rounds, even if its time is over
+# The search moves on after this many times its rounds, also if few of them count.
+_PATIENCE = 2
 _SLOW_AFTER = 60.0  # seconds of measuring after which a slow machine is reported
 
 
@@ -301,13 +304,15 @@ class Sweep:
                 trial.path.with_suffix(suffix).unlink(missing_ok=True)
 
     def _rounds(self, trials: Sequence[Trial], phase: str) -> list[Round]:
-        goal = self.effort.search if phase == SEARCH else self.effort.confirm
+        is_search = phase == SEARCH
+        goal = self.effort.search if is_search else self.effort.confirm
+        least = goal // 2 if is_search else _LEAST_ROUNDS
 
         def enough(rounds: Sequence[Round]) -> bool:
             highest = max([self._highest(), *(r.peak for r in rounds)])
             count = sum(r.peak >= PEAK_SHARE * highest for r in rounds)
-            least = self.effort.search // 2 if phase == SEARCH else _LEAST_ROUNDS
-            return count >= goal or (len(rounds) >= least and self._is_over(phase))
+            is_late = self._is_over(phase) or (is_search and len(rounds) >= _PATIENCE * goal)
+            return count >= goal or (len(rounds) >= least and is_late)
 
         rounds = timed_rounds(self.runner, trials, self.effort.turn, self.order, enough)
         is_late = self.clock() - self._start > _SLOW_AFTER

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import onnx
 import pytest
 from click.testing import CliRunner, Result
+from tcc.cli import sweeping
+from tcc.cli.commands import execute
 from tcc.cli.compile import compile
 from tcc.cli.inspect import inspect
-from tcc.cli.tune import tune
+from tcc.cli.tune import Duration, tune
 from tcc.tune.lock import VERDICTS
 from tcc.tune.lock_file import read_lock
+from tcc.tune.measurement import Measurement
 from tcc.tune.records import read_records
 
 TEXT = """
@@ -173,3 +180,82 @@ def test_models_that_share_a_lock_use_all_of_it(model: Path) -> None:
     assert "unused: line" in result.output
     assert "missing" not in result.output.splitlines()[0]
     assert "0 missing, 0 stale, 0 unused" in run(tune, model, "other.onnx", "--check").output
+
+
+class Recorded:
+    """Stands for a sweep: it has the kernels' measurements, and then is interrupted if `ends` is
+    not None."""
+
+    rounds: tuple[float, ...] = (1e-3,) * 12
+    slow = False
+    ends: type[BaseException] | None = None
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        pass
+
+    def measurements(self) -> Iterator[Measurement]:
+        peaks = (1e9,) + (1e9 if not self.slow else 5e8,) * 11
+        faster = tuple(s / 1.5 for s in self.rounds)
+        for phase in ("search", "first", "second"):
+            yield Measurement(
+                "cpu:made-up", 2, "0" * 32, "an op", "CoreKernel()", phase, "timed", faster,
+                self.rounds, peaks,
+            )  # fmt: skip
+        yield Measurement("cpu:made-up", 2, "1" * 32, "small", "", "search", "skipped")
+        if self.ends:
+            raise self.ends
+
+
+@pytest.mark.parametrize(
+    ("slow", "ends", "code", "verdict"),
+    [
+        (False, None, 0, "changed"),
+        (False, KeyboardInterrupt, 130, "changed"),
+        (True, None, 1, "slow machine"),
+    ],
+)
+def test_the_end_of_a_sweep_decides_the_exit_code(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    slow: bool,
+    ends: type[BaseException] | None,
+    code: int,
+    verdict: str,
+) -> None:
+    class Compiler:
+        def __init__(self, *arguments: object) -> None:
+            self.home, self.compile_trial, self.constants = ("cpu:made-up", 2), None, 1
+            self.kernels = [SimpleNamespace(site=digit * 32) for digit in "01"]
+
+    monkeypatch.setattr(Recorded, "slow", slow)
+    monkeypatch.setattr(Recorded, "ends", ends)
+    monkeypatch.setattr(sweeping, "Sweep", Recorded)
+    monkeypatch.setattr(sweeping, "TrialCompiler", Compiler)
+    monkeypatch.setattr(sweeping, "TrialRunner", lambda *arguments: nullcontext())
+    assert execute(["tune", str(model)]) == code
+    (entries,) = read_lock(Path("tcc.lock.json")).sections.values()
+    assert [e.verdict for e in entries.values()] == [verdict, "skipped"]
+    out, err = capsys.readouterr()
+    counts = ("1 changed, 1 skipped", "1 skipped, 1 slow machine")
+    assert out.endswith(f"tcc.lock.json: {counts[slow]}\n")
+    if verdict == "changed":
+        assert entries["0" * 32].gain == (1.5, 1.5)
+        assert "1.500 times as fast (at least 1.500): an op" in out
+    else:
+        assert "no choice changed" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("24h", 86400), ("7", 7)]
+)
+def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "-5s", "0s", "25h", "1e3s", "9" * 50 + "s", "٣m", "1.5m"]
+)
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration().convert(text, None, None)
