@@ -156,6 +156,7 @@ def test_the_end_of_a_sweep_decides_the_exit_code(
     class Compiler:
         def __init__(self, *arguments: object) -> None:
             self.kernels, self.home, self.compile_trial = (), ("cpu:made-up", 2), None
+            self.constants = 0
 
     monkeypatch.setattr(Recorded, "slow", slow)
     monkeypatch.setattr(Recorded, "ends", ends)
