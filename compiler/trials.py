@@ -37,7 +37,7 @@ class TrialCompiler:
 
     `home` is the section of the lock for its target and cores. `kernels` are the kernels of the
     model, each with its analytic choice and the space of its candidates; kernels that a line of
-    --choices forces are not among them.
+    --choices forces are not among them. `constants` is the size of the model's constants in bytes.
     """
 
     def __init__(self, model: Any, options: Options) -> None:
@@ -53,7 +53,8 @@ class TrialCompiler:
             allow_pickle=options.allow_pickle,
             budgets=options.budgets,
         )
-        codes = variant_backends(targets, options, constant_bytes(graph), ledger=self._ledger)
+        self.constants = constant_bytes(graph)
+        codes = variant_backends(targets, options, self.constants, ledger=self._ledger)
         (code,) = codes if len(codes) == 1 else (None,)
         if not isinstance(code, CpuBackend):
             raise UserError(

@@ -1,5 +1,6 @@
 """Measures the machine's limits beside the runtimes; a C program does it once per round."""
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,12 +17,34 @@ T = TypeVar("T")
 
 
 class Peaks(tuned_peaks.Peaks):
-    """A running program that measures the machine's peak rates, compiled into `folder`."""
+    """A running program that measures the machine's peak rates, compiled into `folder`.
+
+    `measure` adds a measurement. `typical` returns the medians of all measurements: {"flops": [one
+    thread, all threads], "read": [one thread, all threads]}, in operations and bytes per second.
+    """
 
     def __init__(self, folder: Path, threads: int) -> None:
         program = folder / "peaks"
         run_tool((*find_toolchain().command, *build_arguments(program)), folder)
         super().__init__(program, threads)
+        self._measurements: list[dict[str, list[float]]] = []
+
+    def measure(self) -> None:
+        self._measurements.append(self.ask("limits"))
+
+    def now(self) -> dict[str, float]:
+        """Measures the rates of all threads for 30 ms: {"flops": ..., "read": ...}."""
+        rates: dict[str, float] = self.ask("now")
+        return rates
+
+    def typical(self) -> dict[str, list[float]]:
+        return {
+            name: [
+                statistics.median(measurement[name][n] for measurement in self._measurements)
+                for n in (0, 1)
+            ]
+            for name in ("flops", "read")
+        }
 
 
 class Calm:

@@ -1,5 +1,7 @@
 """`tcc tune`."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
+from tcc import __version__
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.show import print_json, progress, say
@@ -17,12 +20,16 @@ from tcc.options import Options
 if TYPE_CHECKING:
     from tcc import driver
     from tcc.cli import sweeping
+    from tcc.tune import check as checks
+    from tcc.tune import from_records, lock_file, pin, verdicts
     from tcc.tune import lock as locks
-    from tcc.tune import lock_file, pin
+    from tcc.tune import records as log
 else:
     driver, locks = later("tcc.driver"), later("tcc.tune.lock")
     lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
-    sweeping = later("tcc.cli.sweeping")
+    sweeping, checks = later("tcc.cli.sweeping"), later("tcc.tune.check")
+    from_records, log = later("tcc.tune.from_records"), later("tcc.tune.records")
+    verdicts = later("tcc.tune.verdicts")
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0
@@ -44,8 +51,20 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         return seconds
 
 
+class Shard(click.ParamType):  # type: ignore[type-arg]
+    """A part of the kernels, as in 2/5: the second of five."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        numbers = re.fullmatch(r"(\d{1,4})/(\d{1,4})", str(value), re.ASCII)
+        if numbers is None or not 0 < int(numbers[1]) <= int(numbers[2]):
+            self.fail(f"{str(value)!r} is no part such as 2/5", param, ctx)
+        return int(numbers[1]), int(numbers[2])
+
+
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("models", type=PATH, metavar="MODEL", nargs=-1, required=True)
 @click.option(
     "--pin",
     "is_pin",
@@ -75,26 +94,61 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     metavar="NAME=VALUE",
     help="An input of the measured runs, as for tcc run --input. The others are random.",
 )
+@click.option(
+    "--records",
+    type=OUTPUT,
+    metavar="FILE",
+    help="A file that gets a line for each measurement. What it has already is not measured again. "
+    "Several processes may write it, and files can be concatenated.",
+)
+@click.option(
+    "--shard",
+    type=Shard(),
+    metavar="K/N",
+    help="Measures only part K of N of the kernels: N machines share the work.",
+)
+@click.option(
+    "--from",
+    "sources",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Decides from these files of records, without measuring.",
+)
+@click.option(
+    "--check",
+    "is_check",
+    is_flag=True,
+    help="Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
+    "several MODELs, for a lock that they share. Measures nothing.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads of the runs; default: all CPUs.")
 @compile_flags
 @json_flag
 def tune(
-    model: Path,
+    models: tuple[Path, ...],
     lock: Path,
     seconds: float,
     data: tuple[str, ...],
+    records: Path | None,
+    shard: tuple[int, int] | None,
+    sources: tuple[Path, ...],
     threads: int | None,
     as_json: bool,
     *,
     is_pin: bool,
+    is_check: bool,
     **choices: Any,
-) -> None:
+) -> int:
     """Measures other schedules of the kernels of the model file MODEL on this machine, and writes
     those that are clearly faster into a lock, which tcc compile --tuned reads.
 
     \b
     Example:
       tcc tune model.onnx --time 10m
+      tcc tune model.onnx --records a.jsonl --shard 1/2
+      tcc tune model.onnx --from a.jsonl --from b.jsonl
+      tcc tune model.onnx --check
       tcc tune model.onnx --pin --lock tcc.lock.json --cpu x86-64-v3
       tcc compile model.onnx --tuned tcc.lock.json
       tcc compile model.onnx --tuned tcc.lock.json --require-tuned 1%
@@ -108,10 +162,47 @@ def tune(
     """
     options = chosen_options(choices)
     _check(options)
+    modes = {"--pin": is_pin, "--check": is_check, "--from": sources}
+    _check_mode([flag for flag, value in modes.items() if value], records, shard)
+    if is_check:
+        return _show_problems(models, lock, options, as_json=as_json)
+    if len(models) > 1:
+        hint = "run the command for each model"
+        raise UserError("only --check takes several models", where=models[1], hint=hint)
     if is_pin:
-        _pin(model, lock, options, as_json=as_json)
+        _pin(models[0], lock, options, as_json=as_json)
+    elif sources:
+        _decide(models[0], lock, options, sources, as_json=as_json)
     else:
-        _measure(model, lock, options, seconds, data, threads or 0, as_json=as_json)
+        how = seconds, data, threads or 0, records, shard or (1, 1)
+        _measure(models[0], lock, options, how, as_json=as_json)
+    return 0
+
+
+def _check_mode(modes: Sequence[str], records: Path | None, shard: object) -> None:
+    """Raises UserError for flags that do not go together."""
+    measuring = {"--records": records, "--shard": shard}
+    flags = [*modes, *(flag for flag, value in measuring.items() if value)]
+    if modes and len(flags) > 1:
+        hint = "leave one of them out"
+        raise UserError("these options do not go together", where=" ".join(flags), hint=hint)
+
+
+def _show_problems(models: Sequence[Path], lock: Path, options: Options, *, as_json: bool) -> int:
+    """Prints what is wrong with the lock for the models; returns 1 if something is."""
+    tuned = lock_file.read_lock(lock, "--lock")
+    with progress("checking the lock"):
+        ledgers = [driver.model_choices(m, replace(options, tuned=lock), fit=True) for m in models]
+    rows = [*checks.problems(tuned, ledgers)]
+    kinds = Counter(kind for kind, _ in rows)
+    if as_json:
+        print_json({"path": str(lock), "problems": rows})
+        return 1 if rows else 0
+    for kind, text in rows:
+        say(f"{kind}: {text}")
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("missing", "stale", "unused"))
+    say(f"{lock}: of {tuned.count} entries {counts}")
+    return 1 if rows else 0
 
 
 def _pin(model: Path, lock: Path, options: Options, *, as_json: bool) -> None:
@@ -130,20 +221,38 @@ def _pin(model: Path, lock: Path, options: Options, *, as_json: bool) -> None:
     say(f"{lock}: {len(entries)} choices of {model.name} pinned, {result.count} entries")
 
 
-def _measure(
-    model: Path,
-    lock: Path,
-    options: Options,
-    seconds: float,
-    data: Sequence[str],
-    threads: int,
-    *,
-    as_json: bool,
+def _decide(
+    model: Path, lock: Path, options: Options, sources: Sequence[Path], *, as_json: bool
 ) -> None:
-    """Writes the verdicts of a sweep into the lock; exits with 1 if the machine was slow."""
+    """Writes the verdicts that records of earlier sweeps give into the lock."""
+    every = log.read_records(sources)
+    records = from_records.of_version(every, __version__)
+    if len(records) < len(every):
+        count = len(every) - len(records)
+        say(f"{count} records of other versions of tcc are not used", err=True)
+    with progress(f"reading {model.name}"):
+        ledger = driver.model_choices(model, options, fit=True)
+    for result in from_records.model_verdicts(records, ledger):
+        _write(lock, result, as_json=as_json)
+
+
+def _measure(
+    model: Path, lock: Path, options: Options, how: tuple[Any, ...], *, as_json: bool
+) -> None:
+    """Writes the verdicts of a sweep into the lock; raises SlowMachine if too few rounds count.
+
+    `how` are the last arguments of `sweeping.swept`.
+    """
     if lock.exists():
         lock_file.read_lock(lock, "--lock")  # a damaged lock is an error before the sweep
-    result, interrupted = sweeping.swept(model, options, seconds, data, threads)
+    result, interrupted = sweeping.swept(model, options, *how)
+    _write(lock, result, as_json=as_json)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _write(lock: Path, result: "verdicts.Verdicts", *, as_json: bool) -> None:
+    """Writes verdicts into the lock and prints them; raises SlowMachine if too few rounds count."""
     entries = [(result.home, entry) for entry in result.entries]
     lock_file.update_lock(lock, lambda current: current.with_measured(entries))
     counts = {v: sum(e.verdict == v for e in result.entries) for v in locks.VERDICTS}
@@ -155,13 +264,17 @@ def _measure(
             say(f"  {entry.gain[0]:.3f} times as fast (at least {entry.gain[1]:.3f}): {entry.op}")
     if not as_json:
         verdicts_text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        whole = "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
-        say(f"{lock}: {verdicts_text or 'no kernels'}{whole}")
+        speed = "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
+        say(f"{lock}: {verdicts_text or 'no kernels'}{speed}")
+    if counts[locks.CHANGED] and result.model is None:
+        say("nobody has timed the whole model with these choices", err=True)
     if result.slow:
-        say("no choice changed: the machine was slow in more than half of the rounds", err=True)
-        raise SystemExit(1)
-    if interrupted:
-        raise KeyboardInterrupt
+        raise verdicts.SlowMachine(
+            "no choice changed",
+            where=f"--lock {lock}",
+            why="other work slowed the machine down in more than half of the rounds",
+            hint="tune again when less runs beside it",
+        )
 
 
 def _check(options: Options) -> None:

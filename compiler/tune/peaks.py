@@ -1,7 +1,6 @@
-"""Measures the peak rates of the machine, in a C program that runs beside what is measured."""
+"""Measures the peak rate of the machine, in a C program that runs beside what is measured."""
 
 import json
-import statistics
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +16,7 @@ def build_arguments(program: Path) -> tuple[str, ...]:
 
 
 class Peaks:
-    """A running program that measures the machine's peak rates; leaving its `with` ends it.
-
-    `measure` adds a measurement. `typical` returns the medians of all measurements: {"flops": [one
-    thread, all threads], "read": [one thread, all threads]}, in operations and bytes per second.
-    """
+    """A running program that measures the machine's peak rates; leaving its `with` ends it."""
 
     def __init__(self, program: Path, threads: int) -> None:
         self._process = subprocess.Popen(
@@ -30,7 +25,6 @@ class Peaks:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._measurements: list[dict[str, list[float]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -44,28 +38,12 @@ class Peaks:
         with self._process:
             self._process.kill()
 
-    def measure(self) -> None:
-        self._measurements.append(self._ask("limits"))
-
-    def now(self) -> dict[str, float]:
-        """Measures the rates of all threads for 30 ms: {"flops": ..., "read": ...}."""
-        rates: dict[str, float] = self._ask("now")
-        return rates
-
     def flops(self) -> float:
         """Returns the operations per second of all threads; leaves the caches as they are."""
-        return float(self._ask("flops")["flops"])
+        return float(self.ask("flops")["flops"])
 
-    def typical(self) -> dict[str, list[float]]:
-        return {
-            name: [
-                statistics.median(measurement[name][n] for measurement in self._measurements)
-                for n in (0, 1)
-            ]
-            for name in ("flops", "read")
-        }
-
-    def _ask(self, line: str) -> Any:
+    def ask(self, line: str) -> Any:
+        """Returns the answer to a line that the program reads (see peaks.c)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")

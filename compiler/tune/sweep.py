@@ -36,6 +36,7 @@ from tcc.tune.verdicts import (
     passes,
 )
 
+MOST_TRIALS = 6  # that are loaded at once
 CompileTrial = Callable[[Mapping[str, str], Path], Trial]
 # Maps sites to the texts of their candidates.
 Choices = dict[str, str]
@@ -53,7 +54,7 @@ class Effort:
 
     seconds: float
     turn: float = 0.06
-    trials: int = 6
+    trials: int = MOST_TRIALS
     search: int = 8
     confirm: int = 40
     skip: float = 0.002
@@ -63,6 +64,9 @@ class Effort:
 # The part of a sweep's time at which each phase ends.
 _ENDS: Mapping[str, float] = {SEARCH: 0.55, FIRST: 0.72, SECOND: 0.88, MODEL: 1.0}
 _LEAST_ROUNDS = 10  # a phase that confirms has at least this many rounds, even if its time is over
+_LEAST_SECONDS = 1e-9  # clocks do not resolve less, and ratios need a time above zero
+# The search moves on after this many times its rounds, also if few of them count.
+_PATIENCE = 2
 _SLOW_AFTER = 60.0  # seconds of measuring after which a slow machine is reported
 
 
@@ -113,9 +117,9 @@ class Sweep:
         self._start = self.clock()  # what is measured counts, not the first compile
         searches: dict[str, SiteSearch] = {}
         seconds = analytic.site_seconds(self.runner.turn(analytic, self.effort.turn).steps)
-        least = self.effort.skip * sum(seconds.values())
+        minimum = self.effort.skip * sum(seconds.values())
         for site, kernel in self._kernels.items():
-            if seconds.get(site, 0.0) >= least:
+            if seconds.get(site, 0.0) >= minimum:
                 searches[site] = SiteSearch(kernel)
             elif (site, "", SEARCH) not in self._known:
                 why = f"it takes less than {self.effort.skip:.1%} of the time"
@@ -137,7 +141,7 @@ class Sweep:
                 seconds[site] * (1 - 1 / max(search.ratios[search.best], 1.0))
                 for site, search in searches.items()
             )
-            best = 1 / (1 - saved / sum(seconds.values()))
+            best = 1 / (1 - saved / max(sum(seconds.values()), _LEAST_SECONDS))
             self._report(f"{sum(map(len, batch))} candidates, best so far {best:.3f}")
             for measurement in self._tried(analytic, self._unknown(batch, SEARCH), SEARCH):
                 self._learn(searches, measurement)
@@ -177,8 +181,8 @@ class Sweep:
     def _confirm(
         self, analytic: Trial, searches: Mapping[str, SiteSearch]
     ) -> Iterator[Measurement]:
-        """Times the best candidates in two sets of rounds; the second has those that pass the
-        first."""
+        """Times the best candidates in two sets of rounds. The second set has only the candidates
+        that pass the first set."""
         count = self.effort.challengers
         ranked = {site: s.challengers(GAIN, count) for site, s in searches.items()}
         for phase in (FIRST, SECOND):
@@ -202,7 +206,7 @@ class Sweep:
                 self.runner.check(trial)
                 rounds = self._rounds([analytic, trial], MODEL)
             except (TrialFailedError, TurnFailedError) as error:
-                # Winners were right in other company; none of them can be trusted.
+                # Each winner was right in other trials. Together they fail, so none is trusted.
                 yield self._failure("", digest, MODEL, CRASHED, str(error))
                 return
             seconds, partner = ([r.turns[n].seconds for r in rounds] for n in (1, 0))
@@ -223,6 +227,8 @@ class Sweep:
         pending = list(batch)
         while pending:
             for choices in pending:
+                if trials and phase == SEARCH and self._is_over(phase):
+                    break  # a large model compiles for long
                 trial, failures = self._sound(choices, phase)
                 yield from failures
                 trials += [] if trial is None else [trial]
@@ -301,13 +307,15 @@ class Sweep:
                 trial.path.with_suffix(suffix).unlink(missing_ok=True)
 
     def _rounds(self, trials: Sequence[Trial], phase: str) -> list[Round]:
-        goal = self.effort.search if phase == SEARCH else self.effort.confirm
+        is_search = phase == SEARCH
+        goal = self.effort.search if is_search else self.effort.confirm
+        minimum = goal // 2 if is_search else _LEAST_ROUNDS
 
         def enough(rounds: Sequence[Round]) -> bool:
             highest = max([self._highest(), *(r.peak for r in rounds)])
             count = sum(r.peak >= PEAK_SHARE * highest for r in rounds)
-            least = self.effort.search // 2 if phase == SEARCH else _LEAST_ROUNDS
-            return count >= goal or (len(rounds) >= least and self._is_over(phase))
+            is_late = self._is_over(phase) or (is_search and len(rounds) >= _PATIENCE * goal)
+            return count >= goal or (len(rounds) >= minimum and is_late)
 
         rounds = timed_rounds(self.runner, trials, self.effort.turn, self.order, enough)
         is_late = self.clock() - self._start > _SLOW_AFTER
@@ -325,8 +333,8 @@ class Sweep:
         return self.clock() - self._start >= _ENDS[phase] * self.effort.seconds
 
     def _report(self, text: str) -> None:
-        left = max(0.0, self._start + self.effort.seconds - self.clock())
-        self.progress(f"trial {self._count + 1}: {text}, {left:.0f} s left")
+        remaining = max(0.0, self._start + self.effort.seconds - self.clock())
+        self.progress(f"trial {self._count + 1}: {text}, {remaining:.0f} s left")
 
     def _measurement(self, site: str, candidate: str, phase: str, outcome: str) -> Measurement:
         op = self._kernels[site].op if site else "the whole model"
@@ -344,7 +352,8 @@ def _row(
 ) -> tuple[float, float, float]:
     """Returns (seconds, partner, peak) of a site in a round; `number` is the trial's place."""
     partner = analytic.site_seconds(timed.turns[0].steps)[site]
-    return trial.site_seconds(timed.turns[number].steps)[site], partner, timed.peak
+    seconds = trial.site_seconds(timed.turns[number].steps)[site]
+    return max(seconds, _LEAST_SECONDS), max(partner, _LEAST_SECONDS), timed.peak
 
 
 def _columns(ranked: Mapping[str, Sequence[str]]) -> list[Choices]:

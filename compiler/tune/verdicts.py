@@ -6,6 +6,7 @@ Equal measurements give equal verdicts, in whatever order they come.
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from tcc.errors import TccError
 from tcc.frozen import frozen
 from tcc.schedule.alternatives import digest_of
 from tcc.tune.bounds import median_bound
@@ -16,6 +17,12 @@ from tcc.tune.measurement import SKIPPED as NOT_TRIED
 PEAK_SHARE = 0.9  # a round counts if the machine reaches this part of the best known peak
 GAIN = 1.02  # a challenger wins if the lower bound of its ratio is above
 CONFIDENCE = 0.95
+
+
+class SlowMachine(TccError):
+    """No choice changed, because too few rounds count."""
+
+    exit_code = 1
 
 
 @frozen

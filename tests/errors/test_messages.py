@@ -101,8 +101,7 @@ CASES = {
     "compile-missing-lock": Case(("compile", "m.onnx", "--tuned", "a.json"), (("m.onnx", GOOD),)),
     "compile-damaged-lock": Case(
         ("compile", "m.onnx", "--tuned", "a.json"),
-        (("m.onnx", GOOD), ("a.json", b'{"version": 1, "targets": [\n<<<<<<< HEAD\n')),
-    ),
+        (("m.onnx", GOOD), ("a.json", b'{"version": 1, "targets": [\n    ),
     "compile-required-without-lock": Case(("compile", "m.onnx", "--require-tuned", "1%")),
     "compile-bad-part": Case(("compile", "m.onnx", "--tuned", "a.json", "--require-tuned", "2")),
     "compile-tuned-as-c": Case(
@@ -110,6 +109,7 @@ CASES = {
     ),
     "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
     "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
+<<<<<<< HEAD
     "compile-preprocess-unknown-key": Case(
         ("compile", "m.onnx", "--preprocess", "p.toml"),
         (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.x]\nbgrr = true\n")),
@@ -138,6 +138,13 @@ CASES = {
     ),
     "compile-batch-no-multiple": Case(("compile", "m.onnx", "--batch", "3"), (("m.onnx", GOOD),)),
     "compile-batch-of-symbolic": Case(("compile", "m.onnx", "--batch", "3"), SYMBOLIC_FILE),
+    "tune-two-modes": Case(("tune", "m.onnx", "--pin", "--check")),
+    "tune-check-with-records": Case(("tune", "m.onnx", "--check", "--records", "r.jsonl")),
+    "tune-two-models": Case(("tune", "m.onnx", "n.onnx")),
+    "tune-check-without-lock": Case(("tune", "m.onnx", "--check"), (("m.onnx", GOOD),)),
+    "tune-damaged-records": Case(
+        ("tune", "m.onnx", "--from", "r.jsonl"), (("m.onnx", GOOD), ("r.jsonl", b"hello\n"))
+    ),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),
