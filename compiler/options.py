@@ -323,6 +323,12 @@ class Options:
         "ranks.  A plan may leave nodes out.",
         _paths, default=(), repeated=True,
     )
+    cluster: Path | None = _option(
+        "--cluster", "FILE",
+        "With --ranks: hosts, their memory and their links as JSON, for which plans are made; tcc "
+        "plan --help shows such a file.  Default: one host.",
+        _path, default=None,
+    )
     choices: Path | None = _option(
         "--choices", "FILE",
         "Forces choices of the compiler: a file of JSON lines, each with a site and one of its "
@@ -447,6 +453,7 @@ class Choices(TypedDict, total=False):
     weight_growth: float
     machine: str | Path | None
     plan: str | Path | Sequence[str | Path]
+    cluster: str | Path | None
     choices: str | Path | None
     tuned: str | Path | None
     require_tuned: float | str | None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from tcc.backends.artifact.planner import partition_solver
-from tcc.distributed.costs import one_host
+from tcc.distributed.cluster import cluster_of
 from tcc.distributed.plan import Plan, read_plan
 from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
 from tcc.errors import UserError
@@ -23,8 +23,16 @@ def plan_sharders(options: Options, ledger: Ledger) -> Sharders:
 
     There is a step for each plan of --plan, in their order; without one, the planner chooses all
     strategies.  `ledger` makes the steps' decisions.  Raises UserError for a plan that cannot be
-    read, that is given twice, or whose number of ranks --ranks does not name.
+    read, that is given twice, or whose number of ranks --ranks does not name, and for a cluster
+    without --ranks.
     """
+    if options.cluster is not None and options.ranks == (1,):
+        raise UserError(
+            "no plan uses the cluster",
+            where=f"--cluster {options.cluster}",
+            why="the compile is for one rank",
+            hint="give the numbers of ranks, as in --ranks 1,2",
+        )
     plans: dict[int, list[Plan]] = {}
     for plan in map(read_plan, options.plan):
         if plan.ranks not in options.ranks:
@@ -55,7 +63,7 @@ def plan_sharders(options: Options, ledger: Ledger) -> Sharders:
     solver, prices = partition_solver, rank_prices(options)
 
     def divisions(ranks: int) -> Iterator[Sharder]:
-        cluster = one_host(ranks)
+        cluster = cluster_of(options.cluster, ranks)
         if ranks not in plans:
             return plan_steps(cluster, solver(), prices, options.state, ledger)
         return (

@@ -4,11 +4,13 @@ a rank's graph  ->  the steps behind `shard`  ->  kernels, each with its price
                                               ->  a program: bytes of its memory
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import prod
 
 from tcc.debug import Trace
 from tcc.frozen import entity
 from tcc.ir.graph import Graph
+from tcc.ir.op import Trait
 from tcc.ir.program import State, Symmetric, constant_registers
 from tcc.passes.manager import run_steps
 from tcc.passes.memory.plan_arena import live_bytes
@@ -17,7 +19,10 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.program.price import priced_kernels
 from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import number
+from tcc.schedule.nest import typical
 
+# How often a rank hands over an operand's blocks of all other ranks.
+_SHARES = {"all_reduce": 2, "reduce_scatter": 1, "all_to_all": 1, "all_gather": 1}
 _AFTER_SHARD = GRAPH[[step.name for step in GRAPH].index(SHARD) + 1 :]
 
 
@@ -65,3 +70,19 @@ class RankPrices:
     def _optimised(self, graph: Graph) -> Graph:
         form: Graph = run_steps(graph, _AFTER_SHARD, self.settings, Trace(), self.level)
         return form
+
+
+def exchanged(graph: Graph) -> Iterator[tuple[str, int, tuple[tuple[int, ...], ...]]]:
+    """Yields the kind of each exchange of a rank's graph, the bytes that a rank hands over to other
+    ranks, and the groups of ranks.
+
+    Symbolic sizes count as typical.
+    """
+    for node in graph.nodes:
+        if Trait.COLLECTIVE in node.op.traits:
+            for value in filter(None, node.inputs):
+                bits = prod(map(typical, value.type.shape)) * value.type.dtype.bits
+                others, blocks = node.attrs.ranks - 1, node.attrs.ranks
+                blocks = 1 if node.op.name == "all_gather" else blocks
+                bytes = -(-bits // 8) * _SHARES[node.op.name] * others // blocks
+                yield node.op.name, bytes, node.attrs.members

@@ -44,12 +44,6 @@ COSTS = "all", "zero-links", "zero-compute"
     help="Writes the plan as JSON, or draws it if FILE ends in .svg.",
 )
 @click.option(
-    "--cluster",
-    type=PATH,
-    help="Hosts and links as JSON, from which the plan's times and the limit of memory come; the "
-    "default is one host. Without --ranks the plan is for all ranks of the hosts.",
-)
-@click.option(
     "--costs",
     type=click.Choice(COSTS),
     default=COSTS[0],
@@ -83,7 +77,6 @@ COSTS = "all", "zero-links", "zero-compute"
 def plan(
     model: Path,
     output: Path | None,
-    cluster: Path | None,
     costs: str,
     objective: str,
     explain: str | None,
@@ -92,7 +85,8 @@ def plan(
     **choices: Any,
 ) -> None:
     """Divides the model file MODEL among ranks, and shows the plan: how ranks share each node, and
-    what they exchange. tcc compile --plan takes the file, and a changed one.
+    what they exchange. tcc compile --plan takes the file, and a changed one. With --cluster and
+    without --ranks, the plan is for all ranks of the hosts.
 
     \b
     Example:
@@ -126,7 +120,7 @@ def plan(
             raise UserError("--check only proves a plan", where=f"{flag} with --check", hint=hint)
     checked = None if check is None else plans.read_plan(check, "--check")
     options = chosen_options(choices)
-    job = _job(cluster, options, 1 if checked is None else checked.ranks, costs)
+    job = _job(options, 1 if checked is None else checked.ranks, costs)
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, job.options)
@@ -169,16 +163,16 @@ class _Job:
         return fixed
 
 
-def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
-    """Returns the job for a cluster file, or None for one host.
+def _job(options: Options, ranks: int, costs: str) -> _Job:
+    """Returns the job for the cluster file of --cluster, or for one host.
 
     Without --ranks the number of ranks is `ranks`, or the cluster's if that is 1.  Raises UserError
     if the ranks are not one number above 1, or more than the cluster has.
     """
-    cluster = None if path is None else clusters.read_cluster(path)
     if options.ranks == (1,):
-        every = ranks if cluster is None else cluster.ranks
-        options = replace(options, ranks=(every if ranks == 1 else ranks,))
+        path = options.cluster
+        every = ranks if path is None or ranks > 1 else clusters.read_cluster(path).ranks
+        options = replace(options, ranks=(every,))
     count = options.ranks[0]
     if len(options.ranks) != 1 or count < 2:
         raise UserError(
@@ -186,14 +180,7 @@ def _job(path: Path | None, options: Options, ranks: int, costs: str) -> _Job:
             where="--ranks " + ",".join(map(str, options.ranks)),
             hint="give one, as in --ranks 2",
         )
-    if cluster is not None and count > cluster.ranks:
-        raise UserError(
-            "the cluster has too few ranks",
-            where=f"--cluster {path}",
-            why=f"its hosts have {cluster.ranks} together, and the plan is for {count}",
-            hint="give fewer ranks, or more hosts",
-        )
-    part = models.one_host(count) if cluster is None else clusters.part_of(cluster, count)
+    part = clusters.cluster_of(options.cluster, count)
     return _Job(options, models.with_costs(part, costs))
 
 

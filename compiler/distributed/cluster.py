@@ -14,9 +14,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates
+from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates, one_host
 from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
+from tcc.errors import UserError
 from tcc.ir.program import CollectiveKind
 
 _VERSION = 1
@@ -63,14 +64,30 @@ def _parse(table: Any) -> Cluster:
     )
 
 
+def cluster_of(path: Path | None, ranks: int) -> Cluster:
+    """Returns the first ranks of the cluster in a file, or one host without a file.
+
+    Raises UserError for a file that describes no cluster, or a smaller cluster.
+    """
+    if path is None:
+        return one_host(ranks)
+    cluster = read_cluster(path)
+    if ranks > cluster.ranks:
+        raise UserError(
+            "the cluster has too few ranks",
+            where=f"--cluster {path}",
+            why=f"its hosts have {cluster.ranks} together, and the plan is for {ranks}",
+            hint="give fewer ranks, or more hosts",
+        )
+    return part_of(cluster, ranks)
+
+
 def part_of(cluster: Cluster, ranks: int) -> Cluster:
     """Returns the first ranks of a cluster: whole hosts if possible, else ranks in a row.
 
     `ranks` is at most the number of ranks of the cluster.
     """
     *hosts, per_host = cluster.mesh.sizes
-    if ranks == cluster.ranks:
-        return cluster
     if hosts and ranks <= per_host:
         return replace(cluster, mesh=Mesh((ranks,)), rates=cluster.rates[1:])
     if hosts and ranks % per_host == 0:

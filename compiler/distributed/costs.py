@@ -25,9 +25,10 @@ from tcc.distributed.strategies import whole
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Apply, walk
-from tcc.ir.graph import Graph, Node, bodies
+from tcc.ir.graph import Graph, Node
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
+from tcc.passes.rank_prices import exchanged
 from tcc.schedule.nest import typical
 
 
@@ -85,8 +86,6 @@ class RankRates:
 
 
 ANY = "any"
-# How often a rank hands over an operand's blocks of all other ranks.
-_SHARES = {"all_reduce": 2, "reduce_scatter": 1, "all_to_all": 1, "all_gather": 1}
 HOST = RankRates()
 
 
@@ -194,15 +193,25 @@ def work_seconds(
 def call_seconds(
     node: Node, items: NodeStrategies, sizes: Sequence[int], rates: RankRates
 ) -> float:
-    """Returns the seconds in which a host function reads a rank's operands and writes its results.
-
-    Control flow takes none: its body is not priced.
-    """
-    if bodies(node):
-        return 0.0
+    """Returns the seconds in which a node without expression, such as a host function, reads a
+    rank's operands and writes its results."""
     shardings = (*operand_shardings(items), *result_shardings(items))
     pairs = zip((*node.inputs, *node.outputs), shardings, strict=True)
     return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes
+
+
+def node_seconds(graph: Graph, node: Node, items: NodeStrategies, cluster: Cluster) -> float:
+    """Returns the seconds of a rank's part of a node, and of reading its part of constants."""
+    expr, mesh, rates = expr_of(node), cluster.mesh, cluster.rates
+    if expr is None:
+        return call_seconds(node, items, mesh.sizes, rates[0])
+    pairs = zip(node.inputs, operand_shardings(items), strict=True)
+    constants = (
+        constant_seconds(value.type, shardings, mesh.sizes, rates[0])
+        for value, shardings in pairs
+        if value is not None and value in graph.constants
+    )
+    return work_seconds(expr, items, mesh.axes, rates) + sum(constants)
 
 
 def local_seconds(graph: Graph, cluster: Cluster) -> float:
@@ -210,19 +219,13 @@ def local_seconds(graph: Graph, cluster: Cluster) -> float:
 
     Collectives that start early and end late are priced as if the rank waited for them.
     """
-    rates = {
-        axis.members: speeds for axis, speeds in zip(cluster.mesh.axes, cluster.rates, strict=True)
-    }
-    seconds = 0.0
+    axes = zip(cluster.mesh.axes, cluster.rates, strict=True)
+    rates = {axis.members: speeds for axis, speeds in axes}
+    seconds = sum(
+        rates[members].exchange_seconds(kind, bytes) for kind, bytes, members in exchanged(graph)
+    )
     for node in graph.nodes:
-        if Trait.COLLECTIVE in node.op.traits:
-            for value in node.inputs:
-                assert value is not None
-                ranks, speeds = node.attrs.ranks, rates[node.attrs.members]
-                blocks = 1 if node.op.name == "all_gather" else ranks
-                bytes = type_bytes(value.type) * _SHARES[node.op.name] * (ranks - 1) // blocks
-                seconds += speeds.exchange_seconds(node.op.name, bytes)
-        elif expr_of(node) is None:
+        if Trait.COLLECTIVE not in node.op.traits and expr_of(node) is None:
             undivided = whole(len(node.inputs), len(node.outputs))
             seconds += call_seconds(node, (undivided,), (1,), cluster.rates[0])
     return seconds

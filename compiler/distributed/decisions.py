@@ -9,11 +9,10 @@ On a mesh, a site has the numbers of ranks of all axes, and an alternative their
 
 from collections.abc import Mapping
 
-from tcc.distributed.costs import Cluster, constant_seconds, work_seconds
-from tcc.distributed.offers import NodeStrategies, expr_of, mesh_offers, operand_shardings
+from tcc.distributed.costs import Cluster, node_seconds
+from tcc.distributed.offers import NodeStrategies, expr_of, mesh_offers
 from tcc.distributed.plan import joined, texts_of
 from tcc.errors import UserError
-from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node
 from tcc.passes.choose.together import forced_numbers, numbered, settle_all
 from tcc.schedule.alternatives import Alternative, Ledger, Seconds
@@ -34,10 +33,12 @@ class StrategyDecisions:
         exprs = {node: expr for node, expr in pairs if expr is not None}
         self._places = {
             node: tuple(
-                Alternative(s, _price(graph, node, expr, s, cluster), name=joined(texts_of(s)))
+                Alternative(
+                    s, Seconds(node_seconds(graph, node, s, cluster)), name=joined(texts_of(s))
+                )
                 for s in offered[node]
             )
-            for node, expr in exprs.items()
+            for node in exprs
         }
         ranks = "x".join(map(str, cluster.mesh.sizes))
         contents = [(f"{ranks} ranks", expr) for expr in exprs.values()]
@@ -72,15 +73,3 @@ class StrategyDecisions:
             for node, alternatives in self._places.items()
         ]
         settle_all(self._ledger, self._sites, [*self._places.values()], choices, names)
-
-
-def _price(
-    graph: Graph, node: Node, expr: Expr, items: NodeStrategies, cluster: Cluster
-) -> Seconds:
-    mesh, rates = cluster.mesh, cluster.rates
-    constants = (
-        constant_seconds(value.type, shardings, mesh.sizes, rates[0])
-        for value, shardings in zip(node.inputs, operand_shardings(items), strict=True)
-        if value is not None and value in graph.constants
-    )
-    return Seconds(work_seconds(expr, items, mesh.axes, rates) + sum(constants))

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from tcc.distributed.cluster import on_mesh, part_of
-from tcc.distributed.costs import Cluster, call_seconds, local_seconds, with_memory, work_seconds
+from tcc.distributed.costs import Cluster, local_seconds, node_seconds, with_memory
 from tcc.distributed.divisions import check_divisions
 from tcc.distributed.exchanges import Division, exchange_of, is_exchange, sums_by_kind
 from tcc.distributed.mesh import Mesh
-from tcc.distributed.offers import NodeStrategies, expr_of
+from tcc.distributed.offers import NodeStrategies
 from tcc.distributed.plan import Plan, check_model, fixed_strategies, json_of, plan_of, texts_of
 from tcc.distributed.planner import GraphPlanner
 from tcc.distributed.problem import (
@@ -24,7 +24,7 @@ from tcc.distributed.problem import (
 )
 from tcc.distributed.proof import Proof, prove
 from tcc.distributed.shard import sharded_with_arrays
-from tcc.distributed.solve import predicted_seconds, solved
+from tcc.distributed.solve import solved
 from tcc.distributed.states import StateNames
 from tcc.distributed.strategies import whole
 from tcc.errors import UserError
@@ -72,15 +72,16 @@ def planned(
     weights = constant_bytes(local)
     beside = None if fixed or lean else planner.lean_beside(best)
     if prices is None:
-        free = with_memory(cluster, None)
-        one_rank = predicted_seconds(graph, whole_choice(graph, mesh), free, states)
+        free, axes = with_memory(cluster, None), len(mesh.sizes)
+        everything = {n: (whole(len(n.inputs), len(n.outputs)),) * axes for n in graph.nodes}
+        one_rank = solved(graph, free, solver, everything, states).seconds
     else:
         one_rank = prices.seconds(graph) + local_seconds(graph, cluster)
     return PlanFacts(
         replace(
             plan_of(graph, choice, mesh), exchanges=sums_by_kind(exchanges), weight_bytes=weights
         ),
-        tuple(_row(node, choice[node], cluster) for node in graph.nodes if node.outputs),
+        tuple(_row(graph, node, choice[node], cluster) for node in graph.nodes if node.outputs),
         tuple(
             {"kind": item.kind, "bytes": item.bytes, "source": node.loc}
             for node, item in zip(nodes, exchanges, strict=True)
@@ -129,12 +130,6 @@ def fewest_ranks(
             return part
     solved(graph, cluster, solver, {}, states)
     return cluster
-
-
-def whole_choice(graph: Graph, mesh: Mesh) -> dict[Node, NodeStrategies]:
-    """Returns the choice in which every rank computes everything."""
-    axes = len(mesh.sizes)
-    return {node: (whole(len(node.inputs), len(node.outputs)),) * axes for node in graph.nodes}
 
 
 def proved(
@@ -199,16 +194,11 @@ def explained(
     return records
 
 
-def _row(node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
-    expr, mesh, rates = expr_of(node), cluster.mesh, cluster.rates
-    if expr is None:
-        seconds = call_seconds(node, items, mesh.sizes, rates[0])
-    else:
-        seconds = work_seconds(expr, items, mesh.axes, rates)
+def _row(graph: Graph, node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
     return {
         "node": node.outputs[0].name,
         "op": node.op.name,
         "strategy": json_of(texts_of(items)),
-        "seconds": seconds,
+        "seconds": node_seconds(graph, node, items, cluster),
         "source": node.loc,
     }

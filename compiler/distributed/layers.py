@@ -8,6 +8,7 @@ Equal sequences of rows, as of the layers of a transformer, become one sequence 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TypeAlias
 
@@ -40,9 +41,9 @@ class PlanLayer:
     bytes: int
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> object:
         """Returns what equal layers have in common: all but names."""
-        return len(self.nodes), self.ops, self.shardings, self.blocks, self.rank_bytes, self.bytes
+        return len(self.nodes), replace(self, nodes=())
 
 
 @frozen
@@ -57,9 +58,9 @@ class Crossing:
     groups: tuple[tuple[int, ...], ...]
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> object:
         """Returns what equal collectives have in common."""
-        return self.kind, self.bytes, self.groups
+        return self
 
 
 Row = PlanLayer | Crossing

@@ -16,11 +16,8 @@ A sum of products whose factors are all zero there needs no identity, so the op 
 `zero_padded` names the operands whose padding the caller may set to zero for that.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from tcc.distributed.blocks import (
     LoopBlock,
@@ -32,9 +29,7 @@ from tcc.distributed.blocks import (
 )
 from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
-from tcc.frozen import field_names
-from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, with_sources
-from tcc.ir.expr.rename import canonical
+from tcc.ir.expr import MONOIDS, Expr, Stage
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
@@ -47,17 +42,13 @@ from tcc.ir.expr.scalar import (
     index_value,
     literal,
     read_at,
-    substitute_all,
     transform_all,
     uncast,
 )
-from tcc.ir.graph import Node, map_sizes
 from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, substitute
-from tcc.ir.op import OpSpec, OutTypes, Types
+from tcc.ir.op import Types
 from tcc.ir.region.affine import plain
 from tcc.ir.types import I64, TensorType
-from tcc.ops import OPS
-from tcc.passes.fuse.compose import drop_unused
 
 # Returns the place of a rank in its group, which nodes of the graph compute.
 Place = Callable[[], Index]
@@ -245,71 +236,3 @@ def _local_types(
 ) -> tuple[TensorType | None, ...]:
     pairs = zip(types, shardings, strict=True)
     return tuple(None if t is None else local_type(t, s, ranks) for t, s in pairs)
-
-
-def local_op(node: Node, local: Expr) -> tuple[OpSpec, Any]:
-    """Returns the op and the attributes of a rank's node, which computes `local` instead of
-    `node`."""
-    meaning = _meaning(local)
-    for attrs in _resized(node, local.types):
-        if _means(node.op, attrs, local, meaning):
-            return node.op, attrs
-    row = OPS["expression"]
-    return row, row.attrs(local)
-
-
-def divided_at(expr: Expr, stages: Sequence[int]) -> list[tuple[Expr, tuple[int, ...]]]:
-    """Returns the expressions that compute each of `stages`, and last the results of `expr` that
-    are none of them; each with the numbers of its operands.
-
-    The components of `stages` follow the operands of `expr` as operands of later expressions.
-    """
-    refs = [StageRef(n, c) for n in stages for c in range(len(expr.stages[n].body))]
-    params = (*expr.params, *(expr.stages[ref.stage].types[ref.component] for ref in refs))
-    numbers: dict[Source, int] = {}
-    divided = []
-    for number in (*stages, None):
-        outputs = tuple(ref for ref in refs if ref.stage == number)
-        if number is None:
-            outputs = tuple(ref for ref in expr.outputs if ref.stage not in stages)
-        read = partial(_renumbered, dict(numbers))
-        remaining = tuple(with_sources(stage, read) for stage in expr.stages)
-        divided.append(drop_unused(Expr(params, remaining, outputs)))
-        for ref in outputs if number is not None else ():
-            numbers[ref] = len(expr.params) + refs.index(ref)
-    return divided
-
-
-def _renumbered(numbers: Mapping[Source, int], source: Source) -> Source:
-    return numbers.get(source, source)
-
-
-def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:
-    """True where `op` takes a rank's operands and computes what `local` does; `meaning` is that of
-    `local`."""
-    with suppress(ValueError):
-        if op.expr is not None and op.infer(local.params, attrs) == local.types:
-            return _meaning(op.expr(local.params, attrs)) == meaning
-    return False
-
-
-def _meaning(expr: Expr) -> Expr:
-    """Returns a form that expressions share which differ in names, or where loops of one iteration
-    are read as 0."""
-    stages = []
-    for stage in expr.stages:
-        zeros = {v: const(0) for v in stage.loops if known_extent(v) == 1}
-        stages.append(replace(stage, body=substitute_all(stage.body, zeros)))
-    return canonical(replace(expr, stages=tuple(stages)))
-
-
-def _resized(node: Node, types: OutTypes) -> Iterator[Any]:
-    """Yields attributes that the op of a rank's node may have: those of `node`, and those with the
-    shape, or the sizes, of its result in place of those of the whole result."""
-    yield node.attrs
-    shape: Indices = node.outputs[0].type.shape
-    fields = [name for name in field_names(node.attrs) if getattr(node.attrs, name) == shape]
-    if fields:
-        yield replace(node.attrs, **dict.fromkeys(fields, types[0].shape))
-    sizes = {old: new for old, new in zip(shape, types[0].shape, strict=True) if old is not new}
-    yield map_sizes(node.attrs, lambda size: sizes.get(size, size))

@@ -80,17 +80,16 @@ class _Offers:
         self.offered: dict[_Site, tuple[Strategy, ...]] = {}
         self.stale = {(node, items) for node, row in offered.items() for items in row}
         # The nodes that compute a part of a value, and those that read it.
-        self._producers: dict[_Part, list[_Site]] = {}
-        self._readers: dict[_Part, list[_Site]] = {}
+        self._producers: dict[_Part | None, list[_Site]] = {}
+        self._readers: dict[_Part | None, list[_Site]] = {}
         # The splits that readers of a part need, and those in which its producer has it.
         self._needed: dict[_Part, dict[Split, None]] = {}
         self._computed: dict[_Part, dict[Split, None]] = {}
         for site in self.stale:
             for part in self._results(site):
                 self._producers.setdefault(part, []).append(site)
-            for operand in self._operands(site):
-                if operand is not None:
-                    self._readers.setdefault(operand, []).append(site)
+            for part in self._operands(site):
+                self._readers.setdefault(part, []).append(site)
 
     def sweep(self, nodes: Sequence[Node]) -> None:
         """Computes the strategies of stale nodes, in the order of `nodes`; records their wishes."""
@@ -105,14 +104,11 @@ class _Offers:
 
     def _operands(self, site: _Site) -> list[_Part | None]:
         node, items = site
-        shardings = operand_shardings(items) if items else ((),) * len(node.inputs)
-        pairs = zip(node.inputs, shardings, strict=True)
-        return [None if value is None else (value, along) for value, along in pairs]
+        return _parts(node.inputs, [strategy.operands for strategy in items])
 
-    def _results(self, site: _Site) -> list[_Part]:
+    def _results(self, site: _Site) -> list[_Part | None]:
         node, items = site
-        shardings = result_shardings(items) if items else ((),) * len(node.outputs)
-        return [*zip(node.outputs, shardings, strict=True)]
+        return _parts(node.outputs, [strategy.results for strategy in items])
 
     def _strategies(self, site: _Site) -> tuple[Strategy, ...]:
         node, items = site
@@ -132,11 +128,11 @@ class _Offers:
         return tuple(strategy for strategy in offers if _fits(items, strategy))
 
     def _record(self, site: _Site, strategy: Strategy) -> None:
-        for operand, sharding in zip(self._operands(site), strategy.operands, strict=True):
-            if operand is not None and isinstance(sharding, Split) and _is_wish(sharding):
-                self._tell(operand, sharding, self._needed, self._producers)
+        for part, sharding in zip(self._operands(site), strategy.operands, strict=True):
+            if part and isinstance(sharding, Split) and _is_wish(sharding):
+                self._tell(part, sharding, self._needed, self._producers)
         for part, sharding in zip(self._results(site), strategy.results, strict=True):
-            if isinstance(sharding, Split) and sharding.block:
+            if part and isinstance(sharding, Split) and sharding.block:
                 self._tell(part, sharding, self._computed, self._readers)
 
     def _tell(
@@ -144,7 +140,7 @@ class _Offers:
         part: _Part,
         split: Split,
         splits: dict[_Part, dict[Split, None]],
-        neighbours: Mapping[_Part, Sequence[_Site]],
+        neighbours: Mapping[_Part | None, Sequence[_Site]],
     ) -> None:
         wishes = splits.setdefault(part, {})
         if split not in wishes:
@@ -154,12 +150,21 @@ class _Offers:
 
 def _fits(items: NodeStrategies, strategy: Strategy) -> bool:
     """True where no axis of an array that has padding is divided once more."""
-    padded = [sharding for earlier in items for sharding in (*earlier.operands, *earlier.results)]
-    later = (*strategy.operands, *strategy.results) * len(items)
     return not any(
         isinstance(a, Split) and isinstance(b, Split) and a.block and a.axis == b.axis
-        for a, b in zip(padded, later, strict=True)
+        for earlier in items
+        for a, b in zip(_sides(earlier), _sides(strategy), strict=True)
     )
+
+
+def _sides(strategy: Strategy) -> Shardings:
+    return (*strategy.operands, *strategy.results)
+
+
+def _parts(values: Sequence[Value | None], rows: Sequence[Shardings]) -> list[_Part | None]:
+    """Returns each value with its sharding in each row; None for an absent value."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(values)
+    return [None if v is None else (v, c) for v, c in zip(values, columns, strict=True)]
 
 
 def _is_wish(split: Split) -> bool:

@@ -9,6 +9,7 @@ A plan of least memory may stand beside the fastest plan, for ranks that have le
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TypeAlias
 
 from tcc.distributed.cluster import on_mesh
@@ -98,20 +99,14 @@ class GraphPlanner:
 
         Raises UserError if no plan fits.
         """
-        memory = self._cluster.rates[0].memory
-        plans = [*self._plans(memory)]
-        if not plans:
-            raise no_plan_fits(self._graph)
+        memory, plans = self._cluster.rates[0].memory, [*self._plans()]
         if self._prices is None or (memory is None and len(plans) == 1):
             return plans[0]
         plans.sort(key=self.seconds)
-        if memory is None:
-            return plans[0]
-        fitting = (plan for plan in plans if self.memory(plan) <= memory)
-        plan = next(fitting, None)
-        if plan is None:
-            raise no_plan_fits(self._graph, min(map(self.memory, plans)))
-        return plan
+        for plan in plans:
+            if memory is None or self.memory(plan) <= memory:
+                return plan
+        raise no_plan_fits(self._graph, min(map(self.memory, plans)))
 
     def lean(self) -> AppliedPlan:
         """Returns the plan of the least weights, and of the least counted time among these."""
@@ -152,44 +147,39 @@ class GraphPlanner:
         """Returns the bytes that a rank needs: with its planned arena, or with all values."""
         return plan.bytes if self._prices is None else self._prices.memory(plan.local)
 
-    def _plans(self, memory: int | None) -> Iterator[AppliedPlan]:
-        """Yields the solver's plans, each once, the plan of the least counted time first."""
+    def _plans(self) -> Iterator[AppliedPlan]:
+        """Yields the solver's plans, each once, the plan of the least counted time first.
+
+        Raises UserError if there is none.
+        """
         writer = ProblemWriter(self._graph, self._cluster, self._fixed, self._states)
-        problem = writer.problem()
-        limits: list[int | None] = [None]
-        if memory is not None:
+        problem, memory = writer.problem(), self._cluster.rates[0].memory
+        limits = [problem.limit]
+        if self._prices is not None and memory is not None:
             # Fusion leaves values out, and others share memory: larger limits may fit too.
-            shares = (1.0, 0.5, 0.0) if self._prices is not None else (1.0,)
-            values = largest_values(self._graph)
-            limits = [max(0, memory - round(share * values)) for share in shares]
-        weights = _WEIGHTS if self._prices is not None else _WEIGHTS[:1]
+            limits += [memory - largest_values(self._graph) // 2, memory]
+        weights = _WEIGHTS if self._prices is not None and memory is None else _WEIGHTS[:1]
         costs: dict[tuple[int, ...], int] = {}
-        refusal: UserError | None = None
-        for limit in limits:
-            for weight in weights:
-                try:
-                    numbers = self._solver(with_exchanges(problem, weight, limit))
-                except UserError as error:  # does not fit
-                    refusal = error
-                    continue
+        refusal = no_plan_fits(self._graph)
+        for weight, limit in product(weights, limits):
+            try:
+                numbers = self._solver(with_exchanges(problem, weight, limit))
                 costs[tuple(numbers)] = cost_of(problem, numbers)
-        if refusal is not None and not costs:
-            raise refusal
+            except UserError as error:  # does not fit
+                refusal = error
         least = min(costs.values(), default=FORBIDDEN)
+        if least >= FORBIDDEN:
+            raise refusal
         free, exchanges = with_exchanges(problem, 0.0, None), list[int]()
         for solution, cost in sorted(costs.items(), key=lambda pair: pair[1]):
             exchange = cost - cost_of(free, solution)
             is_new = all(abs(exchange - other) > _ALIKE * least for other in exchanges)
-            is_near = is_new and cost <= _NEAR * least
-            if cost < FORBIDDEN and (memory is not None or is_near):
+            if cost < FORBIDDEN and (memory is not None or (is_new and cost <= _NEAR * least)):
                 exchanges.append(exchange)
                 yield self._applied(writer, solution, cost)
 
     def _applied(self, writer: ProblemWriter, numbers: Sequence[int], cost: int) -> AppliedPlan:
-        choice = {
-            node: writer.strategies[number][numbers[number]]
-            for number, node in enumerate(self._graph.nodes)
-        }
+        choice = writer.choice(numbers)
         local, arrays = sharded_with_arrays(
             self._graph, choice, self._cluster.mesh.axes, self._states, self._cluster.rates,
             self._blocks,

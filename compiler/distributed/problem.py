@@ -190,6 +190,11 @@ class ProblemWriter:
             None if memory is None else max(0, memory - largest_values(self._graph)),
         )
 
+    def choice(self, numbers: Sequence[int]) -> dict[Node, NodeStrategies]:
+        """Returns the strategies of each node that the numbers of alternatives stand for."""
+        items = zip(self._graph.nodes, self.strategies, numbers, strict=False)
+        return {node: strategies[number] for node, strategies, number in items}
+
     # ---- nodes ----------------------------------------------------------------------------------
 
     def _node_cost(self, node: Node, items: NodeStrategies) -> int:

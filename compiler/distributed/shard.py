@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.changes import Changer, RankNumber
 from tcc.distributed.costs import HOST, RankRates, change_seconds
-from tcc.distributed.local_nodes import divided_at, local_expr, local_op, zero_padded
+from tcc.distributed.local_nodes import local_expr, zero_padded
 from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
 from tcc.distributed.routes import Route, mesh_type, route
@@ -39,6 +39,7 @@ from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.passes.graph.smaller_nodes import divided_at, local_op
 
 # A rank's array of each value of the whole graph, by its shardings along all axes.
 RankArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
@@ -58,23 +59,6 @@ def check_divisible(graph: Graph) -> None:
             )
 
 
-def mesh_sharded(
-    graph: Graph,
-    choice: Mapping[Node, NodeStrategies],
-    axes: Sequence[MeshAxis],
-    states: StateNames = (),
-    rates: Sequence[RankRates] = (),
-) -> Graph:
-    """Returns the graph that each rank of a mesh runs: `choice[node]` has a strategy for each of
-    `axes`.
-
-    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
-    parts of a state if the strategies split it.  `rates` are the speeds along each axis, by which
-    changes of sharding take their ways.  Returns `graph` itself if every strategy is whole.
-    """
-    return sharded_with_arrays(graph, choice, axes, states, rates)[0]
-
-
 def sharded_with_arrays(
     graph: Graph,
     choice: Mapping[Node, NodeStrategies],
@@ -83,8 +67,12 @@ def sharded_with_arrays(
     rates: Sequence[RankRates] = (),
     blocks: RankConstants | None = None,
 ) -> tuple[Graph, RankArrays]:
-    """Returns the graph as `mesh_sharded` does, and a rank's arrays of the values of `graph`.
+    """Returns the graph that each rank of a mesh runs, and a rank's arrays of the values of
+    `graph`: `choice[node]` has a strategy for each of `axes`.
 
+    `states` are pairs of the names of an input and of the output that replaces it: ranks keep their
+    parts of a state if the strategies split it.  `rates` are the speeds along each axis, by which
+    changes of sharding take their ways.  The result is `graph` itself if every strategy is whole.
     Values that only bodies have are missing.  An array that no node reads is not in the graph.
     `blocks` keeps the ranks' constants for other choices of strategies for `graph`.
     """

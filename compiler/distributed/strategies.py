@@ -43,7 +43,6 @@ from functools import lru_cache
 from itertools import product
 
 from tcc.distributed.blocks import LoopBlock, axis_split, can_be_placed, loop_block, shift_of
-from tcc.distributed.linear import is_linear
 from tcc.distributed.sharding import (
     REDUCTIONS,
     WHOLE,
@@ -61,6 +60,7 @@ from tcc.ir.index import Index, Indices, Var, as_int, free_vars, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
 from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
+from tcc.passes.derive.algebra.linear import is_linear
 
 # A parameter as its number, stage n as ~n.
 _Array = int

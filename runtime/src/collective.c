@@ -95,22 +95,27 @@ static const char *group_text(const tcc_program *program, int64_t number, int32_
     return text;
 }
 
-/* Asks the other ranks once an instance and comm.  A comm that is kept has its address alone. */
-static tcc_status compare(tcc_instance *instance, tcc_comm *comm) {
-    if (instance->model->ranks < 2 || instance->compared == comm) return TCC_OK;
-    TCC_RETURN_IF_ERROR(tcc_plans_compare(&tcc_artifact_info, instance->model, comm));
-    tcc_status status = is_kept(comm) ? tcc_collective_keep(comm) : TCC_OK;
-    if (status != TCC_OK) return status;
-    tcc_collective_drop(instance->compared);
-    instance->compared = is_kept(comm) ? comm : NULL;
+/* Kept: the comm whose ranks have the model's plan, or NULL.  An artifact has one model. */
+static _Atomic(tcc_comm *) compared;
+
+/* Asks the other ranks once a model and comm, so that a rank may make further instances alone.  A comm
+ * that is kept has its address alone. */
+static tcc_status compare(const tcc_model *model, tcc_comm *comm) {
+    if (model->ranks < 2 || atomic_load(&compared) == comm) return TCC_OK;
+    TCC_RETURN_IF_ERROR(tcc_plans_compare(&tcc_artifact_info, model, comm));
+    if (!is_kept(comm)) return TCC_OK;
+    TCC_RETURN_IF_ERROR(tcc_collective_keep(comm));
+    tcc_collective_drop(atomic_exchange(&compared, comm));
     return TCC_OK;
 }
+
+void tcc_collective_forget(void) { tcc_collective_drop(atomic_exchange(&compared, NULL)); }
 
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
     const tcc_program *program = &instance->model->program;
     const tcc_comm_table *table = tcc_collective_table(comm);
     int32_t rank = table->rank(comm);
-    tcc_status status = compare(instance, comm);
+    tcc_status status = compare(instance->model, comm);
     char text[256];
     for (int64_t i = 0; i < program->n_groups && status == TCC_OK; i++) {
         const int32_t *list = list_of(&program->groups[i], rank);

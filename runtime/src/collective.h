@@ -29,9 +29,12 @@ void tcc_collective_drop(tcc_comm *comm);
 tcc_comm *tcc_collective_shared(void);
 /* Aborts the comm with the calling thread's message, for ranks that would wait for this one. */
 TCC_RARE void tcc_collective_leave(tcc_comm *comm);
-/* Compares the plan with those of the other ranks, and finds the comms of the model's groups of ranks.
+/* Compares the plan with those of the other ranks, once a model and comm, and finds the comms of the
+ * model's groups of ranks.
  * `comm` makes those that it has not, together with all its ranks, and is aborted where that fails. */
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
+/* The model is closed: the next one compares its plan anew. */
+void tcc_collective_forget(void);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
 /* The run is over, and needs its comm no more. */

@@ -207,7 +207,6 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->groups);
     tcc_free(instance->times);
     tcc_free(instance->views);
-    tcc_collective_drop(instance->compared);
     tcc_collective_drop(instance->comm);
     tcc_free(instance);
 }

@@ -81,6 +81,7 @@ static void unload(tcc_instance *idle, tcc_instance *stateful) {
     destroy_all(idle);
     trim_results();
     tcc_instance_destroy(stateful);
+    tcc_collective_forget();
     tcc_gpu_close(the.model.gpu);
     tcc_weights_unmap(&the.model.weights);
     tcc_program_free(&the.model.program);

@@ -464,7 +464,6 @@ struct tcc_instance {
     tcc_ending ending;
     int64_t *chunks; /* by step's number: units of a launch that take some milliseconds; 0: not known */
     tcc_comm *comm;  /* kept; NULL: the process's */
-    tcc_comm *compared; /* kept: its ranks have this plan; or NULL */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */

@@ -16,10 +16,17 @@ from tcc.artifact import read_manifest
 from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
+from bars import ten_heads
 from bars.figures import Figure, say
 from models.build import DEFAULT_OUT, build
 
 MODELS = "bert_base gpt2_prefill gpt2_decode llama_decode llama_prefill resnet50 mixture".split()
+# The models that are compared with one rank: the model of each case, and options of its compiles.
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (name, ()) for name in MODELS},
+    "llama_prefill in int4": ("llama_prefill", ("--weights=int4",)),
+    "ten heads": ("ten_heads", ()),
+}
 RANKS = (2, 3, 4)
 MOST_ERROR = 1e-5  # relative to the largest result of one rank
 ROUNDS, SECONDS = 7, 1.0
@@ -50,10 +57,19 @@ def tcc(arguments: Sequence[str], library: Path, cpus: set[int] | None = None) -
     return result.stdout
 
 
+def model_file(name: str, folder: Path) -> Path:
+    """Returns the file of a model; a model that is not one of `models` is written to `folder`."""
+    if name == "ten_heads":
+        path = folder / f"{name}.onnx"
+        return path if path.exists() else ten_heads.save(path)
+    return build(name, DEFAULT_OUT)
+
+
 def compiled(name: str, ranks: str, folder: Path, *options: str) -> Path:
-    """Returns the artifact of a model for some numbers of ranks."""
+    """Returns the artifact of a case or a model for some numbers of ranks."""
+    model, more = CASES.get(name, (name, ()))
     path = folder / f"{name}.so"
-    command = ["compile", str(build(name, DEFAULT_OUT)), "-o", str(path), *options]
+    command = ["compile", str(model_file(model, folder)), "-o", str(path), *more, *options]
     subprocess.run(
         (sys.executable, "-P", "-m", "tcc", *command, *([f"--ranks={ranks}"] if ranks else [])),
         check=True, stdout=subprocess.DEVNULL,
@@ -67,7 +83,7 @@ def results(folder: Path) -> Iterator[Figure]:
     A figure is met only if all ranks have equal bits, in two runs too.
     """
     library = build_comm_library(find_toolchain(), folder)
-    for name in MODELS:
+    for name in CASES:
         say(f"{name}: compiling for 1, 2, 3 and 4 ranks")
         artifact = compiled(name, "1,2,3,4", folder)
         weights = {v.get("ranks", 1): v["weights"]["bytes"]
@@ -96,11 +112,9 @@ def meshes(folder: Path) -> Iterator[Figure]:
     library = build_comm_library(find_toolchain(), folder)
     cluster = folder / "cluster.json"
     cluster.write_text(json.dumps({"version": 1, "hosts": HOSTS, "links": LINKS}))
-    for name in MODELS:
+    for name in CASES:
         say(f"{name}: 2x2 ranks")
-        model, plan = str(build(name, DEFAULT_OUT)), str(folder / "plan.json")
-        tcc(("plan", model, f"--cluster={cluster}", "-o", plan), library)
-        artifact = compiled(name, "1,4", folder, f"--plan={plan}")
+        artifact = compiled(name, "1,4", folder, f"--cluster={cluster}")
         tcc(("run", str(artifact), "--seed=3", f"--output={folder}/one"), library)
         error, equal = _compared(artifact, 4, folder, library)
         yield Figure(

@@ -14,7 +14,7 @@ from hosts.launchers import Launcher
 from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
-from bars.divided import MODELS, MOST_ERROR, compared, compiled, tcc
+from bars.divided import CASES, MOST_ERROR, compared, compiled, tcc
 from bars.engines import installed
 from bars.figures import Figure, say
 
@@ -52,7 +52,7 @@ def transports(folder: Path) -> Iterator[Figure]:
     }
     for launcher in installed():
         ways[launcher.name] = partial(_over_mpi, launcher, library)
-    for name in MODELS:
+    for name in CASES:
         say(f"{name}: compiling for 1 and 2 ranks")
         artifact = compiled(name, "1,2", folder)
         tcc(("run", str(artifact), "--seed=3", f"--output={folder}/{name}.one"), library)

@@ -33,10 +33,10 @@ from tcc.distributed.problem import (
     largest_values,
 )
 from tcc.distributed.routes import route
-from tcc.distributed.solve import mesh_strategies
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.types import F32, tensor
 
+from .one_axis import mesh_strategies
 from .test_shard import add, block, mlp
 
 CONTRACTIONS = ("matmul",)

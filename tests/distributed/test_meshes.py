@@ -27,9 +27,9 @@ from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import NodeStrategies, expr_of, mesh_offers
 from tcc.distributed.plan import fixed_strategies, plan_of, plan_text, read_plan
 from tcc.distributed.routes import mesh_type, route
-from tcc.distributed.shard import mesh_sharded, sharded_with_arrays
+from tcc.distributed.shard import sharded_with_arrays
 from tcc.distributed.sharding import WHOLE, Partial, Shardings, Split
-from tcc.distributed.solve import mesh_strategies, predicted_seconds, solved
+from tcc.distributed.solve import solved
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import without_dead
@@ -39,6 +39,7 @@ from tcc.ir.types import F32, tensor
 
 from .lockstep import on_ranks
 from .networks import add
+from .one_axis import mesh_sharded, mesh_strategies, predicted_seconds
 from .test_shard import block, fused_block, mlp
 from .test_solve import network
 

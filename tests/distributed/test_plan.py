@@ -15,12 +15,13 @@ from tcc.distributed.costs import HOST, one_host
 from tcc.distributed.facts import explained, planned
 from tcc.distributed.offers import mesh_offers
 from tcc.distributed.plan import fixed_strategies, plan_of, plan_text, read_plan
-from tcc.distributed.solve import mesh_strategies, predicted_seconds
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
 from tcc.ir.types import F32, TensorType
 from tcc.ops import OPS
+
+from .one_axis import mesh_strategies, predicted_seconds
 
 RANKS = 2
 PAIR = one_host(RANKS, HOST)

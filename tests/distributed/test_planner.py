@@ -13,7 +13,6 @@ from tcc.distributed.costs import Cluster, RankRates, local_seconds, one_host
 from tcc.distributed.exchanges import exchange_of, is_exchange
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.planner import GraphPlanner, PlanStep, plan_steps
-from tcc.distributed.shard import mesh_sharded
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.index import const
@@ -25,6 +24,7 @@ from tcc.rank_plans import rank_prices
 
 from .lockstep import collectives, on_ranks
 from .networks import mlp
+from .one_axis import mesh_sharded
 
 # One rank alone takes about as long as two ranks with their exchanges.
 EVEN = RankRates(operations=1e10, memory_bytes=1e10, latency=6.5e-4)

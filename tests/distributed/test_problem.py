@@ -9,12 +9,12 @@ from tcc.distributed import problem
 from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.problem import cost_of, with_alternative
-from tcc.distributed.shard import mesh_sharded
-from tcc.distributed.solve import mesh_strategies, solved
+from tcc.distributed.solve import solved
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.types import F32, tensor
 
 from .lockstep import collectives
+from .one_axis import mesh_sharded, mesh_strategies
 from .test_shard import RATES, add, block
 from .test_solve import network
 
