@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from math import prod
 from typing import Any, BinaryIO
-from zipfile import BadZipFile
 
 import numpy as np
 from tcc.runtime import abi
@@ -32,7 +30,10 @@ def numpy_array(stream: BinaryIO, key: str, where: str) -> Array:
         if isinstance(content, np.ndarray) and key:
             raise ValueError(f"it has one array, and none called {key!r:.60}")
         array = content if isinstance(content, np.ndarray) else _member(content, key)
-    except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
+        # NumPy raises errors of many types for damaged files, such as those of Python's tokenizer.
         why = str(error)
         if "allow_pickle" in why:
             why = "it holds Python objects, which are code and not read: save numbers or str"

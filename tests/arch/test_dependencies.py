@@ -26,6 +26,7 @@ MODULES = {
     "ml-dtypes": "ml_dtypes",
     "pillow": "PIL",
     "protobuf": "google",
+    "pyyaml": "yaml",
     "scikit-image": "skimage",
     "z3-solver": "z3",
 }
