@@ -101,7 +101,8 @@ CASES = {
     "compile-missing-lock": Case(("compile", "m.onnx", "--tuned", "a.json"), (("m.onnx", GOOD),)),
     "compile-damaged-lock": Case(
         ("compile", "m.onnx", "--tuned", "a.json"),
-        (("m.onnx", GOOD), ("a.json", b'{"version": 1, "targets": [\n    ),
+        (("m.onnx", GOOD), ("a.json", b'{"version": 1, "targets": [\n<<<<<<< HEAD\n')),
+    ),
     "compile-required-without-lock": Case(("compile", "m.onnx", "--require-tuned", "1%")),
     "compile-bad-part": Case(("compile", "m.onnx", "--tuned", "a.json", "--require-tuned", "2")),
     "compile-tuned-as-c": Case(
