@@ -110,7 +110,6 @@ CASES = {
     ),
     "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
     "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
-<<<<<<< HEAD
     "compile-preprocess-unknown-key": Case(
         ("compile", "m.onnx", "--preprocess", "p.toml"),
         (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.x]\nbgrr = true\n")),
