@@ -119,7 +119,7 @@ class _Offers:
         computed = tuple(_wishes(self._operands(site), self._computed))
         expr = expr_of(node)
         if expr is None:
-            # What is left of a host function is none.
+            # A block of a host function's operands offers no further division.
             is_whole = all(s == undivided for s in items)
             ranks = self._axis.ranks
             return free_strategies(node, ranks, needed, computed) if is_whole else (undivided,)

@@ -15,15 +15,18 @@ from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
 
+from tests.draws import RNG, seeded
+
 from .test_plans import tcc
 
 ROWS, WIDTH, HIDDEN = 64, 64, 4096
 WEIGHTS = 2 * WIDTH * HIDDEN * 4
-RNG = np.random.default_rng(11)
-X = RNG.normal(size=(ROWS, WIDTH)).astype(np.float32)
-FIRST, SECOND = (
-    RNG.normal(size=shape).astype(np.float32) / 16 for shape in ((WIDTH, HIDDEN), (HIDDEN, WIDTH))
-)
+with seeded("lean plans"):
+    X = RNG.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    FIRST, SECOND = (
+        RNG.normal(size=shape).astype(np.float32) / 16
+        for shape in ((WIDTH, HIDDEN), (HIDDEN, WIDTH))
+    )
 
 
 def save(folder: Path) -> Path:
