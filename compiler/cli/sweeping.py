@@ -46,8 +46,8 @@ def swept(
     machine = f"{node()}: {home[0]}, {home[1]} cores"
     cache = cache_folder()
     make_own(cache)
-    most = max(1, _MOST_BYTES // max(1, compiler.constants))
-    effort = Effort(seconds, trials=min(MOST_TRIALS, most))
+    limit = max(1, _MOST_BYTES // max(1, compiler.constants))
+    effort = Effort(seconds, trials=min(MOST_TRIALS, limit))
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
         progress(f"tuning {model.name}") as shown,

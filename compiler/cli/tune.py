@@ -40,10 +40,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         text = str(value)
-        digits, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+        digits, suffix = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
         if not digits.isascii() or not digits.isdigit() or len(digits) > 6:
             self.fail(f"{text!r} is no time such as 90s, 10m or 2h", param, ctx)
-        seconds = int(digits) * _UNITS[unit]
+        seconds = int(digits) * _UNITS[suffix]
         if not 0 < seconds <= _DAY:
             self.fail(f"{text!r} is not above zero and up to a day", param, ctx)
         return seconds
