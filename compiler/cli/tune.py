@@ -35,10 +35,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         text = str(value)
-        digits, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+        digits, suffix = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
         if not digits.isascii() or not digits.isdigit() or len(digits) > 6:
             self.fail(f"{text!r} is no time such as 90s, 10m or 2h", param, ctx)
-        seconds = int(digits) * _UNITS[unit]
+        seconds = int(digits) * _UNITS[suffix]
         if not 0 < seconds <= _DAY:
             self.fail(f"{text!r} is not above zero and up to a day", param, ctx)
         return seconds
@@ -155,8 +155,10 @@ def _measure(
             say(f"  {entry.gain[0]:.3f} times as fast (at least {entry.gain[1]:.3f}): {entry.op}")
     if not as_json:
         counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        whole = "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
-        say(f"{lock}: {counted or 'no kernels'}{whole}")
+        model_text = (
+            "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
+        )
+        say(f"{lock}: {counted or 'no kernels'}{model_text}")
     if result.slow:
         raise verdicts.SlowMachine(
             "no choice changed",
