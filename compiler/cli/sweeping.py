@@ -50,7 +50,7 @@ def swept(
     effort = Effort(seconds, trials=min(MOST_TRIALS, limit))
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
-        progress(f"tuning {model.name}") as shown,
+        progress(f"tuning {model.name}") as show_progress,
         measuring_alone(cache / _LOCK, lambda: say("waiting for another measurement", err=True)),
         temporary_folder("tcc-tune-") as folder,
         TrialRunner(folder, data, threads, tolerance, effort.trials) as runner,
@@ -66,7 +66,7 @@ def swept(
             earlier(records, home, sites, max(peak, runner.peak()) if records else peak),
             peak,
             say=lambda line: say(line, err=True),
-            progress=shown,
+            progress=show_progress,
         )
         try:
             for measurement in sweep.measurements():
