@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tcc.backends.cpu.backend import CpuBackend
 from tcc.budgets import within
 from tcc.debug import Trace
 from tcc.driver import common_facts
@@ -21,11 +20,11 @@ from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import KernelKey
 from tcc.passes.traffic import unfused_bytes
 from tcc.schedule.alternatives import Site
 from tcc.tune.kernel_space import KernelSpace
-from tcc.tune.lock import Home
 from tcc.tune.trial import Trial, TunedKernel
 from tcc.tune.words import words
 from tcc.variants import check_options, optimise, resolve_targets, variant_backends, variant_of
@@ -56,35 +55,37 @@ class TrialCompiler:
         self.constants = constant_bytes(graph)
         codes = variant_backends(targets, options, self.constants, ledger=self._ledger)
         (code,) = codes if len(codes) == 1 else (None,)
-        if not isinstance(code, CpuBackend):
+        planner = None if code is None else code.planner
+        homes = [*self._ledger.entered]  # other targets have no section in a lock
+        if code is None or len(homes) != 1 or not isinstance(planner, CoreChooser):
             raise UserError(
                 "tcc tune measures kernels of one CPU",
                 where=f"--target {options.target}",
                 hint="pin the choices for other targets: tcc tune MODEL --pin",
             )
-        code.code = {}
-        self._code = code
+        code.share_code()
+        self._code, self._planner = code, planner
         self._facts = common_facts(targets, options, sum(1 for _ in walk_nodes(graph)))
         self._unfused, self._triple = unfused_bytes(graph), targets[0].triple
         optimised = optimise(graph, codes, options, self._trace)
         for optimised_graph in optimised[0]:
             code.check(optimised_graph)
         ((_, self._parts),) = lower_variants(codes, optimised, self._trace)
-        self.home: Home = (code.target.text, code.machine.cores)
+        self.home = homes[0]
         self._sites: dict[KernelKey, Site] = {}
         self._keys: dict[str, KernelKey] = {}
-        for key in code.planner.keys.values():
-            self._sites[key] = site(code.planner.kind, *key)
+        for key in planner.keys.values():
+            self._sites[key] = site(planner.kind, *key)
             self._keys[self._sites[key].digest] = key
         forced = {line.site for line in self._lines}
         self.kernels = tuple(self._kernel(digest) for digest in self._keys if digest not in forced)
         self._changed: frozenset[str] = frozenset()
 
     def _kernel(self, digest: str) -> TunedKernel:
-        key, planner = self._keys[digest], self._code.planner
+        key = self._keys[digest]
         analytic = self._ledger.exact[digest]()
         here = self._sites[key]
-        space = KernelSpace(planner, key, analytic)
+        space = KernelSpace(self._planner, key, analytic)
         return TunedKernel(digest, words(here.kind, here.content), analytic, space)
 
     def compile_trial(self, choices: Mapping[str, str], output: Path) -> Trial:
@@ -97,10 +98,9 @@ class TrialCompiler:
         return within(self._options.budgets, lambda: self._compiled(choices, output))
 
     def _compiled(self, choices: Mapping[str, str], output: Path) -> Trial:
-        planner = self._code.planner
         lines = (Line(s, text, s, True) for s, text in choices.items())
         self._ledger.force([*self._lines, *lines])
-        planner.forget(self._keys[s] for s in self._changed.union(choices))
+        self._planner.forget(self._keys[s] for s in self._changed.union(choices))
         self._changed = frozenset(choices)
         # As in a compile, the first lowering chooses the layouts of constants for all programs.
         *special, general = [
@@ -116,5 +116,5 @@ class TrialCompiler:
     def _steps(self, parts: tuple[Lowered, ...], steps: list[int | str]) -> tuple[str | None, ...]:
         """Returns the digest of each step's site; None for a step that is no kernel."""
         bounds = join_programs(parts[0], parts[1:]).table.bounds
-        sites = [self._sites[self._code.planner.keys[bound]].digest for bound in bounds]
+        sites = [self._sites[self._planner.keys[bound]].digest for bound in bounds]
         return tuple(sites[step] if isinstance(step, int) else None for step in steps)

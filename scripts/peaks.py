@@ -10,13 +10,12 @@ from typing import TypeVar
 
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 from tcc.cli.peers.rounds import REST, Turn
-from tcc.tune import peaks as tuned_peaks
-from tcc.tune.peaks import build_arguments
+from tcc.tune.peaks import PeakProgram, build_arguments
 
 T = TypeVar("T")
 
 
-class Peaks(tuned_peaks.Peaks):
+class Peaks(PeakProgram):
     """A running program that measures the machine's peak rates, compiled into `folder`.
 
     `measure` adds a measurement. `typical` returns the medians of all measurements: {"flops": [one

@@ -55,11 +55,9 @@ _LONG, _WORK = 20e-3, 10_000_000
 class CpuBackend(Backend):
     """Generates code for the cores of a CPU.
 
-    `constants` is the size of the model's constants in bytes. `code` has the objects of kernels
-    that were compiled before, by the digest of their LLVM text; None without reuse.
+    `constants` is the size of the model's constants in bytes.
     """
 
-    code: CodeCache | None = None
     kinds = ("cpu",)
 
     def __init__(
@@ -79,6 +77,7 @@ class CpuBackend(Backend):
             ledger=ledger,
         )
         self.settings = self._graph_settings(masked, ledger)
+        self._code: CodeCache | None = None
         self._plans: dict[Graph, LoweringContext] = {}  # by the graph that they placed
 
     def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
@@ -152,15 +151,16 @@ class CpuBackend(Backend):
         self._plans[lowered.placed.graph] = plan
         return lowered
 
+    def share_code(self) -> None:
+        self._code = {}
+
     def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
-        """Returns a model that this backend lowered, with the kernels that the planner chooses
-        now."""
         return lower(lowered.placed, self._plans[lowered.placed.graph], trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         code = compile_kernels(
             lowered.kernels, names, self.target, self.options.jobs, self.options.budgets,
-            [self._long(bound) for bound in lowered.table.bounds], self.code,
+            [self._long(bound) for bound in lowered.table.bounds], self._code,
         )  # fmt: skip
         facts = self._facts(lowered, names)
         return Generated(code.objects, code.scratch, code.listings, facts)

@@ -46,11 +46,11 @@ def swept(
     machine = f"{node()}: {home[0]}, {home[1]} cores"
     cache = cache_folder()
     make_own(cache)
-    most = max(1, _MOST_BYTES // max(1, compiler.constants))
-    effort = Effort(seconds, trials=min(MOST_TRIALS, most))
+    limit = max(1, _MOST_BYTES // max(1, compiler.constants))
+    effort = Effort(seconds, trials=min(MOST_TRIALS, limit))
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
-        progress(f"tuning {model.name}") as shown,
+        progress(f"tuning {model.name}") as show_progress,
         measuring_alone(cache / _LOCK, lambda: say("waiting for another measurement", err=True)),
         temporary_folder("tcc-tune-") as folder,
         TrialRunner(folder, data, threads, tolerance, effort.trials) as runner,
@@ -66,7 +66,7 @@ def swept(
             earlier(records, home, sites, max(peak, runner.peak()) if records else peak),
             peak,
             say=lambda line: say(line, err=True),
-            progress=shown,
+            progress=show_progress,
         )
         try:
             for measurement in sweep.measurements():

@@ -14,7 +14,7 @@ from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import UserError
 from tcc.ir.op import NamedArrays
 from tcc.tune.measurement import WRONG
-from tcc.tune.peaks import Peaks, build_arguments
+from tcc.tune.peaks import PeakProgram, build_arguments
 from tcc.tune.process import TrialProcess
 from tcc.tune.trial import Trial, TrialFailedError, Turn
 
@@ -48,7 +48,7 @@ class TrialRunner:
         self._ending = ExitStack()
         run_tool((*find_toolchain().command, *build_arguments(folder / "peaks")), folder)
         count = threads or len(os.sched_getaffinity(0))
-        self._peaks = self._ending.enter_context(Peaks(folder / "peaks", count))
+        self._peaks = self._ending.enter_context(PeakProgram(folder / "peaks", count))
 
     def __enter__(self) -> "TrialRunner":
         return self

@@ -1,7 +1,5 @@
 """`tcc tune`."""
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from tcc import driver
     from tcc.cli import sweeping
     from tcc.tune import check as checks
-    from tcc.tune import from_records, lock_file, pin, verdicts
+    from tcc.tune import from_records, lock_file, pin, summary, verdicts
     from tcc.tune import lock as locks
     from tcc.tune import records as log
 else:
@@ -29,7 +27,7 @@ else:
     lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
     sweeping, checks = later("tcc.cli.sweeping"), later("tcc.tune.check")
     from_records, log = later("tcc.tune.from_records"), later("tcc.tune.records")
-    verdicts = later("tcc.tune.verdicts")
+    summary = later("tcc.tune.summary")
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0
@@ -42,10 +40,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         text = str(value)
-        digits, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+        digits, suffix = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
         if not digits.isascii() or not digits.isdigit() or len(digits) > 6:
             self.fail(f"{text!r} is no time such as 90s, 10m or 2h", param, ctx)
-        seconds = int(digits) * _UNITS[unit]
+        seconds = int(digits) * _UNITS[suffix]
         if not 0 < seconds <= _DAY:
             self.fail(f"{text!r} is not above zero and up to a day", param, ctx)
         return seconds
@@ -57,10 +55,10 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
     name = "shard"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        numbers = re.fullmatch(r"(\d{1,4})/(\d{1,4})", str(value), re.ASCII)
-        if numbers is None or not 0 < int(numbers[1]) <= int(numbers[2]):
-            self.fail(f"{str(value)!r} is no part such as 2/5", param, ctx)
-        return int(numbers[1]), int(numbers[2])
+        try:
+            return log.shard_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command()
@@ -194,14 +192,10 @@ def _show_problems(models: Sequence[Path], lock: Path, options: Options, *, as_j
     with progress("checking the lock"):
         ledgers = [driver.model_choices(m, replace(options, tuned=lock), fit=True) for m in models]
     rows = [*checks.problems(tuned, ledgers)]
-    kinds = Counter(kind for kind, _ in rows)
     if as_json:
         print_json({"path": str(lock), "problems": rows})
-        return 1 if rows else 0
-    for kind, text in rows:
-        say(f"{kind}: {text}")
-    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("missing", "stale", "unused"))
-    say(f"{lock}: of {tuned.count} entries {counts}")
+    for line in () if as_json else summary.problem_lines(lock, tuned.count, rows):
+        say(line)
     return 1 if rows else 0
 
 
@@ -255,26 +249,11 @@ def _write(lock: Path, result: "verdicts.Verdicts", *, as_json: bool) -> None:
     """Writes verdicts into the lock and prints them; raises SlowMachine if too few rounds count."""
     entries = [(result.home, entry) for entry in result.entries]
     lock_file.update_lock(lock, lambda current: current.with_measured(entries))
-    counts = {v: sum(e.verdict == v for e in result.entries) for v in locks.VERDICTS}
-    facts = {"path": str(lock), "model": result.model, **counts}
     if as_json:
-        print_json(facts)
-    for entry in () if as_json else result.entries:
-        if entry.gain is not None:
-            say(f"  {entry.gain[0]:.3f} times as fast (at least {entry.gain[1]:.3f}): {entry.op}")
-    if not as_json:
-        verdicts_text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        speed = "" if result.model is None else f", the model {result.model[0]:.3f} times as fast"
-        say(f"{lock}: {verdicts_text or 'no kernels'}{speed}")
-    if counts[locks.CHANGED] and result.model is None:
-        say("nobody has timed the whole model with these choices", err=True)
-    if result.slow:
-        raise verdicts.SlowMachine(
-            "no choice changed",
-            where=f"--lock {lock}",
-            why="other work slowed the machine down in more than half of the rounds",
-            hint="tune again when less runs beside it",
-        )
+        print_json(summary.verdict_facts(lock, result))
+    for line in () if as_json else summary.verdict_lines(lock, result):
+        say(line)
+    summary.check_speed(lock, result)
 
 
 def _check(options: Options) -> None:

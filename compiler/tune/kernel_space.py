@@ -12,7 +12,7 @@ from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.kernel_choice import read_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.loop_positions import by_name
-from tcc.tune.trial import Candidate
+from tcc.tune.trial import KernelCandidate
 
 # A candidate is not tried if its price is more than this many times the price of the analytic
 # choice: it would slow the whole trial.
@@ -26,20 +26,20 @@ class KernelSpace:
         self._planner, self._key, self._analytic = planner, key, analytic
         self._structures: dict[object, Structure] = {}
 
-    def near(self, text: str) -> list[Candidate]:
+    def near(self, text: str) -> list[KernelCandidate]:
         """Returns the candidates that differ from the candidate `text` in one respect.
 
         It is a knob, a dimension of the schedule (`tcc.schedule.cpu.candidate_space`), or the form
         of the kernel. Candidates that are priced far above the analytic choice are left out.
         """
         limit = _DEAREST * self.price_of(self._analytic)
-        schedules: dict[tuple[int, Schedule], Candidate] = {}
+        schedules: dict[tuple[int, Schedule], KernelCandidate] = {}
         for structure, knobs, group, schedule in self._beside(text):
             if (id(group), schedule) in schedules:
                 continue
             price = self._price(group, schedule)
             if price <= limit:
-                candidate = Candidate(structure.text(knobs, schedule), price)
+                candidate = KernelCandidate(structure.text(knobs, schedule), price)
                 schedules[id(group), schedule] = candidate
         return list(schedules.values())
 

@@ -15,7 +15,7 @@ def build_arguments(program: Path) -> tuple[str, ...]:
     return (*_FLAGS, str(SOURCE), "-o", str(program))
 
 
-class Peaks:
+class PeakProgram:
     """A running program that measures the machine's peak rates; leaving its `with` ends it."""
 
     def __init__(self, program: Path, threads: int) -> None:

@@ -10,6 +10,7 @@ most, which readers ignore.
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from hashlib import sha256
@@ -171,6 +172,14 @@ def _numbers(name: str, items: Any) -> tuple[float, ...]:
 
 
 # ---- use ----------------------------------------------------------------------------------------
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Returns (number, count) for a text such as 2/5; raises ValueError for another text."""
+    numbers = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if numbers is None or not 0 < int(numbers[1]) <= int(numbers[2]):
+        raise ValueError(f"{text!r} is no part such as 2/5")
+    return int(numbers[1]), int(numbers[2])
 
 
 def in_shard(site: str, shard: tuple[int, int]) -> bool:

@@ -5,7 +5,7 @@ Cheap candidates come first, then the candidates beside the best measured candid
 
 from collections.abc import Mapping, Sequence
 
-from tcc.tune.trial import Candidate, TunedKernel
+from tcc.tune.trial import KernelCandidate, TunedKernel
 
 # The cheapest candidates beside the analytic choice come first. After this many, the search moves
 # to the candidates beside the best measured candidate.
@@ -22,7 +22,7 @@ class SiteSearch:
     def __init__(self, kernel: TunedKernel) -> None:
         self.kernel = kernel
         self.ratios: dict[str, float] = {kernel.analytic: 1.0}  # analytic / candidate
-        self._waves: list[dict[str, Candidate]] = []
+        self._waves: list[dict[str, KernelCandidate]] = []
         self._centres: set[str] = set()
 
     def next(self) -> str | None:
@@ -52,7 +52,7 @@ class SiteSearch:
             self._centres.add(centre)
             self._waves.append({c.text: c for c in self.kernel.space.near(centre)})
 
-    def _wave(self) -> list[Candidate] | None:
+    def _wave(self) -> list[KernelCandidate] | None:
         """Returns the candidates of a wave that were not tried: of the last wave that has some."""
         for wave in reversed(self._waves):
             untried = [c for text, c in wave.items() if text not in self.ratios]
@@ -62,7 +62,7 @@ class SiteSearch:
 
 
 def _cheapest_and_most_different(
-    candidates: Sequence[Candidate], tried: Mapping[str, float]
+    candidates: Sequence[KernelCandidate], tried: Mapping[str, float]
 ) -> str:
     """Returns the text of the cheapest candidate.
 

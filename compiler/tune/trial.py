@@ -9,7 +9,7 @@ from tcc.frozen import entity, frozen
 
 
 @frozen
-class Candidate:
+class KernelCandidate:
     """A choice of a kernel: its text, and its predicted seconds."""
 
     text: str
@@ -19,7 +19,7 @@ class Candidate:
 class Space(Protocol):
     """The candidates of one kernel."""
 
-    def near(self, text: str) -> Sequence[Candidate]:
+    def near(self, text: str) -> Sequence[KernelCandidate]:
         """Returns the candidates that differ from the candidate `text` in one knob or dimension."""
 
 

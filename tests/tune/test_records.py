@@ -22,6 +22,7 @@ from tcc.tune.records import (
     in_shard,
     read_records,
     record_line,
+    shard_of,
 )
 
 ROUNDS = (1.25e-3, 1e-3, 1.1e-3)
@@ -273,6 +274,15 @@ def test_each_site_is_in_one_shard() -> None:
     shards = [[in_shard(site, (number, 5)) for site in sites] for number in range(1, 6)]
     assert {sum(column) for column in zip(*shards, strict=True)} == {1}
     assert min(map(sum, shards)) > 60
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0/2", "3/2", "1/0", "1", "1/2/3", "-1/2", "1e1/20", "٣/5", "1/99999"]
+)
+def test_other_texts_are_no_shards(text: str) -> None:
+    assert shard_of("2/5") == (2, 5)
+    with pytest.raises(ValueError, match="is no part such as 2/5"):
+        shard_of(text)
 
 
 def test_peaks_are_relative_to_the_best_of_their_machine() -> None:

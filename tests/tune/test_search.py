@@ -4,7 +4,7 @@ best."""
 from __future__ import annotations
 
 from tcc.tune.search import SiteSearch
-from tcc.tune.trial import Candidate, TunedKernel
+from tcc.tune.trial import KernelCandidate, TunedKernel
 
 from .worlds import ANALYTIC, Lattice, numbers, text
 
@@ -41,8 +41,8 @@ def test_a_search_without_gains_ends_after_the_candidates_beside_the_analytic_on
 class Square:
     """All pairs of numbers from 0 to 4, which have equal prices."""
 
-    def near(self, candidate: str) -> list[Candidate]:
-        return [Candidate(text(a, b), 1.0) for a in range(5) for b in range(5)]
+    def near(self, candidate: str) -> list[KernelCandidate]:
+        return [KernelCandidate(text(a, b), 1.0) for a in range(5) for b in range(5)]
 
 
 def test_among_equal_prices_the_most_different_comes_first() -> None:

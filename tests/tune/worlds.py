@@ -9,7 +9,7 @@ from random import Random
 
 from tcc.tune.measurement import CRASHED, Measurement
 from tcc.tune.sweep import Effort, Sweep
-from tcc.tune.trial import Candidate, Trial, TrialFailedError, TunedKernel, Turn
+from tcc.tune.trial import KernelCandidate, Trial, TrialFailedError, TunedKernel, Turn
 
 HOME = ("cpu:made-up", 2)
 ANALYTIC = "Kernel(a=4, b=4)"
@@ -27,10 +27,10 @@ def numbers(candidate: str) -> tuple[int, int]:
 class Lattice:
     """Candidates with two knobs from 0 to 8, whose price grows with their sum."""
 
-    def near(self, candidate: str) -> Sequence[Candidate]:
+    def near(self, candidate: str) -> Sequence[KernelCandidate]:
         a, b = numbers(candidate)
         others = [(n, b) for n in range(9) if n != a] + [(a, n) for n in range(9) if n != b]
-        return [Candidate(text(m, n), 1.0 + m + n) for m, n in others]
+        return [KernelCandidate(text(m, n), 1.0 + m + n) for m, n in others]
 
 
 @dataclass

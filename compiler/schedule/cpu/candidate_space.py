@@ -62,13 +62,13 @@ def knobs_beside(knobs: Knobs, kernel_knobs: Sequence[Knob]) -> list[Knobs]:
 
     The default is a setting too.
     """
-    beside = []
+    variants = []
     for knob in kernel_knobs:
         default = getattr(Knobs(), knob.name)
         for setting in (default, *knob.settings):
             base = Knobs() if knob.alone and setting != default else knobs
-            beside.append(replace(base, **{knob.name: setting}))
-    return [other for other in dict.fromkeys(beside) if other != knobs]
+            variants.append(replace(base, **{knob.name: setting}))
+    return [other for other in dict.fromkeys(variants) if other != knobs]
 
 
 def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
