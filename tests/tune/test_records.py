@@ -123,6 +123,7 @@ def test_a_killed_writer_loses_at_most_a_record(tmp_path: Path) -> None:
             lines = [writer.stdout.readline() for _ in range(20 + kill)]
             writer.kill()
             lines += writer.stdout.readlines()
+            writer.stdout.close()
         first = max(int(line) for line in lines if line.endswith("\n")) + 1
         sites = {int(r.measurement.site, 16) for r in read_records([path])}
         assert sites >= set(range(first))
@@ -258,8 +259,8 @@ def test_the_largest_file_is_read_within_two_seconds_and_500_mb(tmp_path: Path) 
     done = subprocess.run(
         [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=True
     )
-    number, kilobytes, seconds, parsing = done.stdout.split()
-    assert int(number) == count + 1
+    line_number, kilobytes, seconds, parsing = done.stdout.split()
+    assert int(line_number) == count + 1
     assert int(kilobytes) < 500_000
     assert float(seconds) < max(2, 4 * float(parsing))
 
