@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from tcc.tune.records import (
     record_line,
     shard_of,
 )
+
+from tests.processes import started
 
 ROUNDS = (1.25e-3, 1e-3, 1.1e-3)
 MEASUREMENT = Measurement(
@@ -116,14 +117,14 @@ def test_a_killed_writer_loses_at_most_a_record(tmp_path: Path) -> None:
     path, first = tmp_path / "r.jsonl", 0
     for kill in range(5):
         command = [sys.executable, "-c", WRITER, str(path), str(first)]
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-        assert writer.stdout is not None
-        lines = [writer.stdout.readline() for _ in range(20 + kill)]
-        writer.send_signal(signal.SIGKILL)
-        lines += writer.stdout.readlines()
-        writer.wait()
-        writer.stdout.close()
-        first = max(int(line) for line in lines if line.endswith(b"\n")) + 1
+        folder = Path(__file__).parents[2]
+        with started(command, stdout=subprocess.PIPE, cwd=folder) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline() for _ in range(20 + kill)]
+            writer.kill()
+            lines += writer.stdout.readlines()
+            writer.stdout.close()
+        first = max(int(line) for line in lines if line.endswith("\n")) + 1
         sites = {int(r.measurement.site, 16) for r in read_records([path])}
         assert sites >= set(range(first))
         assert len(sites) <= first + kill + 1
@@ -258,8 +259,8 @@ def test_the_largest_file_is_read_within_two_seconds_and_500_mb(tmp_path: Path) 
     done = subprocess.run(
         [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=True
     )
-    number, kilobytes, seconds, parsing = done.stdout.split()
-    assert int(number) == count + 1
+    line_number, kilobytes, seconds, parsing = done.stdout.split()
+    assert int(line_number) == count + 1
     assert int(kilobytes) < 500_000
     assert float(seconds) < max(2, 4 * float(parsing))
 
