@@ -42,7 +42,7 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
     chosen = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
     if isinstance(model, Path):
         return driver.compile_model(model, chosen, path).path
-    with patch.object(driver, "load_called", lambda graph, *_, **__: (graph, None)):
+    with patch.object(driver, "load_batched", lambda graph, *_, **__: (graph, None)):
         return driver.compile_model(model, chosen, path).path
 
 

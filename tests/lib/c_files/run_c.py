@@ -29,7 +29,7 @@ def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
     path = folder / f"{name}.c"
     asked = read_options({"target": "c"} | options)
     if isinstance(model, Graph):
-        with patch.object(driver, "load_called", lambda graph, *_, **__: (graph, None)):
+        with patch.object(driver, "load_batched", lambda graph, *_, **__: (graph, None)):
             driver.compile_model(model, asked, path)
     else:
         driver.compile_model(model, asked, path)

@@ -91,7 +91,7 @@ def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
     options = read_options({"jobs": 1, **MODES[mode]})
     with (
         TemporaryDirectory() as folder,
-        patch.object(driver, "load_called", lambda g, *_, **__: (g, None)),
+        patch.object(driver, "load_batched", lambda g, *_, **__: (g, None)),
         patch.object(cpu_compile, "WorkerPool", PoolHere),
     ):
         path = Path(folder, "fuzz.so")

@@ -164,7 +164,7 @@ def run_together(
     graph = graph_of(cases, variants)
     with (
         TemporaryDirectory() as folder,
-        patch.object(driver, "load_called", lambda g, *_, **__: (g, None)),
+        patch.object(driver, "load_batched", lambda g, *_, **__: (g, None)),
     ):
         path = Path(folder, "batch.so")
         driver.compile_model(graph, options, path)
