@@ -169,7 +169,14 @@ static void before_runs(void) {
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK && exchanges == 2);
     CHECK(kept == 2); /* for its runs, and for who was compared */
     api->instance_destroy(instance);
+    CHECK(kept == 1); /* the ranks of this comm have the plan, until the model is closed */
+    others[1] = says(0xab, 2, "many");
+    CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK && exchanges == 2);
+    api->instance_destroy(instance);
+    api->model_release(model);
     CHECK(kept == 0);
+    allow(NULL);
+    CHECK(api->model_get_on(&first, &model) == TCC_OK);
     others[1] = says(0xab, 2, "many");
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_MISMATCH, "(rank 0: 1, rank 1: 2)");
     CHECK(!strcmp(reason, api->last_error()) && kept == 0);
