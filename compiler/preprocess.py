@@ -3,11 +3,16 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcc.errors import ToolError, UserError
-from tcc.runtime.preprocess import read_preprocess
+from tcc.later import later
 from tcc.runtime.reports import InputError, MissingLibraryError
+
+if TYPE_CHECKING:
+    from tcc.runtime import preprocess
+else:
+    preprocess = later("tcc.runtime.preprocess")
 
 
 @contextmanager
@@ -33,4 +38,4 @@ def preprocess_entry(path: Path | None, names: Collection[str]) -> dict[str, Any
     if path is None:
         return {}
     with input_errors():
-        return {"preprocess": read_preprocess(path, names)}
+        return {"preprocess": preprocess.read_preprocess(path, names)}

@@ -41,13 +41,17 @@ MIXING = {
 def inputs_of(model: onnx.ModelProto, times: int) -> dict[str, Any]:
     """Returns random inputs, `times` as many along the first axis where it is the batch's."""
     rng = np.random.default_rng(0)
-    own = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
     arrays = {}
     for value in model.graph.input:
-        first, *others = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        count = first * times if first == own else first
-        arrays[value.name] = rng.standard_normal((count, *others)).astype(np.float32)
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        shape[0] *= times if shape[0] == samples_of(model) else 1
+        arrays[value.name] = rng.standard_normal(shape).astype(np.float32)
     return arrays
+
+
+def samples_of(model: onnx.ModelProto) -> int:
+    """Returns the batch of a model: the first size of its first input."""
+    return model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
@@ -55,12 +59,14 @@ def test_each_block_of_a_batch_is_what_the_model_computes(name: str) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     model = onnx.parser.parse_model(f"{HEAD} {INDEPENDENT[name]}")
     session = runtime.InferenceSession(model.SerializeToString())
-    own = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    samples = samples_of(model)
     arrays = inputs_of(model, 3)
-    results = tcc.compile(model, batch=3 * own).run(arrays)
+    results = tcc.compile(model, batch=3 * samples).run(arrays)
     for part in range(3):
-        rows = slice(part * own, (part + 1) * own)
-        inputs = {n: a[rows] if len(a) == 3 * own and a.ndim > 1 else a for n, a in arrays.items()}
+        rows = slice(part * samples, (part + 1) * samples)
+        inputs = {
+            n: a[rows] if len(a) == 3 * samples and a.ndim > 1 else a for n, a in arrays.items()
+        }
         for output, exact in zip(model.graph.output, session.run(None, inputs), strict=True):
             value = results[output.name]
             axes = [n for n in range(exact.ndim) if value.shape[n] != exact.shape[n]]

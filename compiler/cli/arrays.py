@@ -166,8 +166,8 @@ def _shaped(
     """Returns `ports` with numbers in place of symbolic sizes.
 
     `texts` maps a port's name to the user's text for its value, `files` to the value that files
-    hold. A port with a text stays as it is,
-    because the text decides its sizes. The sizes of other ports fit the checks of `program()`.
+    hold. A port with a text stays as it is, because the text decides its sizes. The sizes of other
+    ports fit the checks of `program()`.
     """
     known_shapes = {
         n: np.shape(files[port.name])

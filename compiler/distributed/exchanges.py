@@ -142,14 +142,16 @@ class _Checker:
 
     def check_readers(self) -> None:
         """Finds the array that each node of the ranks reads, and the whole array of each output."""
-        whole = self._division.whole
+        undivided = self._division.whole
         for node, items in self._division.choice.items():
             pairs = zip(node.inputs, operand_shardings(items), strict=True)
             operands = tuple(None if v is None else self._array(v, s) for v, s in pairs)
             reader = self._reader(node, items)
             if reader is None or any(s.reduced for s in items):  # dead, or several nodes
                 continue
-            inner = {self._array(v, whole) for v in captures(node) if v in self._division.arrays}
+            inner = {
+                self._array(v, undivided) for v in captures(node) if v in self._division.arrays
+            }
             if not self._are_read(reader, operands) or not inner <= {*captures(reader)}:
                 raise InternalError(
                     "a node of the ranks reads other arrays than its strategy says",
@@ -158,7 +160,7 @@ class _Checker:
                 )
         graph, local = self._division.graph, self._division.local
         for output, array in zip(graph.outputs, local.outputs, strict=True):
-            if self._array(output, self._kept.get(output, whole)) is not array:
+            if self._array(output, self._kept.get(output, undivided)) is not array:
                 raise InternalError("an output of the ranks is another array", where=output.name)
 
     def _are_read(self, reader: Node, operands: Sequence[Value | None]) -> bool:
@@ -220,7 +222,8 @@ class _Checker:
             nodes.append(producer)
             step = operand
         pairs = enumerate(zip(sources[step], shardings, strict=True))
-        (axis, (source, result)), *others = ((n, pair) for n, pair in pairs if pair[0] != pair[1])
+        differences = [(n, pair) for n, pair in pairs if pair[0] != pair[1]]
+        axis, (source, result) = differences[0]
         undivided = (*shardings[:axis], WHOLE, *shardings[axis + 1 :])
         type = _rank_type(value.type, undivided, self._mesh.sizes)
         assert type is not None
@@ -228,7 +231,7 @@ class _Checker:
         exchanges = [node for node in nodes if is_exchange(node)]
         have = [(item.kind, item.bytes) for item in map(exchange_of, exchanges)]
         members = self._mesh.axis(axis).members
-        if others or have != [(item.kind, item.bytes) for item in due] or any(
+        if len(differences) > 1 or have != [(item.kind, item.bytes) for item in due] or any(
             node.attrs.members != members
             or (isinstance(source, Partial) and node.attrs.reduction != source.reduction)
             for node in exchanges

@@ -54,9 +54,9 @@ def planner(rates: RankRates, priced: RankPrices | None = None) -> GraphPlanner:
 
 def test_prices_choose_among_plans_that_counts_do_not_tell_apart() -> None:
     """Kernels that take no time make exchanges dear, and kernels that take long pay for them."""
-    whole = planner(EVEN, prices()).best()
+    undivided = planner(EVEN, prices()).best()
     divided = planner(EVEN, prices(lambda graph: constant_bytes(graph) / 1e6)).best()
-    assert collectives(whole.local) == []
+    assert collectives(undivided.local) == []
     assert collectives(divided.local) == ["all_reduce"]
 
 

@@ -58,8 +58,8 @@ def assert_right(folder: Path, ranks: int) -> None:
     x, first, second = (array.astype(np.float64) for array in (X, FIRST, SECOND))
     want = np.maximum(x @ first, 0) @ second
     for rank in range(ranks):
-        found = np.load(folder / f"out{rank}" / "y.npy")
-        np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+        output = np.load(folder / f"out{rank}" / "y.npy")
+        np.testing.assert_allclose(output, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 @pytest.fixture(scope="module")

@@ -159,8 +159,7 @@ def test_a_batch_takes_a_file_for_each_entry(tmp_path: Path) -> None:
 
 
 def test_damaged_pictures_are_refused(tmp_path: Path) -> None:
-    whole = saved(tmp_path / "a.png", pixels(64, 64))
-    data = Path(whole).read_bytes()
+    data = Path(saved(tmp_path / "a.png", pixels(64, 64))).read_bytes()
     (tmp_path / "cut.png").write_bytes(data[: len(data) // 2])
     (tmp_path / "text.jpg").write_text("no picture")
     (tmp_path / "eps.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
@@ -335,8 +334,8 @@ def test_samples_are_read_in_windows(tmp_path: Path) -> None:
         assert value.dtype == np.float32
         assert value.ndim == len(text.split("x"))
         np.testing.assert_allclose(value.reshape(-1), exact[part], atol=1e-7)
-    whole = read_input(port("1x?", "i16"), f"{file}:rate=16000,scale=32768")
-    np.testing.assert_array_equal(whole[0], samples)
+    value = read_input(port("1x?", "i16"), f"{file}:rate=16000,scale=32768")
+    np.testing.assert_array_equal(value[0], samples)
 
 
 def test_channels_of_a_sound(tmp_path: Path) -> None:
