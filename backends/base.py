@@ -18,6 +18,7 @@ from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
+from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.options import Options
 from tcc.passes.pipeline import GraphSettings
@@ -107,6 +108,17 @@ class Backend(Protocol):
         example.
         """
         return lowered
+
+    def share_code(self) -> None:
+        """Keeps the code of kernels, so that later models with equal kernels take less time."""
+        return None
+
+    def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
+        """Returns a model that this backend lowered, with the kernels that the planner chooses now.
+
+        Raises InternalError for a backend whose models are lowered once.
+        """
+        raise InternalError(f"models for {self.target.text} are lowered once")
 
     @abstractmethod
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:

@@ -37,6 +37,7 @@ from tcc.runtime.comm import Comm
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_EXECUTED = 4  # the flag of a section with machine code
 # The largest size in bytes of an image and of its parts, because a damaged or hostile file may
 # claim any size.  Reading takes at most 256 MiB and some seconds before the file is verified.
 _MOST_IMAGE = 512 << 20
@@ -146,6 +147,17 @@ def read_listings(path: Path) -> dict[str, str]:
     if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
         raise _not_an_artifact(path, "its listings are no texts by kernel")
     return listings
+
+
+def code_bytes(path: Path) -> int:
+    """Returns the bytes of machine code in an artifact: kernels and runtime, without code for GPUs.
+
+    Raises UserError where the file is missing, is no artifact or is damaged.
+    """
+    with _opened(path, "artifact") as file:
+        header = _read_header(file, path)
+        table = _read_at(file, header.table, header.entry * header.count, path)
+    return sum(row[5] for row in _SECTION.iter_unpack(table) if row[2] & _EXECUTED)
 
 
 def needed_glibc(path: Path) -> str:

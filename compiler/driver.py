@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,11 +14,9 @@ from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
-from tcc.backends.cpu.detect import detect
 from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
-from tcc.distributed.planner import PricesFor
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_model
@@ -44,12 +42,12 @@ from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.rank_prices import RankPrices
 from tcc.preprocess import preprocess_entry
+from tcc.rank_plans import plan_sharders
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target, parse_targets, targets_text
+from tcc.target import Target, targets_text
 from tcc.temporary import temporary_folder
 from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
 from tcc.tune.lock import Lock
@@ -62,7 +60,7 @@ from tcc.variants import (
     make_variants,
     optimise,
     plan_places,
-    plan_sharders,
+    resolve_targets,
     variant_backends,
 )
 
@@ -116,11 +114,6 @@ class CompileResult:
     warnings: tuple[str, ...] = ()
 
 
-def resolve_targets(options: Options) -> tuple[Target, ...]:
-    """Returns the targets that the options name; raises UserError for an unknown target."""
-    return parse_targets(options.target, options.cpu, detect)
-
-
 def output_suffix(options: Options) -> str:
     """Returns the suffix of the file that a compile with these options writes, as in `.so`."""
     return BACKENDS[resolve_targets(options)[0].kind].suffix
@@ -160,7 +153,7 @@ def _compiled(
     lock = lock_of(options)
     ledger = _ledger(options, lock)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
-    divided_by = sharders or plan_sharders(options, rank_prices(options), ledger)
+    divided_by = sharders or plan_sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_batched(model, options)
     preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
@@ -186,7 +179,7 @@ def _compiled(
         manifest = codes[0].write(
             variants,
             {
-                **_manifest(targets, options, ops),
+                **common_facts(targets, options, ops),
                 **_appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **preprocess,
@@ -205,23 +198,6 @@ def _compiled(
         tuned,
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings, warnings)
-
-
-def rank_prices(options: Options) -> PricesFor:
-    """Returns the function from a model's bytes of constants to the prices of its kernels.
-
-    The first target that the options name prices them.
-    """
-
-    @cache
-    def prices(constants: int) -> RankPrices | None:
-        code, *_ = variant_backends(resolve_targets(options), options, constants)
-        if code.settings.merges is None:
-            return None
-        settings = replace(code.settings, states=options.state)
-        return RankPrices(code.planner, settings, options.level, code.lower)
-
-    return prices
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -313,7 +289,7 @@ def _imported(model: Any, options: Options) -> Graph:
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
     """Returns the lowered programs of all variants; `ledger` makes their decisions."""
     trace, targets = Trace(), resolve_targets(options)
-    divided_by = plan_sharders(options, rank_prices(options), ledger)
+    divided_by = plan_sharders(options, ledger)
     programs: list[Lowered] = []
     for place, divide in plan_places(options, divided_by):
         codes = variant_backends(targets, options, constant_bytes(graph), ledger=ledger)
@@ -349,7 +325,7 @@ def precision_text(manifest: Mapping[str, Any]) -> str:
     return f"{precision} with {weights} weights" if weights else str(precision)
 
 
-def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
+def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
     """Returns the part of the manifest that all variants share."""
     return {
         "tcc": __version__,

@@ -11,17 +11,14 @@ from typing import TypeAlias
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
-from tcc.backends.artifact.planner import partition_solver
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
 from tcc.backends.c.backend import CBackend
 from tcc.backends.cpu.backend import CpuBackend
+from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.distributed.cluster import cluster_of
-from tcc.distributed.plan import Plan, read_plan
-from tcc.distributed.planner import PlanStep, PricesFor, plan_steps
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
@@ -37,7 +34,7 @@ from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target
+from tcc.target import Target, parse_targets
 
 # The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
@@ -68,61 +65,11 @@ class PlanPlace:
 
 
 _ONE_RANK = PlanPlace()
-_MOST_PLANS = 64  # for one number of ranks; runtime/src/runtime.h has the same number
 
 
-def plan_sharders(options: Options, prices: PricesFor, ledger: Ledger) -> Sharders:
-    """Returns the function from a number of ranks to the steps that divide a graph among them.
-
-    There is a step for each plan of --plan, in their order; without one, the planner chooses all
-    strategies.  `prices` returns the prices of kernels, and `ledger` makes the steps' decisions.
-    Raises UserError for a plan that cannot be read, that is given twice, or whose number of ranks
-    --ranks does not name, and for a cluster without --ranks.
-    """
-    if options.cluster is not None and options.ranks == (1,):
-        raise UserError(
-            "no plan uses the cluster",
-            where=f"--cluster {options.cluster}",
-            why="the compile is for one rank",
-            hint="give the numbers of ranks, as in --ranks 1,2",
-        )
-    plans: dict[int, list[Plan]] = {}
-    for plan in map(read_plan, options.plan):
-        if plan.ranks not in options.ranks:
-            raise UserError(
-                "no rank uses the plan",
-                where=plan.place,
-                why=f"it is for {plan.ranks} ranks",
-                hint=f"compile with --ranks {plan.ranks}",
-            )
-        siblings = plans.setdefault(plan.ranks, [])
-        for sibling in siblings:
-            if replace(sibling, place=plan.place) == plan:
-                raise UserError(
-                    "a plan is given twice",
-                    where=plan.place,
-                    why=f"{sibling.place} divides the model in the same way",
-                    hint="give one of them",
-                )
-        if len(siblings) == _MOST_PLANS:
-            raise UserError(
-                "too many plans are for one number of ranks",
-                where=plan.place,
-                why=f"{_MOST_PLANS} other plans are for {plan.ranks} ranks",
-                hint="leave some out",
-            )
-        siblings.append(plan)
-
-    def divisions(ranks: int) -> Iterator[Sharder]:
-        cluster = cluster_of(options.cluster, ranks)
-        if ranks not in plans:
-            return plan_steps(cluster, partition_solver(), prices, options.state, ledger)
-        return (
-            PlanStep(cluster, partition_solver(), prices, plan, options.state, ledger)
-            for plan in plans[ranks]
-        )
-
-    return divisions
+def resolve_targets(options: Options) -> tuple[Target, ...]:
+    """Returns the targets that the options name; raises UserError for an unknown target."""
+    return parse_targets(options.target, options.cpu, detect)
 
 
 def plan_places(
@@ -276,7 +223,7 @@ def make_variants(
         )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
-        variants.append(_variant(code, lowered, unfused, options, trace, label, variants, place))
+        variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
     return variants
 
 
@@ -295,16 +242,21 @@ def _label(code: Backend, codes: Sequence[Backend]) -> str:
     return f"{code.target.text}: " if len(codes) > 1 else ""
 
 
-def _variant(
+def variant_of(
     code: Backend,
     parts: Sequence[Lowered],
     unfused: int | None,
     options: Options,
     trace: Trace,
-    label: str,
-    earlier: Sequence[Variant],
-    place: PlanPlace,
+    label: str = "",
+    earlier: Sequence[Variant] = (),
+    place: PlanPlace = _ONE_RANK,
 ) -> Variant:
+    """Returns a variant with its code: the general program and those of the buckets as one program.
+
+    `unfused` is the number of bytes that a run without fusion would move. `label` is the prefix of
+    its stages. Weights that an `earlier` variant has too are stored once.
+    """
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):

@@ -7,7 +7,6 @@ assumes nothing about the distribution of disturbed rounds.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import statistics
@@ -22,9 +21,9 @@ from pathlib import Path
 from bench_table import aligned
 from environment import PYTHON, ROOT, environment
 from tcc.cli.peers.peer import PeerKind
+from tcc.tune.gate import CONFIDENCE, lower_bound
 
 SLOWER = 1.02
-CONFIDENCE = 0.95
 ROUNDS = 15  # with this many, the confidence bound is not simply the least ratio
 BASE = "base"
 _WORKER = ROOT / "scripts" / "peers" / "peer_base.py"
@@ -104,23 +103,6 @@ class Pair:
     @property
     def slower(self) -> bool:
         return self.bound > SLOWER
-
-
-def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Returns the largest of `values` that lies below their distribution's median with
-    `confidence`.
-
-    The k-th smallest of n values lies below the median with probability 1 - P(at most k - 1 of n
-    fair coins are heads). Returns minus infinity if there are too few values for a bound.
-    """
-    ordered, count = sorted(values), len(values)
-    bound, below = -math.inf, 0.0
-    for number, value in enumerate(ordered):
-        below += math.comb(count, number) / 2**count
-        if below > 1 - confidence:
-            break
-        bound = value
-    return bound
 
 
 def pairs_table(pairs: Sequence[Pair], heading: str, base: str) -> str:

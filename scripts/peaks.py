@@ -1,25 +1,22 @@
 """Measures the machine's limits beside the runtimes; a C program does it once per round."""
 
-import json
 import statistics
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from types import MappingProxyType
+from typing import TypeVar
 
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 from tcc.cli.peers.rounds import REST, Turn
+from tcc.tune.peaks import PeakProgram, build_arguments
 
-SOURCE = Path(__file__).with_name("peaks.c")
 T = TypeVar("T")
-_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")
 
 
-class Peaks:
-    """A running program that measures the machine's peak rates; leaving its `with` ends it.
+class Peaks(PeakProgram):
+    """A running program that measures the machine's peak rates, compiled into `folder`.
 
     `measure` adds a measurement. `typical` returns the medians of all measurements: {"flops": [one
     thread, all threads], "read": [one thread, all threads]}, in operations and bytes per second.
@@ -27,33 +24,17 @@ class Peaks:
 
     def __init__(self, folder: Path, threads: int) -> None:
         program = folder / "peaks"
-        run_tool((*find_toolchain().command, *_FLAGS, str(SOURCE), "-o", str(program)), folder)
-        self._process = subprocess.Popen(
-            [str(program), str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        run_tool((*find_toolchain().command, *build_arguments(program)), folder)
+        super().__init__(program, threads)
         self._measurements: list[dict[str, list[float]]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._process:
-            self._process.kill()
-
     def measure(self) -> None:
-        self._measurements.append(self._ask("limits"))
+        self._measurements.append(self.ask("limits"))
 
     def now(self) -> dict[str, float]:
         """Measures the rates of all threads for 30 ms: {"flops": ..., "read": ...}."""
-        return self._ask("now")
+        rates: dict[str, float] = self.ask("now")
+        return rates
 
     def typical(self) -> dict[str, list[float]]:
         return {
@@ -63,13 +44,6 @@ class Peaks:
             ]
             for name in ("flops", "read")
         }
-
-    def _ask(self, line: str) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
 
 
 class Calm:

@@ -1,4 +1,4 @@
-"""Lists the kernels of a model and the schedules that each of them can have.
+"""Lists the kernels of a model, and draws samples of the schedules that each can have.
 
 a matmul of 384 rows    panels x K-blocks x tiles of rows x order of tiles x prefetch
                         1,440 schedules; a seeded sample of 32, and the chosen one
@@ -7,16 +7,14 @@ a matmul of 384 rows    panels x K-blocks x tiles of rows x order of tiles x pre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations, product
-from math import ceil, prod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from random import Random
 
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
@@ -34,16 +32,9 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.plan import Structure
 from tcc.passes.tile.plan import Bound, KernelKey, PlannedKernel, kernel_key
-from tcc.schedule.cpu.candidates import knobs_of
-from tcc.schedule.cpu.core import Knobs
-from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.nest import trips
-from tcc.variants import optimise, variant_backends
-
-# Variants of a schedule multiply its tile sizes by a factor of UNITS, the block of its streaming
-# loop by a factor of STREAM, and the rows of its register blocks by a factor of ROWS. ROWS has no
-# factor above 1, because there are few registers.
-UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
+from tcc.schedule.cpu.candidate_space import space
+from tcc.schedule.cpu.schedule import Schedule
+from tcc.variants import optimise, resolve_targets, variant_backends
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,85 +150,7 @@ def launches(lowered: Lowered) -> Counter[int]:
     return counts
 
 
-# ---- the space ----------------------------------------------------------------------------------
-
-
-def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
-    """Returns all schedules of a kernel to draw from.
-
-    For each combination of the compiler's knobs, these are the schedule with those knobs and its
-    variants (see `around`). Equal kernels have their schedules in the same order.
-    """
-    plain, _ = structure.with_knobs(Knobs())
-    knobs = knobs_of(plain)
-    settings = ((getattr(Knobs(), k.name), *k.settings) for k in knobs)
-    schedules: dict[tuple[int, Schedule], tuple[TileGroup, Schedule]] = {}
-    for values in product(*settings):
-        settings_by_name = dict(zip((k.name for k in knobs), values, strict=True))
-        group, schedule = structure.with_knobs(replace(Knobs(), **settings_by_name))
-        for variant in around(group, schedule):
-            schedules.setdefault((id(group), variant), (group, variant))
-    return list(schedules.values())
-
-
-def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
-    """Yields `schedule` itself, then its variants.
-
-    A variant has other sizes of tiles, of the streaming loop's blocks or of rows of register
-    blocks, another order of tiles, or no prefetches. All have the same vector loops, because
-    constants are packed for these.
-    """
-    counts = {v.name: trips(v) for v in group.common}
-    vectors = {nest.vector for nest in schedule.nests}
-    free = [n for n in schedule.parallel if n not in vectors and counts[n] > 1]
-    units = (_scaled(schedule.tile_size(n), counts[n], UNITS) for n in free)
-    stream = [schedule.stream_block]
-    if group.stream is not None and as_int(extent(group.stream.loop)) is not None:
-        stream = _scaled(schedule.stream_block, trips(group.stream.loop), STREAM)
-    for sizes in product(*units):
-        named = {**dict(schedule.tile_sizes), **dict(zip(free, sizes, strict=True))}
-        tile_sizes = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)
-        orders = _orders(schedule.parallel, counts, named)
-        for order, nests, block in product(orders, _nests(group, schedule), stream):
-            yield Schedule(tile_sizes, order, nests, block)
-
-
-def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
-    """Returns the schedule's nests, then variants of all of them.
-
-    The nests of a variant have fewer rows in their register blocks, no prefetches, or both.
-    """
-    variants = []
-    for scale, prefetch in product(ROWS, (True, False)):
-        nests = []
-        for nest in schedule.nests:
-            rows = {v.name for n in nest.stages for v in group.stages[n].iters} - {nest.vector}
-            blocks = (
-                (n, max(1, int(size * (scale if n in rows else 1)))) for n, size in nest.blocks
-            )
-            row_blocks = tuple((n, size) for n, size in blocks if size > 1)
-            nests.append(replace(nest, blocks=row_blocks, ahead=nest.ahead if prefetch else 0))
-        variants.append(tuple(nests))
-    return list(dict.fromkeys(variants))
-
-
-def _scaled(size: int, limit: int, scales: Sequence[float]) -> list[int]:
-    """Returns `size`, then its multiples by `scales`, clamped to [1, limit]."""
-    return list(dict.fromkeys(min(max(int(size * scale), 1), limit) for scale in scales))
-
-
-def _orders(
-    parallel: Sequence[str], counts: Mapping[str, int], units: Mapping[str, int]
-) -> Iterator[tuple[str, ...]]:
-    """Yields orders of the loops `parallel`: those with several tiles are permuted.
-
-    The remaining loops keep their positions. `counts` has the trip counts of loops, and `units` the
-    sizes of their tiles.
-    """
-    several = [n for n in parallel if ceil(counts[n] / units.get(n, 1)) > 1]
-    for order in permutations(several):
-        remaining = iter(order)
-        yield tuple(next(remaining) if n in several else n for n in parallel)
+# ---- the sample ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +171,7 @@ def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample
 
     No two of these schedules have the same tile program.
     """
-    schedules = space(Structure(kernel.key, model.backend.planner.core))
+    schedules = space(Structure(kernel.key, model.backend.planner.core).with_knobs)
     drawn = Random(f"{seed} {kernel.name}").sample(schedules, min(count, len(schedules)))
     compiled_choice = kernel.bound.group, kernel.bound.schedule
     assert isinstance(compiled_choice[1], Schedule)

@@ -16,7 +16,7 @@ from environment import ROOT
 from peaks import Calm, Peaks
 from price_kernels import ModelKernel, Planned, planned, sample
 from price_report import completed, met, summary, table, together
-from price_times import Effort, KernelCode, Rounds, Schedules
+from price_times import KernelCode, RoundEffort, Rounds, Schedules
 from processor import processor_line
 from tcc.errors import TccError, UserError
 from tcc.options import read_options
@@ -58,7 +58,10 @@ class Clock:
     def __init__(
         self, arguments: argparse.Namespace, threads: Sequence[int], stack: ExitStack
     ) -> None:
-        self._again, self._effort = arguments.again, Effort(arguments.rounds, arguments.seconds)
+        self._again, self._effort = (
+            arguments.again,
+            RoundEffort(arguments.rounds, arguments.seconds),
+        )
         self._threads, self._calm, self._stack = threads, Calm(arguments.patience), stack
         self._folder: Path | None = None
         self._peaks: Peaks | None = None

@@ -49,7 +49,7 @@ _FILLS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class RoundEffort:
     """The effort of a measurement: its number of rounds, and a schedule's seconds in a round."""
 
     rounds: int
@@ -132,7 +132,7 @@ class Schedules:
         self._stride = -(-code.scratch // _PAGE) * _PAGE + _PAGE
         self._scratch = bytearray()
 
-    def rounds(self, effort: Effort, threads: int, calm: Calm) -> Rounds:
+    def rounds(self, effort: RoundEffort, threads: int, calm: Calm) -> Rounds:
         """Returns the times of every schedule in every round; a disturbed round is repeated."""
         result = Rounds([], [])
         for number in range(effort.rounds):
@@ -141,7 +141,7 @@ class Schedules:
             result.calm.append(calmly)
         return result
 
-    def _round(self, effort: Effort, threads: int, number: int) -> list[float]:
+    def _round(self, effort: RoundEffort, threads: int, number: int) -> list[float]:
         """Returns the median time of each schedule in round `number`.
 
         Every other round takes the schedules in reverse order, so that no schedule always follows

@@ -21,8 +21,8 @@ from goals import geometric_mean
 from processor import processor_line
 from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw, drawn, model_of
 from tcc.cli.peers.rounds import best_ratio, paired_ratio
-from tcc.driver import resolve_targets
 from tcc.options import Options
+from tcc.variants import resolve_targets
 from whole import write_whole
 
 TABLE = ROOT / "scripts" / "results" / "scatter.txt"

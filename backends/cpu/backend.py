@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
-from tcc.backends.cpu.compile import compile_kernels, start_processes
+from tcc.backends.cpu.compile import CodeCache, compile_kernels, start_processes
 from tcc.backends.cpu.instructions import byte_dot
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
@@ -77,6 +77,8 @@ class CpuBackend(Backend):
             ledger=ledger,
         )
         self.settings = self._graph_settings(masked, ledger)
+        self._code: CodeCache | None = None
+        self._plans: dict[Graph, LoweringContext] = {}  # by the graph that they placed
 
     def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
         options, profile = self.options, self.target.profile
@@ -145,12 +147,20 @@ class CpuBackend(Backend):
         # The processes start while the first kernels are being planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
         plan = LoweringContext(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
-        return lower(graph, plan, trace)
+        lowered = lower(graph, plan, trace)
+        self._plans[lowered.placed.graph] = plan
+        return lowered
+
+    def share_code(self) -> None:
+        self._code = {}
+
+    def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
+        return lower(lowered.placed, self._plans[lowered.placed.graph], trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         code = compile_kernels(
             lowered.kernels, names, self.target, self.options.jobs, self.options.budgets,
-            [self._long(bound) for bound in lowered.table.bounds],
+            [self._long(bound) for bound in lowered.table.bounds], self._code,
         )  # fmt: skip
         facts = self._facts(lowered, names)
         return Generated(code.objects, code.scratch, code.listings, facts)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
@@ -10,9 +11,12 @@ from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
+from tcc.schedule.alternatives import digest_of
 from tcc.target import Target
 
 _WORKER = "tcc.backends.cpu.worker"
+# Object files by the digest of the LLVM text from which they were compiled.
+CodeCache: TypeAlias = dict[str, bytes]
 
 
 @frozen
@@ -35,11 +39,13 @@ def compile_kernels(
     jobs: int,
     budgets: Budgets = BUDGETS,
     seconds: Sequence[float] = (),
+    cache: CodeCache | None = None,
 ) -> CompiledKernels:
     """Compiles each kernel under its name, in up to `jobs` processes.
 
     `seconds` has for each kernel the time of one tile if it is long, else 0; empty means 0 for all.
-    The result depends on kernels, names, target and `seconds` only.
+    The result depends on kernels, names, target and `seconds` only. Kernels whose text `cache` has
+    are not compiled again; the others are added to it. A cache is for one target.
 
     Raises InternalError if code generation fails or kills its process; the error names the kernel
     and a file with its LLVM text. Raises the error of the budget if the process exceeds its memory
@@ -47,19 +53,26 @@ def compile_kernels(
     """
     key, pool = _awake_pool(len(kernels), jobs, budgets)
     texts: list[KernelText] = []
-    numbers: list[int] = []
+    submitted: list[KernelText] = []
+    numbers: dict[str, int] = {}
+    digests: list[str] = []
+    cache = {} if cache is None else cache
     try:
         rows = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
         for kernel, name, tile_seconds in rows:
             texts.append(emit_kernel(kernel, name, target, tile_seconds))
-            numbers.append(pool.submit((texts[-1].llvm, target, False)))
-        objects = pool.answers(numbers)
+            digests.append(digest := digest_of(texts[-1].llvm))
+            if digest not in cache and digest not in numbers:
+                numbers[digest] = pool.submit((texts[-1].llvm, target, False))
+                submitted.append(texts[-1])
+        answers = pool.answers([*numbers.values()])
+        cache.update(zip(numbers, answers, strict=True))
     except WorkerFailedError as error:
-        raise error.over or _failure(texts[error.number], error.why) from None
+        raise error.over or _failure(submitted[error.number], error.why) from None
     finally:
         RESTING.leave(key, pool)
     scratch = max((t.scratch for t in texts), default=0)
-    return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
+    return CompiledKernels(tuple(cache[d] for d in digests), scratch, tuple(t.llvm for t in texts))
 
 
 def start_processes(kernels: int, jobs: int, budgets: Budgets) -> None:

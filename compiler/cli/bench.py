@@ -11,6 +11,7 @@ from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
+from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
@@ -20,17 +21,23 @@ from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
+# Rounds, and the seconds of a turn: without --compare, and with it.  The bounds of a comparison
+# need many rounds, and on a busy machine short ones.
+_ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
+
 
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Rounds.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    help=f"Rounds; default: {_ROUNDS[0]}. With --compare the most rounds; default: {_ROUNDS[1]}.",
+)
 @click.option(
     "--seconds",
-    default=0.3,
-    show_default=True,
     type=Seconds(),
-    help="Time of one peer in one round.",
+    help=f"Time of one peer in one round; default: {_SECONDS[0]}, with --compare {_SECONDS[1]}.",
 )
 @click.option(
     "--peers", default="", metavar="NAMES", help="Others to time, as in --peers ort,openvino."
@@ -53,6 +60,7 @@ from tcc.errors import UserError
     help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
 )
 @click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@gate_flags
 @json_flag
 @timeout_flag
 def bench(
@@ -60,15 +68,19 @@ def bench(
     inputs: tuple[str, ...],
     seed: int,
     threads: int | None,
-    rounds: int,
-    seconds: float,
+    rounds: int | None,
+    seconds: float | None,
     peers: str,
     cap: float,
     artifact: Path | None,
     nproc: int | None,
     pin: bool,
+    base: Path | None,
+    gate: float | None,
+    allow: tuple[str, ...],
+    markdown: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Times MODEL, an ONNX file or an artifact, alone or against peers (ONNX files only).
 
     Each peer runs in its own process with the same threads and the same inputs, in turns.
@@ -77,19 +89,27 @@ def bench(
     Example:
       tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
       tcc bench model.so --nproc 2 --pin    (compiled with --ranks 1,2)
+      tcc bench new.so --compare base.so --gate 1.05 --allow arena
     """
     check_pin(nproc, pin)
     kinds = _kinds(peers, model)
+    count = threads or len(os.sched_getaffinity(0))
+    if base is not None:
+        refuse("--compare", {"--peers": peers, "--artifact": artifact, "--nproc": nproc})
+        limits = rounds or _ROUNDS[1], seconds or _SECONDS[1], cap
+        job = GateJob(model, base, count, *limits, frozenset(allow), gate)
+        return run_gate(job, inputs, seed, as_json=as_json, markdown=markdown)
+    refuse("", {"--gate": gate is not None, "--allow": allow, "--markdown": markdown})
+    rounds, seconds = rounds or _ROUNDS[0], seconds or _SECONDS[0]
     if artifact is not None:
         read_manifest(artifact)
-    count = threads or len(os.sched_getaffinity(0))
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         if nproc:
             words = ["bench", str(compiled), *(f"--input={item}" for item in inputs)]
             words += [f"--seed={seed}", f"--rounds={rounds}", f"--seconds={seconds}"]
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
-            return
+            return 0
         module, comm = stack.enter_context(joined(compiled, threads))
         arrays = inputs_of(compiled, module.inputs, inputs, seed)
         if comm is not None:
@@ -97,7 +117,7 @@ def bench(
             name = f"{model.name} on {comm.size} ranks"
             share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
             _show(name, share, rounds, {"tcc": own_times}, as_json)
-            return
+            return 0
         files = {"tcc": compiled}
         stage = stack.enter_context(progress("timing"))
         running = [
@@ -108,6 +128,7 @@ def bench(
             running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
         )
     _show(model.name, count, rounds, times, as_json)
+    return 0
 
 
 def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_json: bool) -> None:

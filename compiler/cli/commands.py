@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
         "plan": "Divides the model file MODEL among ranks, and shows the plan.",
         "run": "Runs MODEL, an artifact or an ONNX file, once.",
-        "tune": "Writes the compiler's choices for the model file MODEL into a lock.",
+        "tune": "Measures other schedules of the kernels of the model file MODEL on this machine.",
         "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",
     }
 )

@@ -16,7 +16,7 @@ from tcc.later import later
 from tcc.options import Options
 
 if TYPE_CHECKING:
-    from tcc import driver
+    from tcc import driver, rank_plans
     from tcc.backends.artifact import planner
     from tcc.distributed import cluster as clusters
     from tcc.distributed import costs as models
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tcc.passes.rank_prices import RankPrices
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
+    rank_plans = later("tcc.rank_plans")
     clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
     picture = later("tcc.distributed.picture")
@@ -137,7 +138,7 @@ def plan(
         elif explain is not None:
             _explain(graph, explain, job, as_json)
         else:
-            prices = driver.rank_prices(job.options) if costs == COSTS[0] else None
+            prices = rank_plans.rank_prices(job.options) if costs == COSTS[0] else None
             priced = prices and prices(constant_bytes(graph))
             _plan(graph, output, job, priced, objective == "memory", as_json)
 

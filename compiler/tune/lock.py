@@ -19,8 +19,15 @@ from tcc.frozen import frozen
 
 VERSION = 1
 # The verdicts: `changed` and `pinned` entries have an alternative. The others have none, because
-# the prices choose: `kept` after measuring, `skipped` without.
-CHANGED, KEPT, SKIPPED, PINNED = VERDICTS = ("changed", "kept", "skipped", "pinned")
+# the prices choose: `kept` after measuring, `skipped` without, `slow machine` after measuring on a
+# machine that was too slow for a verdict.
+CHANGED, KEPT, SKIPPED, PINNED, SLOW_MACHINE = VERDICTS = (
+    "changed",
+    "kept",
+    "skipped",
+    "pinned",
+    "slow machine",
+)
 
 # A target's text with its number of cores.
 Home: TypeAlias = tuple[str, int]
@@ -76,6 +83,19 @@ class Lock:
         for home, entry in entries:
             sections.setdefault(home, {})[entry.site] = entry
         return Lock(sections)
+
+    def with_measured(self, entries: Iterable[tuple[Home, LockEntry]]) -> "Lock":
+        """Returns the lock with entries of a sweep.
+
+        Entries `slow machine` and `skipped` replace no entry: nothing was learned about their
+        sites.
+        """
+        return self.with_entries(
+            (home, entry)
+            for home, entry in entries
+            if entry.verdict not in (SLOW_MACHINE, SKIPPED)
+            or entry.site not in self.sections.get(home, {})
+        )
 
 
 def ordered(lock: Lock) -> Iterator[tuple[Home, list[LockEntry]]]:

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from tcc.errors import UserError, file_errors
 from tcc.passes.choose.choices_file import DIGEST, read_row
+from tcc.tune.input_file import opened_file
 from tcc.tune.lock import CHANGED, PINNED, VERDICTS, VERSION, Home, Lock, LockEntry, ordered
 
 _MOST_BYTES, _LONGEST_LINE = 32 << 20, 256 << 10
@@ -31,18 +31,7 @@ def read_lock(path: Path, flag: str = "--tuned") -> Lock:
 
     Raises UserError, with the number of the line, for a file of another form.
     """
-    with (
-        file_errors("the lock cannot be read", f"{flag} {path}"),
-        open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file,
-    ):
-        status = os.fstat(file.fileno())
-        if not S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            raise UserError(
-                "the lock cannot be read",
-                where=f"{flag} {path}",
-                why=f"it is no file, or has more than {_MOST_BYTES >> 20} MiB",
-                hint=_HINT,
-            )
+    with opened_file("lock", f"{flag} {path}", path, _MOST_BYTES) as file:
         reader = _Reader(file)
         try:
             return reader.lock()

@@ -20,6 +20,8 @@ from tcc.schedule.alternatives import read_site
 _MOST_BYTES, _MOST_LINES = 256 << 20, 200_000
 _LONGEST_LINE = 8 << 20
 _LONGEST_NUMBER = 40
+# A table for bytes.translate that leaves the characters of numbers, and puts spaces for all others.
+_DIGITS = bytes(n if n in b"+-.eE0123456789" else 32 for n in range(256))
 DIGEST = re.compile(r"[0-9a-f]{32}")
 _HINT = "tcc inspect MODEL --choices --json prints such a file"
 
@@ -89,7 +91,9 @@ def read_row(text: bytes) -> dict[str, Any]:
     and for a number that is not finite or has more than 40 characters.
     """
     try:
-        row = _DECODER.decode(text.decode())
+        longest = max(map(len, text.translate(_DIGITS).split()), default=0)
+        decoder = _DECODER if longest <= _LONGEST_NUMBER else _STRICT_DECODER
+        row = decoder.decode(text.decode())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("it is not JSON") from error
     if not isinstance(row, dict):
@@ -124,7 +128,9 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number")
 
 
-_DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_no_number)
+# It calls Python for each number, which takes long.
+_STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_unrepeated,
     parse_int=lambda digits: int(_short(digits)),
     parse_float=lambda digits: float(_short(digits)),

@@ -198,6 +198,16 @@ class ListeningLedger(Ledger):
     def decisions(self) -> Iterator[Decision[Any]]:
         return iter(self._decisions.values())
 
+    def force(self, lines: Sequence[Line]) -> None:
+        """Forces the choices of `lines` instead of those of the lines before.
+
+        The copies of this ledger obey the new lines too. Records about lines are forgotten.
+        """
+        self._lines.clear()
+        self._lines.update((line.site, line) for line in lines)
+        self.met.clear()
+        self.changes.clear()
+
     def unused(self) -> list[Line]:
         """Returns the lines whose sites did not occur in this compile."""
         return [line for site, line in self._lines.items() if site not in self._decisions]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from environment import ROOT
 from processor import processor_line
-from tcc.driver import resolve_targets
 from tcc.options import Options
+from tcc.variants import resolve_targets
 from whole import write_whole
 
 from bars.figures import Figure, say

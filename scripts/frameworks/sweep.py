@@ -15,7 +15,7 @@ Outcomes = dict[str, list[str]]
 _BAD = ("mismatch", "crash", "signal", "hang")
 
 
-class Sweep:
+class CaseSweep:
     """A sweep over all cases of the worker `scripts/frameworks/NAME_worker.py`.
 
     `case_kind` names the cases in the table ("operators", ...). `seconds` limits the time of a

@@ -30,7 +30,6 @@ import interpret  # sets TRITON_INTERPRET, so it is imported before Triton
 import numpy as np
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier, constant_bytes
@@ -38,7 +37,7 @@ from tcc.ir.index import Var, evaluate
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
-from tcc.variants import optimise, variant_backends
+from tcc.variants import optimise, resolve_targets, variant_backends
 
 from tests.lib.oracle.tile.evaluate import evaluate_kernel
 

@@ -23,9 +23,9 @@ from subgraph.results import (
     SubgraphResult,
     table,
 )
-from tcc.driver import resolve_targets
 from tcc.options import Options
 from tcc.target import targets_text
+from tcc.variants import resolve_targets
 from whole import write_whole
 
 from onnx_suite.report import code_key

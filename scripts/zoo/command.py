@@ -14,9 +14,9 @@ from typing import Any
 
 from environment import ROOT
 from goals import BASELINES
-from tcc.driver import resolve_targets
 from tcc.options import Options
 from tcc.target import targets_text
+from tcc.variants import resolve_targets
 from zoo import report
 from zoo.draw import Candidates, Entry, draw, part_of, read, shard, text
 from zoo.outcomes import Outcome, Outcomes, in_process, named

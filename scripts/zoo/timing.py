@@ -22,10 +22,11 @@ from tcc.cli.kernels.table import KernelRow, contractions, kernel_rows
 from tcc.cli.peers.peer import Peer
 from tcc.cli.peers.rounds import interleaved
 from tcc.cli.peers.worker import Array, read_arrays
-from tcc.driver import compile_model, resolve_targets
+from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.target import targets_text
+from tcc.variants import resolve_targets
 
 REFERENCE = "ort"  # the peer with which results are compared: it computes in f32
 # The largest error of a right result, as a share of the output's largest value, by precision.

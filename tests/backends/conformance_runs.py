@@ -12,12 +12,12 @@ import onnx
 import tcc
 from tcc.backends.base import Backend
 from tcc.debug import Trace
-from tcc.driver import compile_model, resolve_targets
+from tcc.driver import compile_model
 from tcc.frontends import load_model
 from tcc.ir.graph import constant_bytes
 from tcc.options import Options, read_options
 from tcc.passes.program.lowered import Lowered
-from tcc.variants import BACKENDS, check_options, lower, optimise, variant_backends
+from tcc.variants import BACKENDS, check_options, lower, optimise, resolve_targets, variant_backends
 
 from tests.lib.c_files.run_c import build, run_c, write_c
 from tests.lib.interpreter.running import Job, interpreter

@@ -13,7 +13,6 @@ from tcc.distributed.costs import Cluster, RankRates, local_seconds, one_host
 from tcc.distributed.exchanges import exchange_of, is_exchange
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.planner import GraphPlanner, PlanStep, plan_steps
-from tcc.driver import rank_prices
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.index import const
@@ -21,6 +20,7 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.options import Options
 from tcc.passes.rank_prices import RankPrices
+from tcc.rank_plans import rank_prices
 
 from .lockstep import collectives, on_ranks
 from .networks import mlp

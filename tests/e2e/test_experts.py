@@ -12,10 +12,10 @@ import tcc
 from onnx import helper
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
+from tcc.variants import resolve_targets
 
 from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 

@@ -11,12 +11,13 @@ import pytest
 import tcc
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.driver import compile_model, resolve_targets
+from tcc.driver import compile_model
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
+from tcc.variants import resolve_targets
 
 from tests.lib.agreement import FLOAT, Array, model_of, value
 from tests.lib.arm64 import compile_emulated, needs_emulator, run_emulated

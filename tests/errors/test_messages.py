@@ -108,6 +108,8 @@ CASES = {
     "compile-tuned-as-c": Case(
         ("compile", "m.onnx", "--tuned", "a.json", "--target", "c"), (("m.onnx", GOOD),)
     ),
+    "tune-for-gpus": Case(("tune", "m.onnx", "--target", "cuda:sm_90"), (("m.onnx", GOOD),)),
+    "tune-bad-time": Case(("tune", "m.onnx", "--time", "10x")),
     "compile-preprocess-unknown-key": Case(
         ("compile", "m.onnx", "--preprocess", "p.toml"),
         (("m.onnx", GOOD), ("p.toml", b"version = 1\n[inputs.x]\nbgrr = true\n")),
@@ -136,7 +138,13 @@ CASES = {
     ),
     "compile-batch-no-multiple": Case(("compile", "m.onnx", "--batch", "3"), (("m.onnx", GOOD),)),
     "compile-batch-of-symbolic": Case(("compile", "m.onnx", "--batch", "3"), SYMBOLIC_FILE),
-    "tune-without-pin": Case(("tune", "m.onnx")),
+    "tune-two-modes": Case(("tune", "m.onnx", "--pin", "--check")),
+    "tune-check-with-records": Case(("tune", "m.onnx", "--check", "--records", "r.jsonl")),
+    "tune-two-models": Case(("tune", "m.onnx", "n.onnx")),
+    "tune-check-without-lock": Case(("tune", "m.onnx", "--check"), (("m.onnx", GOOD),)),
+    "tune-damaged-records": Case(
+        ("tune", "m.onnx", "--from", "r.jsonl"), (("m.onnx", GOOD), ("r.jsonl", b"hello\n"))
+    ),
     "tune-ranks": Case(("tune", "m.onnx", "--pin", "--ranks", "2")),
     "tune-damaged-lock": Case(
         ("tune", "m.onnx", "--pin", "--lock", "a.json"),
@@ -234,6 +242,14 @@ CASES = {
     "run-missing-file": Case(("run", "absent.so")),
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
+    "bench-gate-below-one": Case(("bench", "m.so", "--compare", "n.so", "--gate", "0.9")),
+    "bench-gate-of-nothing": Case(("bench", "m.so", "--gate", "1.05")),
+    "bench-compare-models": Case(
+        ("bench", "m.onnx", "--compare", "n.onnx"), (("m.onnx", GOOD), ("n.onnx", GOOD))
+    ),
+    "bench-compare-with-peers": Case(
+        ("bench", "m.onnx", "--compare", "n.so", "--artifact", "a.so"), (("m.onnx", GOOD),)
+    ),
     "bench-peer-of-artifact": Case(("bench", "m.so", "--peers", "ort")),
     "plan-check-and-write": Case(("plan", "m.onnx", "--check", "p.json", "-o", "q.json")),
     "plan-check-of-no-plan": Case(("plan", "m.onnx", "--check", "p.json"), (("p.json", b"{}"),)),

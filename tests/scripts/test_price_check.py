@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import price_main
 import price_report
 from price_kernels import KernelBuffer, planned, sample
-from price_times import Effort, KernelCode, KernelMemory, Schedules
+from price_times import KernelCode, KernelMemory, RoundEffort, Schedules
 
 Array = NDArray[np.float32]
 ROWS, DEPTH, COLUMNS = 96, 64, 160
@@ -222,7 +222,7 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
     code = KernelCode(drawn.candidates, model.backend.target, weights=0)
     code.units[2] = 0  # nothing to do: far below the others
     calm: Any = Calm()
-    found = Schedules(code, tmp_path).rounds(Effort(2, 1e-4), 1, calm)
+    found = Schedules(code, tmp_path).rounds(RoundEffort(2, 1e-4), 1, calm)
     assert found.calm == [False, True]
     assert all(min(own[:2]) > 3 * own[2] > 0 for own in found.seconds)
     assert found.medians() == found.seconds[1]

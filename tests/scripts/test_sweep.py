@@ -38,7 +38,7 @@ def test_a_sweep_writes_its_table(
     monkeypatch.setattr(sweep, "ROOT", tmp_path)
     monkeypatch.setattr(sweep, "WorkerProcess", lambda *_: answers)
     monkeypatch.setattr(sys, "argv", ["sweep"])
-    one = sweep.Sweep("models", "architectures", seconds=1, per_process=1)
+    one = sweep.CaseSweep("models", "architectures", seconds=1, per_process=1)
     assert one.main("A page.", lambda passed, cases: 2 * passed > cases, "most") == code
     table = (tmp_path / "scripts" / "results" / "models.txt").read_text()
     counts = ", ".join(sorted(["2 pass", f"1 {last[0]}"], key=lambda count: count[2:]))

@@ -11,6 +11,8 @@
                       along           pointwise stages are not computed along a reduction
     masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
+Measuring also tries K-blocks of 64 steps and each loop as the vector loop (`measured_knobs_of`).
+
 A knob is a number of a schedule that rules choose and that a setting may replace. Knobs are varied
 one after another, in this order. Each is varied with the best settings of the knobs before it, so
 that a handful of schedules are priced, not all combinations. A setting replaces the rule's only if
@@ -19,6 +21,7 @@ it saves more than the error of prices for its knob.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
@@ -39,6 +42,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.vectors import vector_choices
 from tcc.schedule.margins import MARGINS, Margin
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
@@ -51,10 +55,15 @@ LEAST = Seconds(3e-6)
 
 @frozen
 class Knob:
-    """A field of `Knobs`, and its `settings` to try."""
+    """A field of `Knobs`, and its `settings` to try.
+
+    `alone`: the settings are not combined with those of other knobs, because they change what the
+    other knobs mean.
+    """
 
     name: str
     settings: tuple[int, ...]
+    alone: bool = False
 
     @property
     def margin(self) -> Margin:
@@ -100,6 +109,8 @@ _PLAIN = (
 # less often.
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
 _OPEN = (Knob("fixed", (1,)),)
+# Settings that no price is trusted with. Only measuring tries them.
+_UNPRICED = MappingProxyType({"k_block": (64,)})
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
@@ -113,6 +124,14 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
         if any(known_extent(v) is None for v in main.iters):
             knobs = (*_OPEN_ROWS, *knobs)
     return (*size_knobs, *knobs, *(_MASKED if limits_of(group) else ()))
+
+
+def measured_knobs_of(group: TileGroup) -> tuple[Knob, ...]:
+    """Returns the knobs of `knobs_of`, and those that only measuring varies: K-blocks of 64 steps,
+    and the vector loop."""
+    knobs = (Knob(k.name, (*k.settings, *_UNPRICED.get(k.name, ()))) for k in knobs_of(group))
+    loops = vector_choices(group, anchor(group))
+    return (*knobs, Knob("vector", tuple(range(len(loops))), alone=True))
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:

@@ -59,7 +59,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
-    vectors = _vectors(group, main, core.because, fixed_size=bool(core.knobs.fixed))
+    vectors = _vectors(group, main, core.because, bool(core.knobs.fixed), core.knobs.vector)
     contraction = contraction_loops(main, vectors.get(main))
     pending = _has_k_blocks(group, contraction, core)
     rows = row_loop(group)
@@ -116,18 +116,18 @@ def _loops_inside(
 
 @lru_cache(maxsize=256)  # callers choose many schedules of a group, all with these vectors
 def _vectors(
-    group: TileGroup, main: GroupStage, because: Because, *, fixed_size: bool
+    group: TileGroup, main: GroupStage, because: Because, fixed_size: bool, number: int | None
 ) -> Mapping[GroupStage, Var]:
     """Returns the vector loop of each stage that has one.
 
-    With `fixed_size`, the vector loop of `main` has a known size.
+    With `fixed_size`, the vector loop of `main` has a known size. `number` is the knob `vector`.
     """
-    loops = vector_loops(group, main, fixed_size=fixed_size)
+    loops = vector_loops(group, main, fixed_size=fixed_size, number=number)
+    knob = "fixed, by price" if fixed_size else "" if number is None else "vector, by measuring"
     alone = len(group.stages) == 1
     for stage in group.stages:
         if stage in loops:
-            rule = "vector: knob fixed, by price" if fixed_size else "vector: smoothest in memory"
-            because(rule, stage)
+            because(f"vector: knob {knob}" if knob else "vector: smoothest in memory", stage)
             continue
         inner_loops = group.common if alone else own_loops(group, stage)
         vector = transposing_vector(group, stage, inner_loops)

@@ -19,7 +19,8 @@ class Knobs:
     reduction that reads them; 0: they are not.
 
     Streaming loops: `stream_block` is about the number of steps of a block. Symbolic dims: `fixed`
-    = 1: vectors run along a loop of known size.
+    = 1: vectors run along a loop of known size. `vector` is the number of the loop along which
+    vectors run, among the loops of the stage with the most work.
     """
 
     panel: int | None = None
@@ -31,6 +32,7 @@ class Knobs:
     along: int = 1
     stream_block: int | None = None
     fixed: int = 0
+    vector: int | None = None
 
 
 @frozen

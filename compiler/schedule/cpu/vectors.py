@@ -30,14 +30,14 @@ _NEAR = 0.3
 
 
 def vector_loops(
-    group: TileGroup, stage: GroupStage, *, fixed_size: bool = False
+    group: TileGroup, stage: GroupStage, *, fixed_size: bool = False, number: int | None = None
 ) -> dict[GroupStage, Var]:
     """Returns the vector loop of each stage that has one.
 
     `stage` has the most work. If a common loop suits it best, that loop is the vector loop of all
     stages. Else each stage has a vector loop of its own. A stage has no vector loop if along each
     of its loops, neighbours lie far apart in memory. With `fixed_size`, the vector loop of `stage`
-    has a known size.
+    has a known size. With `number`, it is the loop of that number in `vector_choices`.
 
     Stages that exchange strips of rows all use a common loop, the channels. With vectors along a
     row instead, a tile would cover a single channel.
@@ -52,15 +52,28 @@ def vector_loops(
         )
     best = None if rows is None else _best_loop(group, stage, common)
     best = best or _best_loop(group, stage, loops)
+    choices = vector_choices(group, stage)
+    fixed = choices[number] if number is not None and number < len(choices) else None
+    best = fixed or best
     if best is None and rows is None:
         return {}
     by_stage = {
         s: best
-        if best in common and best in s.iters
+        if (best in common and best in s.iters) or (s is stage and fixed)
         else _best_loop(group, s, _loops_inside(group, s))
         for s in group.stages
     }
     return {s: v for s, v in by_stage.items() if v is not None}
+
+
+def vector_choices(group: TileGroup, stage: GroupStage) -> Vars:
+    """Returns the loops along which the vectors of `stage` may run, whatever the memory.
+
+    There are none for stages that exchange strips of rows, and for a streaming kernel.
+    """
+    if row_loop(group) is not None or group.stream is not None:
+        return ()
+    return (*group.common, *_loops_inside(group, stage))
 
 
 def stored_vector(stage: GroupStage) -> Var | None:

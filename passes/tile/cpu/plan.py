@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TypeAlias
@@ -196,13 +196,27 @@ class CoreChooser(CpuKernels, KernelChooser):
             yield from limit_lines(pricer, bound)
         yield from rule_lines(bound.group, self._cores[bound])
 
+    def forget(self, keys: Iterable[KernelKey]) -> None:
+        """Forgets the kernels of `keys`, and all layouts that kernels share.
+
+        So a model whose kernels were planned before can be planned again, with other choices for
+        these kernels. The other kernels stay the same objects.
+        """
+        for key in keys:
+            self._known.pop(key, None)
+            self._structures.pop(key, None)
+            self._forced_keys.discard(key)
+        self._layout_of.clear()
+        self._on_layouts.clear()
+        self.launches.clear()
+
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
             with self.ledger.trial():
                 self._structures[key] = self._cheapest_form(key)
         return self._structures[key]
 
-    def _legal_forms_of(self, key: KernelKey) -> tuple[CoreModel, ...]:
+    def legal_forms_of(self, key: KernelKey) -> tuple[CoreModel, ...]:
         """Returns a core model for each form that the kernel of `key` may have."""
         expr, operands, _ = key
         forms = self.forms(expr)
@@ -217,7 +231,7 @@ class CoreChooser(CpuKernels, KernelChooser):
 
         Among equal prices it is the first form.  A `forced` kernel has its own form.
         """
-        structures = [Structure(key, form) for form in self._legal_forms_of(key)]
+        structures = [Structure(key, form) for form in self.legal_forms_of(key)]
         if len(structures) == 1:
             return structures[0]
         rule, *alternatives = options = [
@@ -269,7 +283,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         try:
             kernel = read_kernel(text, self.core)
             form = self.ledger.wanted(lambda: site("form", *key))
-            forms = {f.limits.form: f for f in self._legal_forms_of(key)}
+            forms = {f.limits.form: f for f in self.legal_forms_of(key)}
             if kernel.form not in forms or form not in ("", text_of(kernel.form)):
                 raise ValueError(f"the kernel has no form {text_of(kernel.form)} here")
             return ForcedStructure(key, forms[kernel.form], kernel)
@@ -325,7 +339,7 @@ class Structure:
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
-        key = (knobs.panel, knobs.wide, knobs.fixed)
+        key = (knobs.panel, knobs.wide, knobs.fixed, knobs.vector)
         if key not in self._packed:
             schedule = choose(self._plain, self.core(knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)
@@ -342,9 +356,13 @@ class Structure:
             self._by_knobs[knobs] = group, choose(group, self.core(knobs))
         return self._by_knobs[knobs]
 
-    def text(self, knobs: Knobs) -> str:
-        """Returns the text of the kernel under `knobs`, with its schedule."""
+    def text(self, knobs: Knobs, variant: Schedule | None = None) -> str:
+        """Returns the text of the kernel under `knobs`, with its schedule.
+
+        With `variant`, it has that schedule of the same group instead.
+        """
         group, schedule = self.with_knobs(knobs)
+        schedule = variant or schedule
         kernel = CoreKernel(
             self._core.lanes,
             self._core.count,

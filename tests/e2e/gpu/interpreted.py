@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
+from tcc.variants import resolve_targets
 
 from tests.lib.agreement import Array
 from tests.lib.interpreter.running import Job, interpreter

@@ -8,13 +8,13 @@ import onnx.parser
 import pytest
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
 from tcc.ir.index import as_int
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lowered import Lowered
+from tcc.variants import resolve_targets
 
 from tests.lib.oracle.program.evaluate import evaluate_program
 

@@ -8,12 +8,12 @@ import pytest
 from onnx import helper
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.program import CallOp, Copy
 from tcc.options import read_options
 from tcc.passes.graph.state import bind_states
 from tcc.passes.pipeline import run_pipeline
+from tcc.variants import resolve_targets
 
 from tests.e2e.test_states import STATES, WIDTH, decoder, normal
 from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value

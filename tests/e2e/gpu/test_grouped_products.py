@@ -11,7 +11,6 @@ from tcc.backends.gpu.code import Job as CompileJob
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.compile import Compilers
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
 from tcc.ir.tile.text import kernel_text
@@ -21,6 +20,7 @@ from tcc.passes.pipeline import GraphSettings, run_pipeline
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
+from tcc.variants import resolve_targets
 
 from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
 from tests.lib.agreement import Array, assert_agree, expected, session

@@ -9,10 +9,10 @@ import pytest
 from onnx import parser
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
+from tcc.variants import resolve_targets
 
 from tests.draws import RNG, seeded
 from tests.lib.agreement import Array, assert_agree, expected, session

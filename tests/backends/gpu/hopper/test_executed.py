@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import pytest
 from tcc.backends.artifact.gpu_binaries import Platform
-from tcc.driver import resolve_targets
 from tcc.options import read_options
+from tcc.variants import resolve_targets
 
 from tests.lib.emulator.device import Device
 from tests.lib.emulator.faults import Fault, Unknown

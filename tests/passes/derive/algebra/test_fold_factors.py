@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.debug import Trace
-from tcc.driver import resolve_targets
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.index import as_index, symbol
@@ -19,7 +18,7 @@ from tcc.options import Options
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
-from tcc.variants import optimise, variant_backends
+from tcc.variants import optimise, resolve_targets, variant_backends
 
 from tests.draws import RNG, seeded
 from tests.lib.oracle.calls import calls_of

@@ -1,0 +1,37 @@
+"""Checks a lock against the decisions of models, without measuring."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tcc.passes.choose.ledger import ListeningLedger
+from tcc.tune.lock import Home, Lock
+from tcc.tune.words import words
+
+
+def problems(lock: Lock, ledgers: Sequence[ListeningLedger]) -> Iterator[tuple[str, str]]:
+    """Yields (kind, text) for each entry that is missing, stale or unused.
+
+    `ledgers` have recorded the decisions of compiles that obeyed the lock. A kernel without an
+    entry is `missing`. An entry that does not fit its site is `stale`. An entry of a section that a
+    compile took is `unused` if its site occurs in no compile.
+    """
+    homes: dict[Home, None] = {}
+    sites: set[tuple[Home, str]] = set()
+    for ledger in ledgers:
+        homes.update(ledger.entered)
+        for decision in ledger.decisions():
+            home = ledger.homes[decision.site.digest]
+            site = replace(decision.site, device="")
+            is_new = (home, site.digest) not in sites
+            sites.add((home, site.digest))
+            # Only kernels have an exact text.
+            is_kernel = decision.site.digest in ledger.exact
+            if is_new and is_kernel and site.digest not in lock.sections.get(home, {}):
+                yield "missing", f"{words(site.kind, site.content)}, site {site.digest}"
+        for line, why in ledger.met.items():
+            if why:
+                yield "stale", f"{line.where}: {why}"
+    for home in homes:
+        for entry in lock.sections.get(home, {}).values():
+            if (home, entry.site) not in sites:
+                yield "unused", f"line {entry.line}: {entry.op}"

@@ -1,0 +1,133 @@
+"""`scripts/ci_tune` on a small model: pull requests, shards, the decision, and the template."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "ci_tune"
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[96, 64] x, float[64, 32] w) => (float[96, 32] y) {
+  a = MatMul(x, w)
+  y = Softmax(a)
+}
+"""
+LOCK = Path("tcc.lock.json")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    onnx.save(onnx.parser.parse_model(TEXT), "model.onnx")
+
+
+def run(*words: str) -> int:
+    return subprocess.run([sys.executable, str(SCRIPT), *words], check=False).returncode
+
+
+def tcc(*words: str) -> str:
+    command = [sys.executable, "-P", "-m", "tcc", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def summary() -> str:
+    return Path("summary.md").read_text()
+
+
+@pytest.fixture
+def pinned() -> None:
+    """A lock with all choices of the model, and the base's artifact."""
+    tcc("tune", "model.onnx", "--pin")
+    os.mkdir("base")
+    tcc("compile", "model.onnx", "-o", "base/model.so", "--tuned", str(LOCK))
+
+
+# ---- pull requests ------------------------------------------------------------------------------
+
+
+def test_an_unchanged_model_passes(pinned: None) -> None:
+    assert run("check", "model.onnx", "--base", "base") == 0
+    assert Path("build/tuned/model.so").read_bytes() == Path("base/model.so").read_bytes()
+    assert "gate 1.05 passes" in summary()
+
+
+def test_a_planted_slowdown_fails(pinned: None) -> None:
+    """The choice with the highest price of all takes the place of the pinned one."""
+    listing = tcc("inspect", "model.onnx", "--choices", "--json", "--kind", "schedule")
+    (row,) = map(json.loads, listing.splitlines())
+    worst = max(row["alternatives"], key=lambda alternative: alternative["seconds"])["text"]
+    text = LOCK.read_text()
+    (section,) = json.loads(text)["targets"]
+    (entry,) = (entry for entry in section["entries"] if entry["site"] == row["site"])
+    LOCK.write_text(text.replace(json.dumps(entry["alternative"]), json.dumps(worst)))
+    allowed = ("--allow", "bytes", "--allow", "arena", "--allow", "weights")
+    assert run("check", "model.onnx", "--base", "base/model.so", *allowed) == 1
+    assert "gate 1.05 fails" in summary()
+    assert "- time grows from" in summary()
+
+
+def test_an_incomplete_lock_fails(pinned: None) -> None:
+    text = LOCK.read_text()
+    (section,) = json.loads(text)["targets"]
+    (site,) = (e["site"] for e in section["entries"] if "CoreKernel" in e["alternative"])
+    LOCK.write_text(text.replace(site, "0" * 32))
+    assert run("check", "model.onnx") == 1
+    assert Path("build/tuned/model.so").exists()
+
+
+def test_wrong_arguments_are_errors(pinned: None) -> None:
+    assert run("check", "model.onnx", "--base", "base", "--output", "base") == 2
+    assert run("check", "model.onnx", "--lock", "absent.json") == 2
+    assert run("check", "model.onnx", "--", "--cpu", "z80") == 2
+    assert run() == 2
+
+
+# ---- nights -------------------------------------------------------------------------------------
+
+
+def test_shards_measure_and_a_job_decides() -> None:
+    """The machine may be busy, so each verdict is allowed."""
+    for number in ("1", "2"):
+        words = ("--records", f"shard-{number}.jsonl", "--shard", f"{number}/2", "--time", "2s")
+        assert run("measure", "model.onnx", *words) in (0, 1)
+    assert sorted(path.name for path in Path().glob("*.json*")) == [
+        "shard-1.jsonl",
+        "shard-2.jsonl",
+    ]
+    files = ("--records", "shard-1.jsonl", "shard-2.jsonl")
+    assert run("decide", "model.onnx", *files, "--time", "2s", "--table", "table.md") in (0, 1)
+    (section,) = json.loads(LOCK.read_text())["targets"]
+    (entry,) = section["entries"]
+    head, line, *rows = Path("table.md").read_text().splitlines()
+    assert head.count("|") == line.count("|") == 6
+    assert len(rows) == 1
+    assert f"| no entry | {entry['verdict']} |" in rows[0]
+    assert rows[0] in summary()
+    assert run("measure", "model.onnx", "--records", "again.jsonl", "--time", "2s") == 0
+    assert Path("again.jsonl").read_bytes() == b""
+    assert run("decide", "model.onnx", "--records", "again.jsonl") == 0
+
+
+def test_the_template_calls_each_command_of_the_script_once() -> None:
+    template = (ROOT / "scripts" / "ci_tune.yml").read_text().replace("\\\n", "")
+    calls = [line.split() for line in template.splitlines() if "python scripts/ci_tune" in line]
+    names = [words[words.index("scripts/ci_tune") + 1] for words in calls]
+    assert names == ["check", "measure", "decide"]
+    for words in calls:
+        assert '"$MODEL"' in words
+        assert words[-2:] == ["--", "$OPTIONS"]
+    jobs = [line[2:-1] for line in template.splitlines() if re.fullmatch(r"  [a-z]+:", line)]
+    assert jobs[-3:] == names
+    assert [line for line in template.splitlines() if "git add" in line] == [
+        "          git add tcc.lock.json"
+    ]

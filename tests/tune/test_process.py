@@ -1,0 +1,86 @@
+"""Processes of trials: each way to end is told apart, and none ends the sweep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tcc.tune.alone import measuring_alone
+from tcc.tune.process import TrialProcess
+from tcc.tune.trial import TrialFailedError
+
+WORKER = """
+import ctypes, json, os, resource, signal, sys
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+for line in sys.stdin:
+    request = json.loads(line)
+    if request == "segv":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if request == "hang":
+        while True:
+            signal.pause()
+    answer = {"echo": request}
+    if request == "memory":
+        try:
+            bytearray(20 << 30)
+        except MemoryError as error:
+            answer = {"error": "MemoryError"}
+    if request == "exit":
+        print("last words", file=sys.stderr)
+        sys.exit(3)
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialProcess:
+    (tmp_path / "made_up_worker.py").write_text(WORKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    return TrialProcess("made_up_worker", [], tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("request_text", "outcome", "why"),
+    [
+        ("segv", "crashed", "SIGSEGV ended it"),
+        ("hang", "hung", "did not answer within 5 s"),
+        ("memory", "crashed", "MemoryError"),
+        ("exit", "crashed", "its exit code is 3: last words"),
+    ],
+)
+def test_each_failure_has_its_outcome(
+    worker: TrialProcess, request_text: str, outcome: str, why: str
+) -> None:
+    with worker:
+        assert worker.ask({"x": 1}, 60) == {"echo": {"x": 1}}
+        with pytest.raises(TrialFailedError) as failed:
+            worker.ask(request_text, 5 if outcome == "hung" else 60)  # type: ignore[arg-type]
+        assert failed.value.outcome == outcome
+        assert why in str(failed.value.why)
+
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from tcc.tune.alone import measuring_alone
+def waits(): print("waits", flush=True)
+with measuring_alone(Path(sys.argv[1]), waits):
+    print("in", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_one_process_at_a_time_measures(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with measuring_alone(tmp_path / "lock", lambda: pytest.fail("nobody else measures")):
+        other = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
+        assert other.stdout.readline() == "waits\n"
+    assert other.stdout.readline() == "in\n"
+    other.kill()  # also a killed process leaves
+    other.communicate()
+    with measuring_alone(tmp_path / "lock", lambda: pytest.fail("nobody else measures")):
+        pass
