@@ -129,10 +129,12 @@ static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
+enum { SPREAD = 1 << 8 }; /* places that a loop writes to in turns, such as the parts of a radix sort */
+
 int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
     if (count <= TCC_UNSEEN || at == count) return count;
-    /* at first each place may be on a huge page that is not there yet: a millisecond or two */
-    int64_t step = at / 8 < 4 ? 4 : at / 8 < TCC_UNSEEN ? at / 8 : TCC_UNSEEN;
+    /* at first each place may be on a huge page that is not there yet: up to 7 ms each */
+    int64_t step = at < 4 * SPREAD ? 4 : TCC_UNSEEN;
     if (tcc_run_ends(ending)) return at;
     return count - at < step ? count : at + step;
 }
