@@ -4,7 +4,7 @@ They are roofline counts: operations at a rate, constants read from memory at a 
 between ranks at a rate behind a latency.  They only rank alternatives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, prod
 from operator import attrgetter
@@ -200,18 +200,33 @@ def call_seconds(
     return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes
 
 
-def node_seconds(graph: Graph, node: Node, items: NodeStrategies, cluster: Cluster) -> float:
-    """Returns the seconds of a rank's part of a node, and of reading its part of constants."""
-    expr, mesh, rates = expr_of(node), cluster.mesh, cluster.rates
+def node_seconds(
+    graph: Graph,
+    node: Node,
+    items: NodeStrategies,
+    cluster: Cluster,
+    work: Callable[..., float] = work_seconds,
+) -> float:
+    """Returns the seconds of a rank's part of a node, and of reading its part of constants.
+
+    `work` is `work_seconds`, which may keep its results.
+    """
+    expr, sizes, rates = expr_of(node), cluster.mesh.sizes, cluster.rates
     if expr is None:
-        return call_seconds(node, items, mesh.sizes, rates[0])
-    pairs = zip(node.inputs, operand_shardings(items), strict=True)
-    constants = (
-        constant_seconds(value.type, shardings, mesh.sizes, rates[0])
-        for value, shardings in pairs
-        if value is not None and value in graph.constants
+        return call_seconds(node, items, sizes, rates[0])
+    constants = constants_of(graph, node, items)
+    return work(expr, items, cluster.mesh.axes, rates) + sum(
+        constant_seconds(type, shardings, sizes, rates[0]) for type, shardings in constants
     )
-    return work_seconds(expr, items, mesh.axes, rates) + sum(constants)
+
+
+def constants_of(
+    graph: Graph, node: Node, items: NodeStrategies
+) -> list[tuple[TensorType, Shardings]]:
+    """Returns the type and the shardings of each constant that a node reads; a constant that is
+    two operands counts once."""
+    operands = zip(node.inputs, operand_shardings(items), strict=True)
+    return [(v.type, s) for v, s in dict.fromkeys(operands) if v and v in graph.constants]
 
 
 def local_seconds(graph: Graph, cluster: Cluster) -> float:

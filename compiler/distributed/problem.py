@@ -22,24 +22,21 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.costs import (
     Cluster,
-    call_seconds,
     change_seconds,
-    constant_seconds,
+    constants_of,
+    node_seconds,
     rank_bytes,
     work_seconds,
 )
 from tcc.distributed.offers import (
     NodeStrategies,
-    expr_of,
     mesh_offers,
-    operand_shardings,
     result_shardings,
 )
 from tcc.distributed.routes import route
 from tcc.distributed.sharding import WHOLE, Sharding, Shardings
 from tcc.distributed.states import StateNames, states_of
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.op import Array
 from tcc.ir.types import TensorType
@@ -147,10 +144,10 @@ class ProblemWriter:
         fixed: Mapping[Node, NodeStrategies],
         states: StateNames,
     ) -> None:
-        self._graph, self._rates = graph, cluster.rates
+        self._graph, self._cluster, self._rates = graph, cluster, cluster.rates
         self._axes, self._sizes = cluster.mesh.axes, cluster.mesh.sizes
         self._whole: Shardings = (WHOLE,) * len(self._sizes)
-        self._work, self._change = cache(self._work_seconds), cache(self._change_cost)
+        self._work, self._change = cache(work_seconds), cache(self._change_cost)
         self._table, self._transposed = cache(self._costs_of), cache(_transposed)
         self._useful = cache(self._useful_sets)
         self._states = states_of(graph, states)
@@ -198,17 +195,10 @@ class ProblemWriter:
     # ---- nodes ----------------------------------------------------------------------------------
 
     def _node_cost(self, node: Node, items: NodeStrategies) -> int:
-        expr = expr_of(node)
-        if expr is None:
-            seconds = call_seconds(node, items, self._sizes, self._rates[0])
-        else:
-            seconds = self._work(expr, items)
-        operands = zip(node.inputs, operand_shardings(items), strict=True)
-        for value, shardings in dict.fromkeys(operands):
-            if value is not None and value in self._graph.constants:
-                if self._change(value.type, self._whole, shardings) >= FORBIDDEN:
-                    return FORBIDDEN
-                seconds += constant_seconds(value.type, shardings, self._sizes, self._rates[0])
+        constants = constants_of(self._graph, node, items)
+        if any(self._change(type, self._whole, s) >= FORBIDDEN for type, s in constants):
+            return FORBIDDEN
+        seconds = node_seconds(self._graph, node, items, self._cluster, self._work)
         # The caller gets the whole of a state of which ranks do not keep parts.
         results = result_shardings(items)
         gathered = sum(
@@ -217,9 +207,6 @@ class ProblemWriter:
             if state.kept(items) is None
         )
         return min(_nanoseconds(seconds) + gathered, FORBIDDEN)
-
-    def _work_seconds(self, expr: Expr, items: NodeStrategies) -> float:
-        return work_seconds(expr, items, self._axes, self._rates)
 
     def _change_cost(self, type: TensorType, source: Shardings, result: Shardings) -> int:
         steps = route(type, source, result, self._sizes, self._price)

@@ -315,7 +315,7 @@ def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
     parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
     padding = [(0, 0)] * parted.ndim
     padding[axis + 1] = 0, block * parts - group
-    covered = np.pad(parted, padding)
+    covered = np.pad(parted, padding) if block * parts > group else parted
     divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
     local = (*shape[:axis], groups * block, *shape[axis + 1 :])
     blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]

@@ -5,21 +5,31 @@
 #include <unistd.h>
 
 #include "runtime.h"
+#include "workers.h"
 
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
 static const size_t most = SIZE_MAX / 16;
-static const size_t filled_to = (size_t)256 << 20; /* a second, where memory is slow */
+static const size_t filled_to = (size_t)256 << 20;
+static const int64_t filling = 20000000; /* ns: a run that is cancelled meanwhile ends after them */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
 size_t tcc_populate(void *memory, size_t size) {
-    size_t first = size < filled_to ? size : filled_to;
-    /* before Linux 5.14: faults as it goes */
-    return madvise(memory, first, MADV_POPULATE_WRITE) ? size : size - first;
+    const size_t limit = size < filled_to ? size : filled_to;
+    const int64_t end = tcc_now() + filling;
+    size_t done = 0;
+    do {
+        char *place = (char *)memory + done;
+        size_t part = huge_page - (uintptr_t)place % huge_page;
+        if (part > limit - done) part = limit - done;
+        if (madvise(place, part, MADV_POPULATE_WRITE)) break; /* before Linux 5.14 */
+        done += part;
+    } while (done < limit && tcc_now() < end);
+    return size - done;
 }
 
 /* The last huge page is one where that takes a thirty-second more memory at most. */

@@ -63,13 +63,12 @@ typedef struct tcc_arena {
 
 /* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  It has a
  * thirty-second more at most, or a page.  One that must be made anew gets addresses for four times
- * as much, and memory for them when it grows.  Its pages are there when this returns, as far as
- * memory allows. */
+ * as much, and memory for them when it grows.  `tcc_populate` makes its first pages. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 size_t tcc_arena_rounded(size_t size); /* what it would hold, made for `size` bytes */
 void tcc_arena_release(tcc_arena *arena);
-/* Gives pages to memory, as much as most models need: their faults come now, not in the middle of a run.
- * Returns how many bytes may have none. */
+/* Gives pages to memory for 20 ms, and to 256 MiB at most: their faults come now, not in the middle of a
+ * run.  Returns how many bytes may have none. */
 size_t tcc_populate(void *memory, size_t size);
 
 #include "budget.h" /* of budget.c: how many bytes may be taken */

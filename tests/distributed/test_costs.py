@@ -8,6 +8,7 @@ divided by all ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from tcc.distributed.problem import (
 from tcc.distributed.routes import route
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
 
 from .one_axis import mesh_strategies
 from .test_shard import add, block, mlp
@@ -55,6 +57,20 @@ def test_free_links_divide_every_matmul_and_free_compute_none(
                 assert all("split" not in repr(s) and "partial" not in repr(s) for s in items)
             elif node.op.name in CONTRACTIONS:
                 assert all(s.blocks for s in items), (node.outputs[0].name, items)
+
+
+def test_a_constant_counts_once_however_often_a_node_reads_it() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 8, 8))
+    weight = b.constant(np.ones((8, 8), np.float32), "w")
+    (square,) = b.add(OPS["matmul"], [weight, weight])
+    root, fault = b.add(OPS["cholesky"], [weight])
+    graph = b.finish([b.add(OPS["add"], [x, square])[0], root, fault])
+    rates = RankRates(operations=inf, memory_bytes=1.0)
+    writer = ProblemWriter(graph, one_host(2, rates), {}, ())
+    costs = [min(node.costs) for node in writer.problem().nodes[:3]]
+    # The host function reads 256 bytes and writes 256 bytes and a flag of 4.
+    assert costs == [256 * 10**9, 516 * 10**9, 0]
 
 
 # ---- memory for a part of the weights ------------------------------------------------------------

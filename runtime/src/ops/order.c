@@ -129,10 +129,12 @@ static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
+enum { SPREAD = 1 << 8 }; /* places that a loop writes to in turns, such as the parts of a radix sort */
+
 int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
     if (count <= TCC_UNSEEN || at == count) return count;
-    /* at first each place may be on a huge page that is not there yet: a millisecond or two */
-    int64_t step = at / 8 < 4 ? 4 : at / 8 < TCC_UNSEEN ? at / 8 : TCC_UNSEEN;
+    /* at first each place may be on a huge page that is not there yet: up to 7 ms each */
+    int64_t step = at < 4 * SPREAD ? 4 : TCC_UNSEEN;
     if (tcc_run_ends(ending)) return at;
     return count - at < step ? count : at + step;
 }
@@ -141,11 +143,24 @@ enum { DIGIT = 8, VALUES = 1 << DIGIT, RADIX_FROM = 64 };
 
 static uint64_t digit_of(uint64_t key, int shift) { return key >> shift & (VALUES - 1); }
 
-/* By one digit of the keys after the other, the least first; digits in which no keys differ cost
- * nothing. */
-static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
+/* Returns the bits in which keys differ; an ended run gets some of them. */
+static uint64_t differing_bits(const tcc_keyed *items, int64_t count, tcc_ending *ending) {
     uint64_t differ = 0;
-    for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
+    for (int64_t i = 0, look; (look = tcc_next_look(ending, i, count)) > i;)
+        for (; i < look; i++) differ |= items[i].key ^ items[0].key;
+    return differ;
+}
+
+/* Copies items, some of them if the run ends. */
+static void copy_items(tcc_keyed *to, const tcc_keyed *from, int64_t count, tcc_ending *ending) {
+    for (int64_t i = 0, look; (look = tcc_next_look(ending, i, count)) > i; i = look)
+        memcpy(to + i, from + i, (size_t)(look - i) * sizeof *to);
+}
+
+/* Sorts by one digit of the keys after the other, the least first; digits in which no keys differ
+ * cost nothing. */
+static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
+    uint64_t differ = differing_bits(items, count, ending);
     tcc_keyed *from = items, *to = room;
     for (int shift = 0; shift < 64; shift += DIGIT) {
         int64_t next[VALUES] = {0}, place = 0, look, i = 0;
@@ -172,7 +187,7 @@ static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_end
         from = to;
         to = swap;
     }
-    if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
+    if (from != items) copy_items(items, from, count, ending);
 }
 
 void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
@@ -183,9 +198,9 @@ void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending
 }
 
 uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending) {
-    uint64_t differ = 0, bound = items[0].key, known = 0; /* digits of the last key; their mask */
-    int64_t equal = kept;                                 /* kept items that have those digits */
-    for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
+    uint64_t differ = differing_bits(items, count, ending);
+    uint64_t bound = items[0].key, known = 0; /* digits of the last key; their mask */
+    int64_t equal = kept;                     /* kept items that have those digits */
     for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
         int64_t many[VALUES] = {0}, value = 0;
         uint64_t mask = (uint64_t)(VALUES - 1) << shift;

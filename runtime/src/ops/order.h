@@ -20,22 +20,22 @@ uint64_t tcc_order_key(tcc_dtype dtype, const void *element);
 void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
                     int64_t first, tcc_keyed *items) __attribute__((noinline));
 
-/* The same with indices from 0 on, as far as the run goes on. */
+/* Loads a line with indices from 0 on, as far as the run goes on. */
 void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
                          tcc_keyed *items, tcc_ending *ending);
 
-/* Sorts by key; equal keys keep their order.  `room` holds `count` more.  Where the run ends before, all
- * items are some that there were. */
+/* Sorts by key; equal keys keep their order.  `room` holds `count` items.  Where the run ends before,
+ * each item is a copy of one of the items. */
 void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending);
 
-/* Moves the `kept` items (1 to count) that such a sort would put first to the front, in the order in
- * which they stand; returns the last of their keys, which none need have where the run ends before. */
+/* Moves the `kept` items (1 to count) that the sort puts first to the front and leaves their order.
+ * Returns the last of their keys; where the run ends before, any key. */
 uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending);
 
 static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tcc_is_cancelled(ending); }
 
-/* Where a loop over `count` places that has come to place `at` looks up next; `at` itself where it is to
- * stop: at its end, and where the run ends. */
+/* Returns the place at which a loop over `count` places, now at place `at`, looks at the end of the run
+ * again.  Returns `at` where the loop stops: at its end, and where the run ends. */
 enum { TCC_UNSEEN = 1 << 14 };
 int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) __attribute__((noinline));
 /* Whether a loop of longer turns is to stop at turn `at`: it asks at one in `many`, a power of two. */

@@ -144,17 +144,25 @@ def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
 
 def _moved(graph: Graph, rng: np.random.Generator, run: int) -> Graph:
     """The graph with rows whose results are off by what their class allows."""
-    return replace(graph, nodes=tuple(_moved_node(node, rng, run) for node in graph.nodes))
+    producers = graph.producers()
+    return replace(
+        graph,
+        nodes=tuple(
+            _moved_node(node, any(v in producers for v in node.inputs), rng, run)
+            for node in graph.nodes
+        ),
+    )
 
 
-def _moved_node(node: Node, rng: np.random.Generator, run: int) -> Node:
+def _moved_node(node: Node, follows: bool, rng: np.random.Generator, run: int) -> Node:
+    """Returns the node with the errors of a run; `follows` if another node computes an operand."""
     inner = {name: _moved(body, rng, run) for name, body in bodies_of(node.attrs)}
     if inner:
         return replace(node, attrs=replace(node.attrs, **inner))
     dtypes = [v.type.dtype for v in node.outputs]
     if not any(d.is_float for d in dtypes) or _copies(node):
         return node
-    return replace(node, op=replace(node.op, reference=_off(node.op, dtypes, rng, run)))
+    return replace(node, op=replace(node.op, reference=_off(node.op, dtypes, follows, rng, run)))
 
 
 def _copies(node: Node) -> bool:
@@ -164,7 +172,7 @@ def _copies(node: Node) -> bool:
 
 
 def _off(
-    op: OpSpec, dtypes: Sequence[DType], rng: np.random.Generator, run: int
+    op: OpSpec, dtypes: Sequence[DType], follows: bool, rng: np.random.Generator, run: int
 ) -> Callable[[Sequence[Array | None], Any], tuple[Array, ...]]:
     def reference(arrays: Sequence[Array | None], attrs: Any) -> tuple[Array, ...]:
         if op.name in _FACTORS:
@@ -177,6 +185,10 @@ def _off(
         ends = _ends(op, arrays, attrs, results, absolute, steps, dtypes)
         for n, (where, value) in ((n, e[run]) for n, e in enumerate(ends) if run in e):
             moved[n] = np.where(where, value, moved[n]).astype(dtypes[n].carrier)
+        if follows and run in (_UP, _DOWN):
+            infinity = np.inf if run == _UP else -np.inf
+            for n, cancels in enumerate(_cancelled(op, arrays, attrs, results)):
+                moved[n] = np.where(cancels, infinity, moved[n])
         return tuple(moved)
 
     return reference
@@ -314,6 +326,27 @@ def _ends(
         terms = terms * (_GROWTH if op.name in _CONVOLUTIONS else count)
         found.append(_sum_ends(result, wide, terms, step, dtype, count) if known else {})
     return found
+
+
+def _cancelled(
+    op: OpSpec, arrays: Sequence[Array | None], attrs: Any, results: Sequence[Array]
+) -> list[Array]:
+    """Returns the places where a sum of products is NaN because infinities cancel.
+
+    If an operand is a sum of products too, the products may be computed in another order, and
+    fewer infinities are added: a * (b * inf) + c * (d * inf) is (a * b + c * d) * inf.
+    """
+    if op.tolerance is not Tolerance.ACCUMULATE or op.name in _SUMS | _PRODUCTS:
+        return []
+    tame = [a if a is None or a.dtype.kind != "f" else np.where(np.isinf(a), np.sign(a), a)
+            for a in arrays]  # fmt: skip
+    finite = [np.asarray(r) for r in op.reference(tame, attrs)]
+    return [
+        np.isnan(result) & ~np.isnan(other)
+        if result.dtype.kind == "f" and result.shape == other.shape
+        else np.zeros(result.shape, np.bool_)
+        for result, other in zip(results, finite, strict=True)
+    ]
 
 
 def _anything(result: Array, dtype: DType) -> _Ends:
