@@ -195,11 +195,11 @@ class Emitter:
     def writing(self) -> Iterator[Self]:
         """Makes arithmetic between operands add nodes for this source node."""
         session = self.scope.session
-        before, session.write = session.write, self.emit
+        before, session.emitter = session.emitter, self
         try:
             yield self
         finally:
-            session.write = before
+            session.emitter = before
 
     def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
         """Adds a node of `op`; returns its first result.  Numbers get the first operand's dtype."""
@@ -251,6 +251,12 @@ class Emitter:
         if tuple(perm) == tuple(range(x.rank)):
             return x
         return self.emit("transpose", x, perm=tuple(perm))
+
+    def swap_axes(self, x: Operand, a: int, b: int) -> Operand:
+        """Exchanges two axes of `x`."""
+        perm = list(range(x.rank))
+        perm[a], perm[b] = perm[b], perm[a]
+        return self.transpose(x, perm)
 
     def moved(self, x: Operand, source: int, target: int) -> Operand:
         """Returns `x` with its axis `source` moved to `target`; other axes keep their order."""

@@ -41,7 +41,7 @@ class Cell:
 
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
         """Returns the part of the projected input that belongs to a gate."""
-        return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
+        return x.slice_axis(x.rank - 1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
         """Returns the input of the gate's activation."""
@@ -69,9 +69,9 @@ def with_biases(
     input_bias, state_bias = biases
     late_bias = None
     if reset_late:
-        late_bias = ctx.slice_axis(state_bias, 0, 2 * hidden, hidden)
+        late_bias = state_bias.slice_axis(0, 2 * hidden, hidden)
         zero = ctx.full(0.0, state_bias.dtype, (hidden,))
-        state_bias = ctx.concat([ctx.slice_axis(state_bias, 0, 0, 2 * hidden), zero], 0)
+        state_bias = ctx.concat([state_bias.slice_axis(0, 0, 2 * hidden), zero], 0)
     return projected + (input_bias + state_bias), late_bias
 
 

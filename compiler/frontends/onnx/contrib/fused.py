@@ -19,7 +19,7 @@ from tcc.ir.types import BOOL, F64, I32, I64
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
     """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
     numbers = ctx.counted(size)
-    return numbers if count is None else numbers + ctx.cast(count, I64)
+    return numbers if count is None else numbers + count.cast(I64)
 
 
 # ---- activations --------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def _split_gelu(ctx: NodeContext) -> Results:
     width = as_int(x.shape[-1])
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
-    linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
+    linear, gate = (x.slice_axis(x.rank - 1, n * width // 2, width // 2) for n in range(2))
     return linear * ctx.emit("gelu", gate)
 
 
@@ -90,17 +90,17 @@ def embedded(
     if tokens.rank != 2:
         raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
-        places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
-    embedding = ctx.emit("gather", table(2), tokens, axis=0)
-    embedding = embedding + ctx.emit("gather", table(3), places, axis=0)
+        places = positions(ctx, None, tokens.shape[1]).reshape((1, tokens.shape[1]))
+    embedding = table(2).gather(tokens, axis=0)
+    embedding = embedding + table(3).gather(places, axis=0)
     if segments is not None:
-        embedding = embedding + ctx.emit("gather", table(4), segments, axis=0)
+        embedding = embedding + table(4).gather(segments, axis=0)
     normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
     if mask is None:
         counts = ctx.full(0, I32, (tokens.shape[0],))
     else:
-        is_token = ctx.cast(mask.equals(1), I32)
-        counts = ctx.reduce("sum", is_token, 1)
+        is_token = mask.equals(1).cast(I32)
+        counts = is_token.sum(1)
     return [normalized, counts, embedding]
 
 
@@ -113,19 +113,19 @@ def _group_norm(ctx: NodeContext) -> Results:
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
             if other.rank == 2 < x.rank:  # `other` is [image, channel]
-                other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
+                other = other.reshape((other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
-    first = ctx.moved(x, x.rank - 1, 1) if last else x
-    operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
+    first = x.moved(x.rank - 1, 1) if last else x
+    operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
     groups = ctx.integer("groups")
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
         y = ctx.emit("silu", y)
-    return [ctx.moved(y, 1, x.rank - 1) if last else y, x]
+    return [y.moved(1, x.rank - 1) if last else y, x]
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:
@@ -149,14 +149,14 @@ def _bias_dropout(ctx: NodeContext) -> Results:
 
 def _inverse(ctx: NodeContext) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
-    packed, pivots = ctx.emit_all("lu", [ctx.cast(ctx.input(0), F64)])
+    packed, pivots = ctx.emit_all("lu", [ctx.input(0).cast(F64)])
     size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
-    rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
-    swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
+    rows = order.cast(I64).reshape((*order.shape, 1))
+    swapped = rows.equals(positions(ctx, None, size)).cast(F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return ctx.cast(inverted, ctx.input(0).dtype)
+    return inverted.cast(ctx.input(0).dtype)
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
@@ -176,7 +176,7 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
         order = [*order[1:-1], 0, order[-1]]
     if ctx.flag(f"trans{side}"):
         order[-2:] = order[:-3:-1]
-    return ctx.transpose(x, order)
+    return x.transpose(order)
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:

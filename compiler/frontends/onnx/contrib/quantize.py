@@ -29,7 +29,7 @@ def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
 def _scaled(
     ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
 ) -> Operand:
-    zero = zero and ctx.reshape(zero, scale.shape)
+    zero = zero and zero.reshape(scale.shape)
     return ctx.emit("dequantize_linear", x, scale, zero, axis=axis)
 
 
@@ -40,7 +40,7 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     result has the type of `like`.
     """
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
-    zero = zero and ctx.reshape(zero, step.shape)
+    zero = zero and zero.reshape(step.shape)
     to = like.dtype if zero is None else zero.dtype
     return ctx.emit("quantize_linear", y, step, zero, to=to, axis=0)
 
@@ -71,7 +71,7 @@ def _average(ctx: NodeContext, x: Operand) -> Operand:
 
 
 def _global_average(ctx: NodeContext, x: Operand) -> Operand:
-    return ctx.reduce("mean", x, tuple(range(2, x.rank)), keepdims=True)
+    return x.mean(tuple(range(2, x.rank)), keepdims=True)
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -99,7 +99,7 @@ def _gemm(ctx: NodeContext) -> Results:
     bias = ctx.optional(6)
     if bias is not None:
         step = a_scale * ctx.input(4)
-        operands.append(ctx.cast(bias, F32) * step)
+        operands.append(bias.cast(F32) * step)
     flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
     result = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
@@ -118,13 +118,13 @@ def scaled_sums(
     zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
-    floats = ctx.cast(sums, F32) * step
+    floats = sums.cast(F32) * step
     return floats if bias is None else floats + bias
 
 
 def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
     """Returns a scale or zero point, as a scalar if it has one element."""
-    return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
+    return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 
 
 def _to_float(ctx: NodeContext) -> Results:
@@ -166,12 +166,12 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             data = unpacked(ctx, 0, "the table", dtype)
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
         if zero is None:
-            zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
+            zero = ctx.filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])
+        zero = zero.slice_axis(zero.rank - 1, 0, scale.shape[-1])
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
-    return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
+    return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:
@@ -192,8 +192,8 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
         if not (always or ctx.flag("channels_last")):
             return make(ctx)
         x, inner = ctx.input(0), copy(ctx)
-        inner.inputs = [ctx.moved(x, x.rank - 1, 1), *ctx.inputs[1:]]
-        return [y and ctx.moved(y, 1, x.rank - 1) for y in as_sequence(make(inner))]
+        inner.inputs = [x.moved(x.rank - 1, 1), *ctx.inputs[1:]]
+        return [y and y.moved(1, x.rank - 1) for y in as_sequence(make(inner))]
 
     return convert
 
@@ -201,7 +201,7 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
 CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
-    "QLinearSigmoid": _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
+    "QLinearSigmoid": _unary(lambda ctx, x: x.sigmoid()),
     "QLinearLeakyRelu": _unary(
         lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
     ),

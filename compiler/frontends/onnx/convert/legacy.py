@@ -23,7 +23,7 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
     if behind < 0:
         raise ctx.fail(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
-    return ctx.reshape(y, (*y.shape, *[const(1)] * behind))
+    return y.reshape((*y.shape, *[const(1)] * behind))
 
 
 def _binary(ctx: NodeContext) -> Results:
@@ -43,7 +43,7 @@ def _prelu(ctx: NodeContext) -> Results:
     """Converts PRelu with one slope, or one slope for each channel."""
     x, slope = ctx.present(2)
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
-        slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
+        slope = slope.reshape((*slope.shape, *[const(1)] * (x.rank - 2)))
     return ctx.emit("prelu", x, slope)
 
 
@@ -69,12 +69,12 @@ def _concat(ctx: NodeContext) -> Results:
 
 def _cast(ctx: NodeContext) -> Results:
     if ctx.opset >= 6:
-        return ctx.cast(ctx.input(0), ctx.dtype("to"))
+        return ctx.input(0).cast(ctx.dtype("to"))
     name = ctx.text("to").upper()
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
         raise ctx.fail(f"there is no element type {name[:40]}")
-    return ctx.cast(ctx.input(0), element_type(number, ctx.loc))
+    return ctx.input(0).cast(element_type(number, ctx.loc))
 
 
 def _upsample(ctx: NodeContext) -> Results:

@@ -51,7 +51,7 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
         return None, None
     if not operand.dtype.is_integer:
         raise ctx.fail(f"a position has type {operand.type!r}")
-    scalar = ctx.cast(ctx.reshape(operand, ()), I64)
+    scalar = operand.reshape(()).cast(I64)
     array = scalar.array
     return scalar, None if array is None else int(array)
 
@@ -102,12 +102,12 @@ def _split(ctx: NodeContext) -> Results:
     keep = lengths is not None or ctx.flag("keepdims")
     sizes = _piece_sizes(ctx, x.shape[axis], lengths)
     if sizes is None:
-        piece_length = ctx.constant(np.array(1)) if lengths is None else ctx.cast(lengths, I64)
+        piece_length = ctx.constant(np.array(1)) if lengths is None else lengths.cast(I64)
         return ctx.emit("list_split", x, piece_length, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
-        piece = ctx.slice_axis(x, axis, start, size)
-        items.append(piece if keep else ctx.squeeze(piece, (axis,)))
+        piece = x.slice_axis(axis, start, size)
+        items.append(piece if keep else piece.squeeze((axis,)))
         start = start + size
     return known_list(ctx, items, x.dtype, False)
 
@@ -165,7 +165,7 @@ def _concat(ctx: NodeContext) -> Results:
             raise ctx.fail("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
         axis = ctx.axis_of("axis", rank)
-        parts = [ctx.unsqueeze(item, axis) if new_axis else item for item in sequence.items]
+        parts = [item.unsqueeze(axis) if new_axis else item for item in sequence.items]
         return ctx.concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
     axis = ctx.axis_of("axis", one.rank + new_axis)

@@ -20,10 +20,10 @@ def inference_norm(ctx: NodeContext) -> Results:
     x = operands[0]
     if not ctx.flag("spatial", True):  # each position counts as a channel, with its own moments
         count = element_count(x.shape[1:])
-        moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
-        operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
+        moments = [o.reshape((count,)) for o in operands[1:]]
+        operands = [x.reshape((*x.shape[:1], count)), *moments]
     normalized = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
-    return ctx.reshape(normalized, x.shape)
+    return normalized.reshape(x.shape)
 
 
 def _training_norm(ctx: NodeContext) -> Results:
@@ -32,11 +32,11 @@ def _training_norm(ctx: NodeContext) -> Results:
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
-    mean = ctx.reduce("mean", x, axes, keepdims=True)
+    mean = x.mean(axes, keepdims=True)
     deviation = x - mean
     squares = deviation * deviation
-    variance = ctx.reduce("mean", squares, axes)
-    moments = [ctx.reshape(mean, (x.shape[1],)), variance]
+    variance = squares.mean(axes)
+    moments = [mean.reshape((x.shape[1],)), variance]
     operands = (x, scale, bias, *moments)
     y = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
     momentum = ctx.real("momentum")
@@ -44,7 +44,7 @@ def _training_norm(ctx: NodeContext) -> Results:
     for n, moment in enumerate(moments):
         old = ctx.input(3 + n)
         old_part = old * momentum
-        new = ctx.cast(moment, old.dtype) * (1 - momentum)
+        new = moment.cast(old.dtype) * (1 - momentum)
         running.append(old_part + new)
     return [y, *running]
 
@@ -84,8 +84,8 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
     groups = values.shape[0]
-    spread = ctx.expand(ctx.reshape(values, (groups, 1)), (groups, const(repeat)))
-    return ctx.reshape(spread, (groups * repeat,))
+    spread = values.reshape((groups, 1)).expand((groups, const(repeat)))
+    return spread.reshape((groups * repeat,))
 
 
 def _loss(op: str) -> Converter:

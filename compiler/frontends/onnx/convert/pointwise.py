@@ -9,7 +9,7 @@ def _clip(ctx: NodeContext) -> Results:
         ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
         for number, name in ((1, "min"), (2, "max"))
     ]
-    bounds = [o and ctx.reshape(o, ()) for o in bounds]
+    bounds = [o and o.reshape(()) for o in bounds]
     if bounds == [None, None]:
         return x
     return ctx.emit("clip", x, *bounds)

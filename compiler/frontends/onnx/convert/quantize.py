@@ -17,7 +17,7 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     """Returns the zero point, reshaped to the rank of the scale."""
     zero = ctx.optional(2)
-    return zero if zero is None or zero.rank == scale.rank else ctx.reshape(zero, scale.shape)
+    return zero if zero is None or zero.rank == scale.rank else zero.reshape(scale.shape)
 
 
 def _quantize(ctx: NodeContext) -> Results:

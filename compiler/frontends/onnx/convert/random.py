@@ -47,7 +47,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
 def _bernoulli(ctx: NodeContext) -> Results:
     chance = ctx.input(0)
     drawn = draws(ctx, chance.shape, seed_of(ctx)).uniform(chance.dtype)
-    return ctx.cast(drawn < chance, ctx.dtype("dtype", chance.dtype))
+    return (drawn < chance).cast(ctx.dtype("dtype", chance.dtype))
 
 
 def _multinomial(ctx: NodeContext) -> Results:
@@ -55,7 +55,7 @@ def _multinomial(ctx: NodeContext) -> Results:
     count = const(ctx.integer("sample_size", 1))
     scores = race(ctx, logarithms, count, seed_of(ctx))
     drawn = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
-    return ctx.cast(drawn, ctx.dtype("dtype", I32))
+    return drawn.cast(ctx.dtype("dtype", I32))
 
 
 def _dropout(ctx: NodeContext) -> Results:
@@ -72,7 +72,7 @@ def _dropout(ctx: NodeContext) -> Results:
     # Before opset 12, ONNX says that the mask is not filled in inference; ONNX Runtime returns
     # zeros.
     mask = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
-    return [x, ctx.expand(mask, x.shape)]
+    return [x, mask.expand(x.shape)]
 
 
 CONVERTERS: Converters = {

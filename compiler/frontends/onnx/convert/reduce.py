@@ -58,8 +58,8 @@ def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> 
     if opset >= 13 or axis == x.rank - 1:
         return ctx.emit(op, x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = ctx.emit(op, ctx.reshape(x, (rows, columns)), axis=1)
-    return ctx.reshape(flat, x.shape)
+    flat = ctx.emit(op, x.reshape((rows, columns)), axis=1)
+    return flat.reshape(x.shape)
 
 
 def _top_k(ctx: NodeContext) -> Results:
@@ -79,7 +79,7 @@ def _cumulative(op: str) -> Converter:
         if ctx.input(1).array is None:
             (late,) = run_axes(ctx, ctx.input(1), x.rank)
             sums = ctx.emit(op, around(ctx, x, late), axis=1, **options)
-            return ctx.reshape(sums, x.shape)
+            return sums.reshape(x.shape)
         (axis,) = ctx.static_ints(1, "the axis")
         return ctx.emit(op, x, axis=ctx.axis(axis, x.rank), **options)
 

@@ -151,10 +151,10 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
     `radius` is the kernel's radius before the scale widens it.
     """
     if target.late_scales is not None:
-        smallest_scale = ctx.reduce("min", target.late_scales, 0, keepdims=True)
-        shrunk = ctx.emit("min", smallest_scale, 1.0)
-        half = ctx.emit("ceil", float(radius) / shrunk)
-        (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
+        smallest_scale = target.late_scales.min(0, keepdims=True)
+        shrunk = smallest_scale.minimum(1.0)
+        half = (float(radius) / shrunk).ceil()
+        (bound,) = ctx.sizes(half.cast(I64), "the kernel", lo=1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
 
@@ -170,13 +170,13 @@ def _every_axis(
     """
     if vector.type.static_shape != (len(axes) * len(defaults),):
         raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
-    vector = ctx.cast(vector, F64)
+    vector = vector.cast(F64)
     entries = []
     for part, default in enumerate(defaults):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
         default_entry = ctx.constant(np.array([default]))
         entries += [
-            ctx.slice_axis(vector, 0, places[axis], 1) if axis in places else default_entry
+            vector.slice_axis(0, places[axis], 1) if axis in places else default_entry
             for axis in range(x.rank)
         ]
     return ctx.concat(entries, 0)
@@ -217,10 +217,10 @@ def _rounded_sizes(
     ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
     """Returns `floor(size * scale + more)` of each scaled axis, computed in `dtype`."""
-    source_sizes = ctx.cast(ctx.size_vector(x.shape), dtype)
-    scaled = source_sizes * ctx.cast(scales, dtype)
-    floored = ctx.emit("floor", scaled + ctx.filled(more, dtype))
-    bound = ctx.sizes(ctx.cast(floored, I64), "sizes")
+    source_sizes = ctx.size_vector(x.shape).cast(dtype)
+    scaled = source_sizes * scales.cast(dtype)
+    floored = (scaled + ctx.filled(more, dtype)).floor()
+    bound = ctx.sizes(floored.cast(I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
 
@@ -238,10 +238,10 @@ def _with_aspect_ratio(
     """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
-    source_sizes = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
-    ratios = ctx.cast(ctx.size_vector(target_sizes), F64) / source_sizes
+    source_sizes = ctx.size_vector([x.shape[axis] for axis in axes]).cast(F64)
+    ratios = ctx.size_vector(target_sizes).cast(F64) / source_sizes
     scale = ctx.reduce("min" if policy == "not_larger" else "max", ratios, 0, keepdims=True)
-    all_scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
+    all_scales = _every_axis(ctx, x, axes, scale.expand((len(axes),)), (1.0,))
     sizes = _rounded_sizes(ctx, x, axes, all_scales, F64, 0.5)
     if all_scales.array is None:
         return _Target(sizes, (None,) * x.rank, all_scales)

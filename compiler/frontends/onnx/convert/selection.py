@@ -29,7 +29,7 @@ def _unique(ctx: NodeContext) -> Results:
         values, *other_results = ctx.emit_all(
             "unique", [ranks], axis=axis, sorted=in_order, size=ctx.fresh_count()
         )
-        return [ctx.emit("gather", ordered, values, axis=0), *other_results]
+        return [ordered.gather(values, axis=0), *other_results]
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=ctx.fresh_count())
 
 
@@ -37,7 +37,7 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
     boxes, scores, *limits = ctx.inputs
     return ctx.emit_all(
         "non_max_suppression",
-        [boxes, scores, *(o and ctx.reshape(o, ()) for o in limits)],
+        [boxes, scores, *(o and o.reshape(()) for o in limits)],
         center_point_box=ctx.integer("center_point_box"),
         size=ctx.fresh_count(),
     )
@@ -50,7 +50,7 @@ def _one_hot(ctx: NodeContext) -> Results:
     indices, depth, values = ctx.present(3)
     axis = ctx.axis_of("axis", indices.rank + 1)
     if depth.index_elements is None:
-        depth = ctx.cast(depth, I64)
+        depth = depth.cast(I64)
     size = ctx.size(depth, "the depth")
     return ctx.emit("one_hot", indices, values, axis=axis, depth=size)
 
@@ -101,9 +101,9 @@ def _space_to_depth(ctx: NodeContext) -> Results:
         raise ctx.fail(f"blocks of {block} in {x.type!r}")
     n, c, h, w = x.shape
     rows, columns = floordiv(h, block), floordiv(w, block)
-    split = ctx.reshape(x, (n, c, rows, block, columns, block))
-    transposed = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
-    return ctx.reshape(transposed, (n, c * block * block, rows, columns))
+    split = x.reshape((n, c, rows, block, columns, block))
+    transposed = split.transpose((0, 1, 3, 5, 2, 4))
+    return transposed.reshape((n, c * block * block, rows, columns))
 
 
 def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
@@ -115,10 +115,10 @@ def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
     start, kept_size, in_front, behind = bound_sizes(ctx, parts)
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     before[axis], after[axis] = in_front, behind
-    result = ctx.slice_axis(x, axis, start, kept_size)
+    result = x.slice_axis(axis, start, kept_size)
     if (in_front, behind) != (const(0), const(0)):
         result = ctx.emit("pad", result, before=tuple(before), after=tuple(after), mode="constant")
-    return ctx.reshape(result, replaced(x.shape, axis, size))
+    return result.reshape(replaced(x.shape, axis, size))
 
 
 def _center_crop_pad(ctx: NodeContext) -> Results:

@@ -23,7 +23,7 @@ def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
     (axis,) = run_axes(ctx, operand, x.rank)
     spectrum = _transform(ctx, around(ctx, x, axis, last=1), 1)
     shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, spectrum.shape[1]))
-    return ctx.reshape(spectrum, (*shape, spectrum.shape[-1]))
+    return spectrum.reshape((*shape, spectrum.shape[-1]))
 
 
 def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
@@ -55,7 +55,7 @@ def _stft(ctx: NodeContext) -> Results:
 
 def _mel_weights(ctx: NodeContext) -> Results:
     bins, length = (ctx.size(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
-    scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
+    scalars = [ctx.input(n).cast(F64).reshape(()) for n in range(2, 5)]
     to = ctx.dtype("output_datatype")
     return ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)
 

@@ -19,7 +19,7 @@ def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
 def _concat(ctx: NodeContext) -> Results:
     x, y = ctx.present()
     shape = ctx.broadcast(x.shape, y.shape)
-    return ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))
+    return ctx.emit("string_concat", x.expand(shape), y.expand(shape))
 
 
 def _split(ctx: NodeContext) -> Results:
@@ -42,7 +42,7 @@ def _normalizer(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
         raise ctx.fail(f"{x.type!r} is no row of strings")
-    row = ctx.reshape(x, (x.shape[-1],))
+    row = x.reshape((x.shape[-1],))
     action, exact = ctx.text("case_change_action"), ctx.flag("is_case_sensitive")
     if action not in ("NONE", "LOWER", "UPPER"):
         raise ctx.fail(f"no case change is called {action[:40]}")
@@ -52,7 +52,7 @@ def _normalizer(ctx: NodeContext) -> Results:
         key = row if exact else ctx.emit("string_case", row, upper=False)
         stop_words = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
         changed = ctx.emit("string_remove", changed, key, stop_words, size=_fresh(ctx, 1))
-    return changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))
+    return changed if x.rank == 1 else changed.reshape((1, changed.shape[0]))
 
 
 def _tf_idf(ctx: NodeContext) -> Results:

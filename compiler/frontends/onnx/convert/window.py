@@ -222,9 +222,9 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
     p = ctx.integer("p")
     if p in (1, 2):
         return ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
-    power = ctx.emit("pow", abs(x), ctx.filled(p, x.dtype))
-    power_sum = ctx.reduce("sum", power, axes, keepdims=True)
-    return ctx.emit("pow", power_sum, ctx.filled(1 / p, x.dtype))
+    power = abs(x) ** ctx.filled(p, x.dtype)
+    power_sum = power.sum(axes, keepdims=True)
+    return power_sum ** ctx.filled(1 / p, x.dtype)
 
 
 def _max_unpool(ctx: NodeContext) -> Results:

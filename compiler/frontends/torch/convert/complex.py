@@ -202,7 +202,7 @@ def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
 
     def convert(ctx: ComplexContext) -> Complex:
         x, power = ctx.pair("self", F64), exponent(ctx)
-        size = ctx.emit("pow", _square(x), power / 2)
+        size = _square(x) ** (power / 2)
         return _rotated(ctx, size, angle_of(ctx, x.imag, x.real) * power)
 
     return convert
@@ -210,7 +210,7 @@ def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
 
 def _logarithm(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self", F64)
-    return Complex(ctx.emit("log", _square(x)) * 0.5, angle_of(ctx, x.imag, x.real))
+    return Complex(_square(x).log() * 0.5, angle_of(ctx, x.imag, x.real))
 
 
 def _of_absolute_values(ctx: ComplexContext) -> Any:
@@ -222,7 +222,7 @@ def _of_absolute_values(ctx: ComplexContext) -> Any:
 
 
 def _size(ctx: ComplexContext) -> Operand:
-    return ctx.emit("sqrt", _square(ctx.pair("self", F64)))
+    return _square(ctx.pair("self", F64)).sqrt()
 
 
 def _square(x: Complex) -> Operand:
@@ -248,7 +248,7 @@ def _rotated(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
 
 def _exp(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self")
-    return _rotated(ctx, ctx.emit("exp", x.real), x.imag)
+    return _rotated(ctx, x.real.exp(), x.imag)
 
 
 def _polar(ctx: ComplexContext) -> Complex:
@@ -261,7 +261,7 @@ def _polar(ctx: ComplexContext) -> Complex:
 
 def _complex(ctx: ComplexContext) -> Complex:
     dtype, shape = ctx.result_dtype(), ctx.result_shape()
-    parts = (ctx.expand(ctx.operand(name, dtype), shape) for name in ("real", "imag"))
+    parts = (ctx.operand(name, dtype).expand(shape) for name in ("real", "imag"))
     return Complex(*parts)
 
 
@@ -269,8 +269,8 @@ def _bits(ctx: ComplexContext) -> Any:
     """Reinterprets complex elements as real pairs, or real pairs as complex elements."""
     x, shape = ctx.arguments["self"], ctx.result_shape()
     if isinstance(x, Complex):
-        return ctx.reshape(pairs_of(ctx, x), shape)
-    return parts_of(ctx, ctx.reshape(x, (*shape, 2)))
+        return pairs_of(ctx, x).reshape(shape)
+    return parts_of(ctx, x.reshape((*shape, 2)))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------
@@ -284,12 +284,12 @@ def _scaled(
 
     The op `dft` already divides inverse transforms by the size.
     """
-    count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
+    count = ctx.size_scalar(math.prod(sizes, start=const(1))).cast(F64)
     power = -norm / 2 + inverse
     if power == 0:
         return x
-    factor = ctx.emit("pow", count, ctx.filled(power, F64))
-    return x * ctx.cast(factor, x.dtype)
+    factor = count ** ctx.filled(power, F64)
+    return x * factor.cast(x.dtype)
 
 
 def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
@@ -311,7 +311,7 @@ def _fft_real(ctx: ComplexContext) -> Complex:
     axes = ctx.axes(ctx.integers("dim"), x.rank)
     *other_axes, last = axes
     spectrum = ctx.emit(
-        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
+        "dft", x.unsqueeze(x.rank), axis=last, length=x.shape[last], inverse=False,
         onesided=ctx.flag("onesided"),
     )  # fmt: skip
     spectrum = _transformed(ctx, spectrum, other_axes, False)

@@ -46,7 +46,7 @@ def _convolution(ctx: CallContext) -> Results:
         pair = (gradient, x) if transposed else (x, gradient)
         results[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
     if for_bias:
-        results[2] = ctx.reduce("sum", gradient, [0, *range(2, axes + 2)])
+        results[2] = gradient.sum([0, *range(2, axes + 2)])
     return results
 
 
@@ -61,7 +61,7 @@ def _input_gradient(
 def _to_image(ctx: CallContext, shape: Sequence[Index], padded_image: Operand) -> Operand:
     """Cuts an image to `shape`."""
     for axis, size in enumerate(shape[2:], 2):
-        padded_image = ctx.slice_axis(padded_image, axis, 0, size)
+        padded_image = padded_image.slice_axis(axis, 0, size)
     return padded_image
 
 
@@ -80,8 +80,8 @@ def _weight_gradient(
     """
     group = attrs["group"]
     batch, channels, *extent = image.shape
-    parts = ctx.reshape(image, (batch, group, channels // group, *extent))
-    parts = ctx.reshape(swap_axes(ctx, parts, 0, 2), (channels // group, batch * group, *extent))
+    parts = image.reshape((batch, group, channels // group, *extent))
+    parts = swap_axes(ctx, parts, 0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
     swapped_gradient = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
     return _to_image(ctx, shape, swap_axes(ctx, swapped_gradient, 0, 1))
@@ -93,7 +93,7 @@ def _weight_gradient(
 def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
     """Returns arguments with a batch axis before their channels; adds it where it is absent."""
     operands = map(ctx.operand, names)
-    return [ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x for x in operands]
+    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in operands]
 
 
 def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
@@ -113,7 +113,7 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
     batch, channels, taps = columns.shape[:3]
     return ctx.emit(
         "col2im",
-        ctx.reshape(columns, (batch, channels * taps, element_count(counts))),
+        columns.reshape((batch, channels * taps, element_count(counts))),
         image=image.shape[2:],
         block=kernel,
         strides=attrs["strides"],
@@ -125,7 +125,7 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
 
 def _line(ctx: CallContext, values: Operand, axis: int, rank: int) -> Operand:
     """Reshapes a vector to lie along one axis of `rank`."""
-    return ctx.reshape(values, [values.shape[0] if n == axis else 1 for n in range(rank)])
+    return values.reshape([values.shape[0] if n == axis else 1 for n in range(rank)])
 
 
 def _average_pool(axes: int) -> Converter:
@@ -137,11 +137,11 @@ def _average_pool(axes: int) -> Converter:
         else:
             for n in range(axes):
                 lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
-                line = _line(ctx, ctx.cast(lengths, gradient.dtype), n + 2, gradient.rank)
+                line = _line(ctx, lengths.cast(gradient.dtype), n + 2, gradient.rank)
                 gradient = gradient / line
         taps = element_count(tuple(map(const, attrs["kernel"])))
         shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
-        return _patches(ctx, ctx.expand(ctx.unsqueeze(gradient, 2), shape), x, attrs)
+        return _patches(ctx, gradient.unsqueeze(2).expand(shape), x, attrs)
 
     return convert
 
@@ -155,9 +155,9 @@ def _lengths(
     over `extent` elements.
     """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
-    start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
-    end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
-    return end - (start if padded else ctx.emit("max", start, 0))
+    start: Operand = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
+    end = (start + attrs["kernel"][n]).minimum(ctx.size_scalar(extent + pad * padded))
+    return end - (start if padded else start.maximum(0))
 
 
 def _max_pool(axes: int) -> Converter:
@@ -167,8 +167,8 @@ def _max_pool(axes: int) -> Converter:
         gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
         attrs = pool_attrs(ctx, axes)
         place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
-        is_maximum = ctx.unsqueeze(maximum_places, 2).equals(place)
-        return _patches(ctx, ctx.where(is_maximum, ctx.unsqueeze(gradient, 2), 0), x, attrs)
+        is_maximum = maximum_places.unsqueeze(2).equals(place)
+        return _patches(ctx, is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
 
     return convert
 
@@ -183,7 +183,7 @@ def _places(
         tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
         step = _line(ctx, tap, n, 2 * axes) + _line(ctx, start, axes + n, 2 * axes)
         place = place * ctx.size_scalar(size) + step
-    return ctx.reshape(place, (element_count(place.shape[:axes]), *counts))
+    return place.reshape((element_count(place.shape[:axes]), *counts))
 
 
 def _adaptive_average(axes: int) -> Converter:
@@ -199,7 +199,7 @@ def _adaptive_average(axes: int) -> Converter:
         gradient, x = _batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
             _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
-            gradient = gradient / _line(ctx, ctx.cast(length, gradient.dtype), axis, gradient.rank)
+            gradient = gradient / _line(ctx, length.cast(gradient.dtype), axis, gradient.rank)
             gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
         return gradient
 
@@ -210,12 +210,12 @@ def _adaptive_max(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
         flat = [
-            ctx.reshape(part, (*x.shape[:2], element_count(part.shape[2:])))
+            part.reshape((*x.shape[:2], element_count(part.shape[2:])))
             for part in (maximum_places, gradient)
         ]
         start = ctx.full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
         scattered = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
-        return ctx.reshape(scattered, x.shape)
+        return scattered.reshape(x.shape)
 
     return convert
 
@@ -239,9 +239,9 @@ def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Te
     table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
     weights = np.zeros(table.shape, x.dtype.carrier)
     table[to, number], weights[to, number] = of, factors
-    gathered = ctx.emit("gather", x, ctx.constant(table), axis=axis)
+    gathered = x.gather(ctx.constant(table), axis=axis)
     weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
-    return ctx.reduce("sum", ctx.where(~weight.equals(0), gathered * weight, 0), axis + 1)
+    return (~weight.equals(0)).select(gathered * weight, 0).sum(axis + 1)
 
 
 def _scattered(to: Array) -> Terms:
@@ -325,9 +325,9 @@ def _attention(ctx: CallContext) -> Results:
     names = ("grad_out", "query", "key", "value", "out")
     gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
-    weights = ctx.where(scores.equals(-math.inf), 0, ctx.emit("softmax", scores, axis=3))
+    weights = scores.equals(-math.inf).select(0, ctx.emit("softmax", scores, axis=3))
     shares = gradient @ swap_axes(ctx, v, 2, 3)
-    mean = ctx.reduce("sum", gradient * out, 3, keepdims=True)
+    mean = (gradient * out).sum(3, keepdims=True)
     pull = weights * (shares - mean) * scale
     return pull @ k, swap_axes(ctx, pull, 2, 3) @ q, swap_axes(ctx, weights, 2, 3) @ gradient
 
@@ -340,7 +340,7 @@ def _weight_norm(ctx: CallContext) -> Results:
     names = ("grad_w", "saved_v", "saved_g", "saved_norms")
     gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
     across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
-    along = ctx.reduce("sum", gradient * v, across, keepdims=True) / norms
+    along = (gradient * v).sum(across, keepdims=True) / norms
     return (gradient - v * along / norms) * g / norms, along
 
 
@@ -349,7 +349,7 @@ def _shrink(name: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         bound = ctx.real("lambd")
-        return ctx.where(abs(ctx.operand("self")) <= bound, 0, ctx.operand(name))
+        return (abs(ctx.operand("self")) <= bound).select(0, ctx.operand(name))
 
     return convert
 
@@ -369,13 +369,13 @@ def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> C
 
 
 def _sigmoid(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
-    value = ctx.emit("sigmoid", x)
+    value = x.sigmoid()
     return value, value * (1 - value)
 
 
 def _soft_tangent(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
     value = ctx.emit("tanh", ctx.emit("softplus", x))
-    return value, (1 - value * value) * ctx.emit("sigmoid", x)
+    return value, (1 - value * value) * x.sigmoid()
 
 
 CONVERTERS: Converters = {

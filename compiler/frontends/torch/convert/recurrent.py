@@ -31,7 +31,7 @@ def _direction(
     projected, late_bias = x @ swap_axes(ctx, weight, 0, 1), None
     if biases:
         projected, late_bias = with_biases(ctx, projected, biases, hidden, name == "GRU")
-    parts = [ctx.slice_axis(recurrence, 0, place * hidden, hidden) for place in places]
+    parts = [recurrence.slice_axis(0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
         hidden,

@@ -78,7 +78,7 @@ def _nearest(exact: bool) -> Converter:
                 continue
             places = nearest_places(n, m, scale, exact)
             if scale is not None or (places != _exact_places(n, m, exact)).any():
-                x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+                x = x.gather(ctx.constant(places), axis=axis)
                 informative[axis - 2] = None
         return ctx.emit(
             "resize",
