@@ -179,7 +179,7 @@ def strided(
     back = step < 0
     lowest = back.select(ctx.filled(-1, dtype), 0)
     highest = back.select(extent - 1, extent)
-    start, end = (_from_front(ctx, v, extent).maximum(lowest).minimum(highest) for v in bounds)
+    start, end = (_from_front(v, extent).maximum(lowest).minimum(highest) for v in bounds)
     distance = end - start
     distance = back.select(-distance, distance)
     stride = abs(step)
@@ -189,7 +189,7 @@ def strided(
     return _gather_strided(ctx, x, axes, (starts, counts, strides))
 
 
-def _from_front(ctx: NodeContext, position: Operand, extent: Operand) -> Operand:
+def _from_front(position: Operand, extent: Operand) -> Operand:
     negative = position < 0
     return negative.select(position + extent, position)
 

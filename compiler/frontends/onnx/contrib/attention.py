@@ -32,7 +32,7 @@ def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
     return split.transpose((0, 2, 1, 3))
 
 
-def _merged(ctx: NodeContext, x: Operand) -> Operand:
+def _merged(x: Operand) -> Operand:
     """Reshapes `[batch, head, position, width]` to `[batch, position, heads * width]`."""
     batch, count, length, width = x.shape
     return x.transpose((0, 2, 1, 3)).reshape((batch, length, count * width))
@@ -58,7 +58,7 @@ def _attend(
         softcap=ctx.real("softcap", 0.0),
         offset=const(0) if offset is None else offset,
     )
-    return _merged(ctx, attended)
+    return _merged(attended)
 
 
 def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
@@ -74,7 +74,7 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
                 raise ctx.fail(f"{name}={value} is not supported")
 
 
-def _columns(ctx: NodeContext, x: Operand, widths: Sequence[int]) -> list[Operand]:
+def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
     ends = accumulate(widths)
     return [x.slice_axis(2, end - n, n) for end, n in zip(ends, widths, strict=True)]
@@ -102,7 +102,7 @@ def _rotary(ctx: NodeContext) -> Results:
         numbers = positions(ctx, places, length)
         places = numbers.reshape((1, length)).expand((batch, length))
     result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
-    return _merged(ctx, result) if x.rank == 3 else result
+    return _merged(result) if x.rank == 3 else result
 
 
 def _rotate(
@@ -241,7 +241,7 @@ def _attended(
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
         raise ctx.fail(f"widths {widths} are not those of {packed.type!r}")
-    parts = _columns(ctx, ctx.ranked(packed, 3), widths)
+    parts = _columns(ctx.ranked(packed, 3), widths)
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
@@ -339,7 +339,7 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
         raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
     head_width = width // (many + 2 * few)
-    return _columns(ctx, q, (many * head_width, few * head_width, few * head_width))
+    return _columns(q, (many * head_width, few * head_width, few * head_width))
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:

@@ -115,14 +115,14 @@ def scaled_sums(
 
     `a` and `c` each have the levels, the scale, and the zero point or None.
     """
-    zeros = [_vector(ctx, o[2]) for o in (a, c)]
+    zeros = [_vector(o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
-    step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
+    step = ctx.emit("mul", *(_vector(o[1]) for o in (a, c)))
     floats = sums.cast(F32) * step
     return floats if bias is None else floats + bias
 
 
-def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
+def _vector(x: Operand | None) -> Operand | None:
     """Returns a scale or zero point, as a scalar if it has one element."""
     return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 

@@ -388,13 +388,13 @@ def _range(ctx: NodeContext) -> Results:
         distance = elements[1].item() - elements[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        steps = _distance(ctx, start, limit) / delta.cast(F64)
+        steps = _distance(start, limit) / delta.cast(F64)
         count = steps.ceil().cast(I64)
         (size,) = ctx.sizes(count.maximum(0), "the length")
     return ctx.emit("range", start, limit, delta, size=size)
 
 
-def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
+def _distance(start: Operand, limit: Operand) -> Operand:
     """Returns `limit - start` in f64; exact for integers whose difference fits i64."""
     rough = limit.cast(F64) - start.cast(F64)
     if not start.dtype.is_integer:

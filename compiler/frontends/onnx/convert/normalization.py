@@ -76,13 +76,13 @@ def _group_norm(ctx: NodeContext) -> Results:
     if channels is None or groups < 1 or channels % groups:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
-        scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
+        scale, bias = (_per_channel(o, channels // groups) for o in (scale, bias))
     _check_stash_type(ctx)
     epsilon = ctx.real("epsilon")
     return ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)
 
 
-def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
+def _per_channel(values: Operand, repeat: int) -> Operand:
     groups = values.shape[0]
     spread = values.reshape((groups, 1)).expand((groups, const(repeat)))
     return spread.reshape((groups * repeat,))

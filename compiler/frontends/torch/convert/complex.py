@@ -166,7 +166,7 @@ def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
 
 def _linear(ctx: ComplexContext) -> Complex:
     weight = ctx.pair("weight")
-    transposed = Complex(*(swap_axes(ctx, part, 0, 1) for part in (weight.real, weight.imag)))
+    transposed = Complex(*(swap_axes(part, 0, 1) for part in (weight.real, weight.imag)))
     return _added(ctx, _multiplied(ctx, ctx.pair("input"), transposed, "matmul"), "bias")
 
 

@@ -19,7 +19,7 @@ def _matmul(a: str, b: str) -> Converter:
 
 def _linear(ctx: CallContext) -> Operand:
     x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
-    transposed = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
+    transposed = weight if weight.rank < 2 else swap_axes(weight, 0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
 
@@ -85,11 +85,11 @@ def _attention(ctx: CallContext) -> Operand:
         is_causal=ctx.flag("is_causal"),
     )
     if mask is not None:
-        attended = _without_masked_rows(ctx, attended, mask)
+        attended = _without_masked_rows(attended, mask)
     return attended.reshape((*batch, *attended.shape[-2:]))
 
 
-def _without_masked_rows(ctx: CallContext, attended: Operand, mask: Operand) -> Operand:
+def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
     """Returns attention with zeros where the mask hides all keys from a query; the op returns NaN
     there."""
     if mask.array is not None:
@@ -107,7 +107,7 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
     if width is None:
         raise ctx.fail("the head size must be known")
     scale = ctx.real("scale", 1 / math.sqrt(width or 1))
-    scores = q @ swap_axes(ctx, k, 2, 3) * scale
+    scores = q @ swap_axes(k, 2, 3) * scale
     if ctx.flag("is_causal"):
         row, column = grid(ctx, q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)

@@ -39,9 +39,7 @@ def _convolution(ctx: CallContext) -> Results:
     results: list[Operand | None] = [None, None, None]
     if for_input:
         back = ctx.emit("conv", gradient, weight, **attrs) if transposed else None
-        results[0] = _to_image(
-            ctx, x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs)
-        )
+        results[0] = _to_image(x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs))
     if for_weight:
         pair = (gradient, x) if transposed else (x, gradient)
         results[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
@@ -58,7 +56,7 @@ def _input_gradient(
     return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=output_padding)
 
 
-def _to_image(ctx: CallContext, shape: Sequence[Index], padded_image: Operand) -> Operand:
+def _to_image(shape: Sequence[Index], padded_image: Operand) -> Operand:
     """Cuts an image to `shape`."""
     for axis, size in enumerate(shape[2:], 2):
         padded_image = padded_image.slice_axis(axis, 0, size)
@@ -81,10 +79,10 @@ def _weight_gradient(
     group = attrs["group"]
     batch, channels, *extent = image.shape
     parts = image.reshape((batch, group, channels // group, *extent))
-    parts = swap_axes(ctx, parts, 0, 2).reshape((channels // group, batch * group, *extent))
+    parts = swap_axes(parts, 0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    swapped_gradient = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
-    return _to_image(ctx, shape, swap_axes(ctx, swapped_gradient, 0, 1))
+    swapped_gradient = ctx.emit("conv", parts, swap_axes(windows, 0, 1), **swapped)
+    return _to_image(shape, swap_axes(swapped_gradient, 0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -123,7 +121,7 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
     )
 
 
-def _line(ctx: CallContext, values: Operand, axis: int, rank: int) -> Operand:
+def _line(values: Operand, axis: int, rank: int) -> Operand:
     """Reshapes a vector to lie along one axis of `rank`."""
     return values.reshape([values.shape[0] if n == axis else 1 for n in range(rank)])
 
@@ -137,7 +135,7 @@ def _average_pool(axes: int) -> Converter:
         else:
             for n in range(axes):
                 lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
-                line = _line(ctx, lengths.cast(gradient.dtype), n + 2, gradient.rank)
+                line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
                 gradient = gradient / line
         taps = element_count(tuple(map(const, attrs["kernel"])))
         shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
@@ -181,7 +179,7 @@ def _places(
     for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
         start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
         tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
-        step = _line(ctx, tap, n, 2 * axes) + _line(ctx, start, axes + n, 2 * axes)
+        step = _line(tap, n, 2 * axes) + _line(start, axes + n, 2 * axes)
         place = place * ctx.size_scalar(size) + step
     return place.reshape((element_count(place.shape[:axes]), *counts))
 
@@ -199,7 +197,7 @@ def _adaptive_average(axes: int) -> Converter:
         gradient, x = _batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
             _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
-            gradient = gradient / _line(ctx, length.cast(gradient.dtype), axis, gradient.rank)
+            gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
             gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
         return gradient
 
@@ -326,10 +324,10 @@ def _attention(ctx: CallContext) -> Results:
     gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
     weights = scores.equals(-math.inf).select(0, ctx.emit("softmax", scores, axis=3))
-    shares = gradient @ swap_axes(ctx, v, 2, 3)
+    shares = gradient @ swap_axes(v, 2, 3)
     mean = (gradient * out).sum(3, keepdims=True)
     pull = weights * (shares - mean) * scale
-    return pull @ k, swap_axes(ctx, pull, 2, 3) @ q, swap_axes(ctx, weights, 2, 3) @ gradient
+    return pull @ k, swap_axes(pull, 2, 3) @ q, swap_axes(weights, 2, 3) @ gradient
 
 
 def _weight_norm(ctx: CallContext) -> Results:

@@ -86,7 +86,7 @@ def places_of(ctx: CallContext, rank: int) -> Places:
 def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
     """Returns the positions where a mask is true: one vector for each of its axes."""
     positions = non_zero(ctx, mask)
-    return [select(ctx, positions, 0, const(n)) for n in range(mask.rank)]
+    return [select(positions, 0, const(n)) for n in range(mask.rank)]
 
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
@@ -210,7 +210,7 @@ def _repeated_places(ctx: CallContext) -> Operand:
     length = times.sum(0)
     (size,) = ctx.sizes(length.reshape((1,)), "the number of repetitions")
     ends = ctx.emit("cum_sum", times, axis=0)
-    return _searched(ctx, ends, counted(ctx, size), True)
+    return _searched(ends, counted(ctx, size), True)
 
 
 def _non_zero_static(ctx: CallContext) -> Operand:
@@ -266,7 +266,7 @@ def _unique_consecutive(ctx: CallContext) -> Results:
 # ---- search --------------------------------------------------------------------------------------
 
 
-def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
+def _searched(edges: Operand, x: Operand, right: bool) -> Operand:
     """Returns for each element of `x` the number of the ascending `edges` below it.
 
     If `right`, edges equal to the element count too.
@@ -287,7 +287,7 @@ def _search(name: str) -> Converter:
         if ctx.has("sorter") and not edges.is_empty:
             order = as_indices(ctx, "sorter")
             edges = edges.gather_elements(order, axis=edges.rank - 1)
-        return _searched(ctx, edges, ctx.operand("self", dtype), right)
+        return _searched(edges, ctx.operand("self", dtype), right)
 
     return convert
 

@@ -19,9 +19,9 @@ def _wide(ctx: CallContext, name: str) -> Operand:
     return ctx.operand(name, F64)
 
 
-def _transposed(ctx: CallContext, x: Operand) -> Operand:
+def _transposed(x: Operand) -> Operand:
     """Transposes each matrix."""
-    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+    return swap_axes(x, x.rank - 2, x.rank - 1)
 
 
 def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
@@ -49,7 +49,7 @@ def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
     return [x.expand((*outer, *x.shape[-2:])) for x in operands]
 
 
-def _rows_in(ctx: CallContext, x: Operand, order: Operand) -> Operand:
+def _rows_in(x: Operand, order: Operand) -> Operand:
     """Permutes the rows of each matrix by a vector of positions."""
     at = order.unsqueeze(order.rank).expand(x.shape)
     if x.is_empty:
@@ -84,22 +84,22 @@ def _solve_factored(
     With `adjoint` a' takes the place of a. Unless `from_left`, it solves x a = b.
     """
     if not from_left:
-        solution = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
-        return _transposed(ctx, solution)
+        solution = _solve_factored(ctx, packed, pivots, _transposed(b), not adjoint)
+        return _transposed(solution)
     order = _order(ctx, pivots, packed.shape[-1])
     packed, b = _batched(ctx, packed, b)
     order = order.expand((*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
-        half = _solve_half(ctx, packed, _rows_in(ctx, b, order), False, True)
+        half = _solve_half(ctx, packed, _rows_in(b, order), False, True)
         return _solve_half(ctx, packed, half, True)
-    transposed = _transposed(ctx, packed)
+    transposed = _transposed(packed)
     half = _solve_half(ctx, transposed, b, False)
     half = _solve_half(ctx, transposed, half, True, True)
     if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
     _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
-    return _rows_in(ctx, half, back)
+    return _rows_in(half, back)
 
 
 def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
@@ -123,7 +123,7 @@ def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ..
     if not ctx.flag("pivot", True):
         raise ctx.fail("elimination without pivoting is not supported")
     matrix = _wide(ctx, "A")
-    return ctx.emit_all("lu", [_transposed(ctx, matrix) if transposed else matrix])
+    return ctx.emit_all("lu", [_transposed(matrix) if transposed else matrix])
 
 
 def _is_row_major(ctx: CallContext) -> bool:
@@ -230,31 +230,31 @@ def _solve_triangular(ctx: CallContext) -> Operand:
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
         return _solve_half(ctx, a, b, upper, unit_diagonal)
-    solution = _solve_half(ctx, _transposed(ctx, a), _transposed(ctx, b), not upper, unit_diagonal)
-    return _transposed(ctx, solution)
+    solution = _solve_half(ctx, _transposed(a), _transposed(b), not upper, unit_diagonal)
+    return _transposed(solution)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
     b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     transposed = ctx.flag("transpose")
-    matrix = _transposed(ctx, a) if transposed else a
+    matrix = _transposed(a) if transposed else a
     return _solve_half(ctx, matrix, b, upper != transposed, unit_diagonal), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
     x, upper = _wide(ctx, "self"), ctx.flag("upper")
-    factor, info = ctx.emit_all("cholesky", [_transposed(ctx, x) if upper else x])
-    factor = _transposed(ctx, factor) if upper else factor
+    factor, info = ctx.emit_all("cholesky", [_transposed(x) if upper else x])
+    factor = _transposed(factor) if upper else factor
     if ctx.flag("check_errors", True):
         _checked(ctx, info, "a matrix is not positive definite")
     return factor, info
 
 
 def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
-    first = _transposed(ctx, factor) if upper else factor
+    first = _transposed(factor) if upper else factor
     half = _solve_half(ctx, first, b, False)
-    return _solve_half(ctx, _transposed(ctx, first), half, True)
+    return _solve_half(ctx, _transposed(first), half, True)
 
 
 def _cholesky_solve(ctx: CallContext) -> Operand:
@@ -281,7 +281,7 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     columns = packed.slice_axis(packed.rank - 1, 0, count)
     eye = _eye(ctx, columns.shape[-2], count)
     vectors = _triangle(ctx, columns, False, 1) + eye
-    above = _triangle(ctx, _transposed(ctx, vectors) @ vectors, True, 1)
+    above = _triangle(ctx, _transposed(vectors) @ vectors, True, 1)
     factors = tau.unsqueeze(tau.rank)
     system = factors * above + _eye(ctx, count)
     scaled = factors * _eye(ctx, count)
@@ -292,7 +292,7 @@ def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index)
     """Returns the first `columns` columns of the product of the reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = vectors.slice_axis(vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
-    transposed = _transposed(ctx, head)
+    transposed = _transposed(head)
     change = vectors @ middle @ transposed
     return _eye(ctx, packed.shape[-2], columns) - change
 
@@ -307,8 +307,8 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
     packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
     vectors, middle = _reflectors(ctx, packed, tau)
     if ctx.flag("transpose"):
-        middle = _transposed(ctx, middle)
-    transposed = _transposed(ctx, vectors)
+        middle = _transposed(middle)
+    transposed = _transposed(vectors)
     if ctx.flag("left"):
         return c - (vectors @ middle) @ (transposed @ c)
     return c - c @ vectors @ middle @ transposed
@@ -340,7 +340,7 @@ def _svd(ctx: CallContext) -> Results:
     if not ctx.flag("compute_uv"):
         return None, s, None
     if ctx.flag("full_matrices"):
-        u, vt = _completed(ctx, u), _transposed(ctx, _completed(ctx, _transposed(ctx, vt)))
+        u, vt = _completed(ctx, u), _transposed(_completed(ctx, _transposed(vt)))
     return u, s, vt
 
 
@@ -351,12 +351,12 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     its eigenvalues are its singular values.
     """
     half = _triangle(ctx, x, upper)
-    symmetric = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
+    symmetric = half + _transposed(_triangle(ctx, x, upper, 1))
     shift = ctx.reduce("l2", symmetric, (x.rank - 2, x.rank - 1), keepdims=True)
     scaled = shift * _eye(ctx, x.shape[-1])
     _, s, vt = ctx.emit_all("svd", [symmetric + scaled])
     values = s - shift.squeeze((x.rank - 1,))
-    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(ctx, vt), x.rank - 1)
+    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(vt), x.rank - 1)
 
 
 def _eigh(ctx: CallContext) -> Results:
@@ -368,7 +368,7 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if ctx.flag("hermitian"):
         signed, vectors = _eigen(ctx, x, False)
-        sizes, u, v = abs(signed), vectors, _transposed(ctx, vectors)
+        sizes, u, v = abs(signed), vectors, _transposed(vectors)
     else:
         u, signed, v = ctx.emit_all("svd", [x])
         sizes = signed
@@ -379,8 +379,8 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     bound = bound.maximum(_limit(ctx, "atol", 0.0))
     is_large = sizes > bound
     inverse = is_large.select(signed.reciprocal(), 0)
-    back = _transposed(ctx, v) * inverse.unsqueeze(inverse.rank - 1)
-    return back @ _transposed(ctx, u)
+    back = _transposed(v) * inverse.unsqueeze(inverse.rank - 1)
+    return back @ _transposed(u)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:

@@ -24,7 +24,7 @@ def _permute(ctx: CallContext) -> Operand:
     return x.transpose(ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
+def swap_axes(x: Operand, a: int, b: int) -> Operand:
     perm = list(range(x.rank))
     perm[a], perm[b] = perm[b], perm[a]
     return x.transpose(perm)
@@ -35,7 +35,7 @@ def _channel_shuffle(ctx: CallContext) -> Operand:
     x, groups = ctx.operand("self"), ctx.integer("groups")
     batch, channels, *extent = x.shape
     split = x.reshape((batch, groups, channels // groups, *extent))
-    return swap_axes(ctx, split, 1, 2).reshape(x.shape)
+    return swap_axes(split, 1, 2).reshape(x.shape)
 
 
 # ---- selections of elements ----------------------------------------------------------------------
@@ -47,13 +47,13 @@ def _slice(ctx: CallContext) -> Operand:
     return ctx.cut(x, axis, start, end, ctx.integer("step"))
 
 
-def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
+def select(x: Operand, axis: int, position: Index) -> Operand:
     """Returns the slice of `x` at one position of an axis, without the axis."""
     return x.element(axis, from_front(position, x.shape[axis]))
 
 
 def _select(ctx: CallContext) -> Operand:
-    return select(ctx, *ctx.along(), ctx.index("index"))
+    return select(*ctx.along(), ctx.index("index"))
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
@@ -215,18 +215,16 @@ def padded(
     # comes first.
     first = mode in ("edge", "reflect")
     if not first:
-        x = _cut_off(ctx, x, before, after)
+        x = _cut_off(x, before, after)
     more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
     if any(as_int(p) != 0 for side in more for p in side):
         operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
         ends = {"before": tuple(more[0]), "after": tuple(more[1])}
         x = ctx.emit("pad", *operands, **ends, mode=mode)
-    return _cut_off(ctx, x, before, after) if first else x
+    return _cut_off(x, before, after) if first else x
 
 
-def _cut_off(
-    ctx: CallContext, x: Operand, before: Sequence[Index], after: Sequence[Index]
-) -> Operand:
+def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Operand:
     """Cuts off the elements of negative paddings."""
     for axis in range(x.rank):
         low, high = (max(-(as_int(side[axis]) or 0), 0) for side in (before, after))

@@ -111,7 +111,7 @@ def _neg(ctx: CallContext) -> Operand:
     return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
-def truncated(ctx: CallContext, x: Operand) -> Operand:
+def truncated(x: Operand) -> Operand:
     """Rounds `x` towards zero."""
     if not x.dtype.is_float:
         return x
@@ -123,7 +123,7 @@ def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
     result = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
-    return truncated(ctx, result) if mode == "trunc" else result
+    return truncated(result) if mode == "trunc" else result
 
 
 def _divided_type(ctx: CallContext) -> DType:

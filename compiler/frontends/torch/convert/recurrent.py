@@ -28,14 +28,14 @@ def _direction(
     hidden = as_int(recurrence.shape[1])
     if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:
         raise ctx.fail("layers with a projection are not supported")
-    projected, late_bias = x @ swap_axes(ctx, weight, 0, 1), None
+    projected, late_bias = x @ swap_axes(weight, 0, 1), None
     if biases:
         projected, late_bias = with_biases(ctx, projected, biases, hidden, name == "GRU")
     parts = [recurrence.slice_axis(0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
         hidden,
-        by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
+        by_matrices(swap_axes(part, 0, 1) for part in parts),
         late_bias,
         tuple(map(_emitted, functions)),
         places,
@@ -58,7 +58,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
             or x.rank != 3
         ):
             raise ctx.fail("layers with a projection are not supported")
-        x = swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x
+        x = swap_axes(x, 0, 1) if ctx.flag("batch_first") else x
         last: list[tuple[Operand, ...]] = []
         for layer in range(layers):
             rows = []
@@ -66,13 +66,13 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
                 number = layer * directions + direction
                 direction_weights = weights[number * width : (number + 1) * width]
                 cell, projected = _direction(ctx, name, function, x, direction_weights)
-                states = [select(ctx, state, 0, const(number)) for state in initial]
+                states = [select(state, 0, const(number)) for state in initial]
                 outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
                 rows.append(outputs[0])
                 last.append(outputs[1:])
             x = ctx.concat(rows, 2)
         ends = [ctx.stack(final_states, 0) for final_states in zip(*last, strict=True)]
-        return [swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x, *ends]
+        return [swap_axes(x, 0, 1) if ctx.flag("batch_first") else x, *ends]
 
     return convert
 

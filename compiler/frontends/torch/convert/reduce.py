@@ -31,14 +31,14 @@ def _reduction(op: str) -> Converter:
     return lambda ctx: _reduced(ctx, op, ctx.input())
 
 
-def _narrow(ctx: CallContext, x: Operand) -> Operand:
+def _narrow(x: Operand) -> Operand:
     """Returns `x` in a dtype for which the op table has minima and maxima."""
     supported = x.dtype.is_float or x.dtype in (BOOL, U8) or x.dtype.bits >= 32
     return x if supported else x.cast(I64)
 
 
 def _extremum(op: str) -> Converter:
-    return lambda ctx: _reduced(ctx, op, _narrow(ctx, ctx.operand("self")))
+    return lambda ctx: _reduced(ctx, op, _narrow(ctx.operand("self")))
 
 
 def _extremum_at(op: str) -> Converter:
@@ -46,7 +46,7 @@ def _extremum_at(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
-        extremum = ctx.reduce(op, _narrow(ctx, x), axis, keepdims=keepdim)
+        extremum = ctx.reduce(op, _narrow(x), axis, keepdims=keepdim)
         at = ctx.emit(f"arg_{op}", ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
         return extremum, at
 

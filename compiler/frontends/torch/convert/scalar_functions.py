@@ -76,7 +76,7 @@ def _erfc(ctx: CallContext) -> Operand:
     return 1 - ctx.input().cast(F64).erf()
 
 
-def is_negative(ctx: CallContext, x: Operand) -> Operand:
+def is_negative(x: Operand) -> Operand:
     """True where the sign bit is set; the sign bit of NaN counts as unset."""
     below = x < 0
     if not x.dtype.is_float:
@@ -88,7 +88,7 @@ def is_negative(ctx: CallContext, x: Operand) -> Operand:
 def _copysign(ctx: CallContext) -> Operand:
     x, sign = ctx.both()
     size = abs(x)
-    return is_negative(ctx, sign).select(-size, size)
+    return is_negative(sign).select(-size, size)
 
 
 def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
@@ -96,8 +96,8 @@ def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
     ends = y.is_inf() & x.is_inf()
     is_origin = y.equals(0) & x.equals(0)
     angle = ctx.emit("atan", is_origin.select(0, ends.select(1, abs(y) / abs(x))))
-    angle = is_negative(ctx, x).select(math.pi - angle, angle)
-    return is_negative(ctx, y).select(-angle, angle)
+    angle = is_negative(x).select(math.pi - angle, angle)
+    return is_negative(y).select(-angle, angle)
 
 
 def _angle(ctx: CallContext) -> Operand:
@@ -126,7 +126,7 @@ CONVERTERS: Converters = {
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _round,
-    "trunc": lambda ctx: truncated(ctx, ctx.input()),
+    "trunc": lambda ctx: truncated(ctx.input()),
     "abs": _abs,
     "sign": _sign,
     "rsqrt": lambda ctx: ctx.input().sqrt().reciprocal(),
@@ -136,7 +136,7 @@ CONVERTERS: Converters = {
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     "erfc": _erfc,
-    "signbit": lambda ctx: is_negative(ctx, ctx.numbers(ctx.operand("self"))),
+    "signbit": lambda ctx: is_negative(ctx.numbers(ctx.operand("self"))),
     "copysign": _copysign,
     "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
     "angle": _angle,

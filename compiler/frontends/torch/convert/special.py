@@ -31,7 +31,7 @@ def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
     return convert
 
 
-def _part(ctx: CallContext, x: Operand) -> Operand:
+def _part(x: Operand) -> Operand:
     """Returns pi times the fractional part of `x`, its distance from the integer below."""
     return (x - x.floor()) * math.pi
 
@@ -46,7 +46,7 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     base = reflected + (_LANCZOS_G - 0.5)
     power = (reflected - 0.5) * base.log()
     result = power - base + (series * math.sqrt(2 * math.pi)).log()
-    mirror = math.pi / ctx.emit("sin", _part(ctx, x))
+    mirror = math.pi / ctx.emit("sin", _part(x))
     result = low.select(mirror.log() - result, result)
     return x.is_inf().select(math.inf, result)
 
@@ -66,9 +66,9 @@ def _digamma(ctx: CallContext, x: Operand) -> Operand:
     result = result - square * _polynomial(square, _BERNOULLI)
     for n in range(_SHIFT):
         result = result - 1 / (reflected + n)
-    result = low.select(result - math.pi / ctx.emit("tan", _part(ctx, x)), result)
+    result = low.select(result - math.pi / ctx.emit("tan", _part(x)), result)
     result = (x.equals(x.floor()) & low).select(math.nan, result)
-    pole = is_negative(ctx, x).select(ctx.scalar(math.inf, x), -math.inf)
+    pole = is_negative(x).select(ctx.scalar(math.inf, x), -math.inf)
     return x.equals(0).select(pole, result)
 
 
@@ -78,7 +78,7 @@ def _erfinv(ctx: CallContext, x: Operand) -> Operand:
     log = (1 - x * x).log()
     half = log * 0.5 + 2 / (math.pi * a)
     size = ((half * half - log * (1 / a)).sqrt() - half).sqrt()
-    estimate = is_negative(ctx, x).select(-size, size)
+    estimate = is_negative(x).select(-size, size)
     for _ in range(_NEWTON):
         gap = estimate.erf() - x
         slope = (-(estimate * estimate)).exp() * (2 / math.sqrt(math.pi))
