@@ -16,6 +16,7 @@ from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
@@ -66,8 +67,7 @@ def _softmax(ctx: NodeContext, x: Operand) -> Operand:
 
 
 def _average(ctx: NodeContext, x: Operand) -> Operand:
-    padded = ctx.flag("count_include_pad")
-    return ctx.emit("average_pool", x, **pool_attrs(ctx, x), count_include_pad=padded)
+    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))[0]
 
 
 def _global_average(ctx: NodeContext, x: Operand) -> Operand:
@@ -202,9 +202,7 @@ CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda ctx, x: x.sigmoid()),
-    "QLinearLeakyRelu": _unary(
-        lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
-    ),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row(ctx, "leaky_relu", x)[0]),
     "QLinearSoftmax": _unary(_softmax),
     "QLinearAveragePool": _channels_last(_unary(_average)),
     "QLinearGlobalAveragePool": _channels_last(_unary(_global_average)),

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
-from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
+from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
@@ -34,9 +34,7 @@ def _binary(ctx: NodeContext) -> Results:
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    flags = {"trans_a": ctx.flag("transA"), "trans_b": ctx.flag("transB")}
-    factors = {"alpha": ctx.real("alpha"), "beta": ctx.real("beta")}
-    return ctx.emit("gemm", *ctx.present(), **flags, **factors)
+    return emit_row(ctx, "gemm", *ctx.present())
 
 
 def _prelu(ctx: NodeContext) -> Results:

@@ -2,6 +2,7 @@
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.types import F32, U8
 
@@ -29,27 +30,20 @@ def _quantize(ctx: NodeContext) -> Results:
     precision = F32
     if ctx.integer("precision", 0):
         precision = ctx.dtype("precision")
-    return ctx.emit(
-        "quantize_linear",
-        x,
-        scale,
-        zero,
-        to=to,
-        axis=_axis(ctx, x, scale),
-        block_size=ctx.integer("block_size", 0),
-        saturate=ctx.flag("saturate", True),
-        precision=precision,
-    )
+    axis = _axis(ctx, x, scale)
+    return emit_row(ctx, "quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
 
 
 def _dequantize(ctx: NodeContext) -> Results:
     x, scale = ctx.present(2)
     zero = _zero_point(ctx, scale)
-    return ctx.emit_all(
+    return emit_row(
+        ctx,
         "dequantize_linear",
-        [x, scale, zero],
+        x,
+        scale,
+        zero,
         axis=_axis(ctx, x, scale),
-        block_size=ctx.integer("block_size", 0),
         to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
     )
 

@@ -4,6 +4,7 @@ from tcc.frontends.einsum import einsum
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
 from tcc.ir.types import element_count
@@ -73,15 +74,14 @@ def _top_k(ctx: NodeContext) -> Results:
 def _cumulative(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        options = {"exclusive": ctx.flag("exclusive"), "reverse": ctx.flag("reverse")}
         if ctx.input(1).type.static_shape not in ((), (1,)):
             raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
         if ctx.input(1).array is None:
             (late,) = run_axes(ctx, ctx.input(1), x.rank)
-            sums = ctx.emit(op, around(ctx, x, late), axis=1, **options)
+            (sums,) = emit_row(ctx, op, around(ctx, x, late), axis=1)
             return sums.reshape(x.shape)
         (axis,) = ctx.static_ints(1, "the axis")
-        return ctx.emit(op, x, axis=ctx.axis(axis, x.rank), **options)
+        return emit_row(ctx, op, x, axis=ctx.axis(axis, x.rank))
 
     return convert
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, floordiv
@@ -120,19 +121,15 @@ def _resize(ctx: NodeContext) -> Results:
         late = _every_axis(ctx, x, axes, ctx.input(1), (0.0, 1.0))
         if late.array is not None:
             roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
-    return ctx.emit(
+    return emit_row(
+        ctx,
         "resize",
         x,
         target.late_scales,
         late,
         sizes=target.sizes,
         scales=target.scales,
-        mode=mode,
         coordinate_mode=coordinates,
-        nearest_mode=ctx.text("nearest_mode"),
-        cubic_coeff_a=ctx.real("cubic_coeff_a"),
-        exclude_outside=ctx.flag("exclude_outside"),
-        extrapolation_value=ctx.real("extrapolation_value"),
         roi=roi,
         taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
         fractional=ctx.session.producer in _REFERENCES,

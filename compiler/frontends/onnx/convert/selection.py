@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
@@ -35,12 +36,8 @@ def _unique(ctx: NodeContext) -> Results:
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
     boxes, scores, *limits = ctx.inputs
-    return ctx.emit_all(
-        "non_max_suppression",
-        [boxes, scores, *(o and o.reshape(()) for o in limits)],
-        center_point_box=ctx.integer("center_point_box"),
-        size=ctx.fresh_count(),
-    )
+    scalars = (o and o.reshape(()) for o in limits)
+    return emit_row(ctx, "non_max_suppression", boxes, scores, *scalars, size=ctx.fresh_count())
 
 
 # ---- indices -------------------------------------------------------------------------------------
@@ -57,8 +54,7 @@ def _one_hot(ctx: NodeContext) -> Results:
 
 def _scatter(ctx: NodeContext) -> Results:
     """Converts ScatterElements under its older name."""
-    axis = ctx.axis_of("axis", ctx.input(0).rank)
-    return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
+    return emit_row(ctx, "scatter_elements", *ctx.inputs)
 
 
 # ---- diagonals, blocks, crops --------------------------------------------------------------------
@@ -68,12 +64,12 @@ def _trilu(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     k_operand = ctx.optional(1)
     k = const(0) if k_operand is None else ctx.size(k_operand, "k", lo=-LARGEST)
-    return ctx.emit("trilu", x, upper=ctx.flag("upper"), k=k)
+    return emit_row(ctx, "trilu", x, k=k)
 
 
 def _eye_like(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.integer("k"))
+    return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
 def _depth_to_space(ctx: NodeContext) -> Results:

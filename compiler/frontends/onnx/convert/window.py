@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.known import all_known
@@ -192,19 +193,17 @@ def _max_pool(ctx: NodeContext) -> Results:
     attrs = pool_attrs(ctx, x)
     if not ctx.wants(1):
         return ctx.emit_all("max_pool", [x], **attrs)
-    order = ctx.integer("storage_order", 0)
-    return ctx.emit_all("max_pool_indices", [x], **attrs, storage_order=order)
+    return emit_row(ctx, "max_pool_indices", x, **attrs)
 
 
 def _average_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    attrs = pool_attrs(ctx, x)
-    return ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))
+    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))
 
 
 def _lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p"))
+    return emit_row(ctx, "lp_pool", x, **pool_attrs(ctx, x))
 
 
 def _global(op: str) -> Converter:
