@@ -1,6 +1,8 @@
 """The context of a converter for one ONNX node: typed attributes, operands, sizes, new nodes."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from inspect import signature
 from typing import Any, TypeAlias
 
 import onnx
@@ -26,6 +28,20 @@ _KINDS = {
     AttributeProto.GRAPH: "graph",
 }
 LARGEST = (1 << 63) - 1
+
+
+Results: TypeAlias = Operand | Operands
+# A function of the context and of the node's first inputs, which are its parameters by position. A
+# parameter with a default is an input that may be absent.
+Converter: TypeAlias = Callable[..., Results]
+Converters: TypeAlias = dict[str, Converter]
+
+
+@cache
+def _requires(converter: Converter) -> tuple[bool, ...]:
+    """Returns for each input among a converter's parameters True if it must be present."""
+    _, *parameters = signature(converter).parameters.values()
+    return tuple(p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 class NodeContext(Emitter):
@@ -182,6 +198,14 @@ class NodeContext(Emitter):
         """Returns the first `count` inputs, by default all; raises `UserError` if one is absent."""
         return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
+    def run(self, converter: Converter) -> Operands:
+        """Returns the results of a converter for this node; raises `UserError` where an input that
+        it requires is absent."""
+        required = enumerate(_requires(converter))
+        operands = (self.input(n) if due else self.optional(n) for n, due in required)
+        results = converter(self, *operands)
+        return (results,) if isinstance(results, Operand) else results
+
     def wants(self, output: int) -> bool:
         """True if the model names this output."""
         return output < len(self.node.output) and bool(self.node.output[output])
@@ -212,16 +236,6 @@ class NodeContext(Emitter):
         if operand.array is None:
             return None
         return bool(operand.array.reshape(()))
-
-
-Results: TypeAlias = Operand | Operands
-Converter: TypeAlias = Callable[[NodeContext], Results]
-Converters: TypeAlias = dict[str, Converter]
-
-
-def as_sequence(results: Results) -> Operands:
-    """Returns a converter's results, one operand or several, as a sequence."""
-    return (results,) if isinstance(results, Operand) else results
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:

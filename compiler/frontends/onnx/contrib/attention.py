@@ -83,9 +83,8 @@ def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
 # ---- rotary embedding ---------------------------------------------------------------------------
 
 
-def _rotary(ctx: NodeContext) -> Results:
+def _rotary(ctx: NodeContext, x: Operand, places: Operand, cos: Operand, sin: Operand) -> Results:
     _refuse(ctx, is_packed_batching=0)
-    x, places, cos, sin = ctx.present(4)
     rotated = ctx.integer("rotary_embedding_dim", 0)
     heads = ctx.integer("num_heads", 0)
     if ctx.real("scale", 1.0) != 1:
@@ -206,9 +205,10 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     return projections
 
 
-def _attention(ctx: NodeContext) -> Results:
+def _attention(
+    ctx: NodeContext, x: Operand, weights: Operand, bias: Operand | None = None
+) -> Results:
     _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
-    x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
     packed = x @ weights
     packed = packed if bias is None else packed + bias
     return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))

@@ -25,17 +25,18 @@ def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
+def _gelu(
+    ctx: NodeContext, x: Operand, bias: Operand | None = None, *, approximate: str = "none"
+) -> Results:
     """Converts GELU of x, or of x + bias if there is a bias."""
-    x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
     return ctx.emit("gelu", x, approximate=approximate)
 
 
-def _split_gelu(ctx: NodeContext) -> Results:
+def _split_gelu(ctx: NodeContext, x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
-    x = ctx.input(0) + ctx.input(1)
+    x = x + bias
     width = as_int(x.shape[-1])
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
@@ -55,12 +56,11 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 # ---- norms --------------------------------------------------------------------------------------
 
 
-def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
+def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: int) -> Results:
     """Returns the norm `op` of a sum as result 0, and the sum as result 3.
 
     The sum has the terms x, skip and, if present, the vector that is operand `bias`.
     """
-    x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
     input_sum = x + skip
@@ -104,12 +104,11 @@ def embedded(
     return [normalized, counts, embedding]
 
 
-def _group_norm(ctx: NodeContext) -> Results:
+def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
     """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
 
     Operands 3 and 4, if present, are added to x first. The sum is the second result.
     """
-    x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
             if other.rank == 2 < x.rank:  # `other` is [image, channel]
@@ -128,14 +127,20 @@ def _group_norm(ctx: NodeContext) -> Results:
     return [y.moved(1, x.rank - 1) if last else y, x]
 
 
-def _bias_dropout(ctx: NodeContext) -> Results:
+def _bias_dropout(
+    ctx: NodeContext,
+    x: Operand,
+    bias: Operand,
+    residual: Operand | None = None,
+    ratio: Operand | None = None,
+    training: Operand | None = None,
+) -> Results:
     """Converts BiasDropout: the dropout of x + bias, to which a residual may be added.
 
     Nothing is dropped outside of training. The second result is the mask of the elements that are
     not dropped.
     """
-    y = ctx.input(0) + ctx.input(1)
-    residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
+    y = x + bias
     drops = False if training is None else ctx.truth(training)
     mask = ctx.full(True, BOOL, y.shape)
     if drops is not False:
@@ -147,21 +152,20 @@ def _bias_dropout(ctx: NodeContext) -> Results:
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _inverse(ctx: NodeContext) -> Results:
+def _inverse(ctx: NodeContext, x: Operand) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
-    packed, pivots = ctx.emit_all("lu", [ctx.input(0).cast(F64)])
+    packed, pivots = ctx.emit_all("lu", [x.cast(F64)])
     size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
     rows = order.cast(I64).reshape((*order.shape, 1))
     swapped = rows.equals(positions(ctx, None, size)).cast(F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return inverted.cast(ctx.input(0).dtype)
+    return inverted.cast(x.dtype)
 
 
-def _fused_matmul(ctx: NodeContext) -> Results:
-    a, c = (_transposed(ctx, ctx.input(n), "AB"[n]) for n in range(2))
-    result = a @ c
+def _fused_matmul(ctx: NodeContext, a: Operand, b: Operand) -> Results:
+    result = _transposed(ctx, a, "A") @ _transposed(ctx, b, "B")
     alpha = ctx.real("alpha", 1.0)
     result = result if alpha == 1 else result * alpha
     return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
@@ -195,8 +199,13 @@ def _params(ctx: NodeContext) -> list[float]:
     return [ctx.real(n) for n in ("activation_alpha", "activation_beta") if ctx.has(n)]
 
 
-def _fused_conv(ctx: NodeContext) -> Results:
-    x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
+def _fused_conv(
+    ctx: NodeContext,
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None = None,
+    other: Operand | None = None,
+) -> Results:
     result = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         result = result + other
@@ -208,7 +217,7 @@ CONVERTERS: Converters = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
-    "QuickGelu": lambda ctx: ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702)),
+    "QuickGelu": lambda ctx, x: ctx.emit("silu", x, alpha=ctx.real("alpha", 1.702)),
     "BiasSplitGelu": _split_gelu,
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),

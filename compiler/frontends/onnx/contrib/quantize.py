@@ -9,7 +9,7 @@ from collections.abc import Callable
 from copy import copy
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, as_sequence
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
@@ -50,15 +50,14 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
 
 
 def _binary(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
-        return _levels(ctx, result, 6, ctx.input(0))
+    def convert(ctx: NodeContext, x: Operand) -> Results:
+        return _levels(ctx, ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3)), 6, x)
 
     return convert
 
 
 def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
-    return lambda ctx: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))
+    return lambda ctx, x: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, x)
 
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
@@ -128,8 +127,7 @@ def _vector(x: Operand | None) -> Operand | None:
 
 
 def _to_float(ctx: NodeContext) -> Results:
-    a = (ctx.input(0), ctx.input(2), ctx.optional(4))
-    c = (ctx.input(1), ctx.input(3), ctx.optional(5))
+    a, c = ((ctx.input(n), ctx.input(n + 2), ctx.optional(n + 4)) for n in range(2))
     return scaled_sums(ctx, a, c, ctx.optional(6))
 
 
@@ -143,21 +141,28 @@ def quantised_product(
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
 
 
-def _dynamic_matmul(ctx: NodeContext) -> Results:
-    matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))
+def _dynamic_matmul(
+    ctx: NodeContext,
+    x: Operand,
+    levels: Operand,
+    scale: Operand,
+    zero: Operand | None = None,
+    bias: Operand | None = None,
+) -> Results:
+    return quantised_product(ctx, x, (levels, scale, zero), bias)
 
 
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def _gather_blocks(ctx: NodeContext) -> Results:
+def _gather_blocks(
+    ctx: NodeContext, data: Operand, indices: Operand, scale: Operand, zero: Operand | None = None
+) -> Results:
     """Gathers rows of a quantised table, in which blocks of levels share a scale.
 
     Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
     4-bit type are used as they are.
     """
-    data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
     block = ctx.integer("block_size", 128)
     if data.dtype is U8:
@@ -190,10 +195,10 @@ def _quantised_embedding(ctx: NodeContext) -> Results:
 def _channels_last(make: Converter, always: bool = False) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         if not (always or ctx.flag("channels_last")):
-            return make(ctx)
+            return ctx.run(make)
         x, inner = ctx.input(0), copy(ctx)
         inner.inputs = [x.moved(x.rank - 1, 1), *ctx.inputs[1:]]
-        return [y and y.moved(1, x.rank - 1) for y in as_sequence(make(inner))]
+        return [y and y.moved(1, x.rank - 1) for y in inner.run(make)]
 
     return convert
 

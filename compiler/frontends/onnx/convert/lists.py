@@ -96,8 +96,7 @@ def _erase(ctx: NodeContext) -> Results:
     return ctx.emit("list_erase", sequence, where)
 
 
-def _split(ctx: NodeContext) -> Results:
-    x, lengths = ctx.input(0), ctx.optional(1)
+def _split(ctx: NodeContext, x: Operand, lengths: Operand | None = None) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     keep = lengths is not None or ctx.flag("keepdims")
     sizes = _piece_sizes(ctx, x.shape[axis], lengths)
@@ -182,8 +181,7 @@ def _concat(ctx: NodeContext) -> Results:
 # ---- optionals -----------------------------------------------------------------------------------
 
 
-def _optional(ctx: NodeContext) -> Results:
-    element = ctx.optional(0)
+def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
     if element is not None:
         return known_list(ctx, [element], element.dtype, True)
     if not ctx.has("type"):
@@ -193,8 +191,7 @@ def _optional(ctx: NodeContext) -> Results:
     return Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())
 
 
-def _has_element(ctx: NodeContext) -> Results:
-    operand = ctx.optional(0)
+def _has_element(ctx: NodeContext, operand: Operand | None = None) -> Results:
     if operand is None:
         return ctx.filled(False, BOOL)
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
@@ -204,8 +201,7 @@ def _has_element(ctx: NodeContext) -> Results:
     return ctx.emit("list_length", operand) > 0
 
 
-def _get_element(ctx: NodeContext) -> Results:
-    operand = ctx.input(0)
+def _get_element(ctx: NodeContext, operand: Operand) -> Results:
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return operand
     if operand.items is not None:

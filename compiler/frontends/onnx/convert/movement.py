@@ -50,25 +50,22 @@ def _constant(ctx: NodeContext) -> Results:
     raise ctx.fail("it has no value")
 
 
-def _constant_of_shape(ctx: NodeContext) -> Results:
+def _constant_of_shape(ctx: NodeContext, shape: Operand) -> Results:
     value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
-    shape = ctx.sizes(ctx.input(0), "the shape")
-    return value.reshape(()).expand(shape)
+    return value.reshape(()).expand(ctx.sizes(shape, "the shape"))
 
 
-def _shape(ctx: NodeContext) -> Results:
-    shape = ctx.input(0).shape
-    start, end = ctx.integer("start", 0), ctx.integer("end", len(shape))
-    return ctx.size_vector(shape[start:end])
+def _shape(ctx: NodeContext, x: Operand) -> Results:
+    start, end = ctx.integer("start", 0), ctx.integer("end", x.rank)
+    return ctx.size_vector(x.shape[start:end])
 
 
-def _bit_cast(ctx: NodeContext) -> Results:
-    x, to = ctx.input(0), ctx.dtype("to")
+def _bit_cast(ctx: NodeContext, x: Operand) -> Results:
+    to = ctx.dtype("to")
     return x if to is x.dtype else ctx.emit("bit_cast", x, to=to)
 
 
-def _converted(ctx: NodeContext, to: DType) -> Operand:
-    x = ctx.input(0)
+def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
     if to.is_packed and to.is_integer and x.dtype.is_float:
         return x.cast(I32).cast(to)  # i32 keeps the low bits of large values
     if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
@@ -83,8 +80,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 # ---- reshapes ------------------------------------------------------------------------------------
 
 
-def _reshape(ctx: NodeContext) -> Results:
-    x, shape = ctx.present(2)
+def _reshape(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     keeps_zero = ctx.flag("allowzero")
     if shape.index_elements is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
@@ -137,8 +133,7 @@ def _resolved_at_run_time(
     return is_free.select(element_total / fixed_count, shape)
 
 
-def _flatten(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _flatten(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.integer("axis")
     if not -x.rank <= axis <= x.rank:
         raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
@@ -159,8 +154,7 @@ def late_axes(ctx: NodeContext, number: int) -> Operand | None:
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
 
-def _squeeze(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _squeeze(ctx: NodeContext, x: Operand) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return squeezed(ctx, x, late)
@@ -178,8 +172,7 @@ def _squeeze(ctx: NodeContext) -> Results:
     return x.squeeze(axes)
 
 
-def _unsqueeze(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _unsqueeze(ctx: NodeContext, x: Operand) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return unsqueezed(ctx, x, late)
@@ -195,8 +188,7 @@ def _unsqueeze(ctx: NodeContext) -> Results:
 # ---- rearrangements ------------------------------------------------------------------------------
 
 
-def _transpose(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _transpose(ctx: NodeContext, x: Operand) -> Results:
     perm = ctx.integers("perm", range(x.rank)[::-1])
     if sorted(perm) != list(range(x.rank)):
         raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
@@ -210,11 +202,9 @@ def _concat(ctx: NodeContext) -> Results:
     return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
-def _split(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _split(ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
-    sizes_operand = ctx.optional(1)
     if sizes_operand is not None or ctx.has("split"):
         sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
     else:
@@ -232,9 +222,7 @@ def _split(ctx: NodeContext) -> Results:
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 
-def _expand(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    shape = ctx.input(1)
+def _expand(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     if shape.index_elements is None:
         shape = _expanded_at_run_time(ctx, x, shape)
     return x.expand(ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
@@ -250,9 +238,8 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     return is_one.select(source_sizes, shape)
 
 
-def _tile(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    repeats = ctx.sizes(ctx.input(1), "repeats")
+def _tile(ctx: NodeContext, x: Operand, counts: Operand) -> Results:
+    repeats = ctx.sizes(counts, "repeats")
     if len(repeats) != x.rank:
         raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
     return ctx.emit("tile", x, repeats=repeats)
@@ -276,8 +263,8 @@ def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
     return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
-def _pad(ctx: NodeContext) -> Results:
-    x, mode = ctx.input(0), ctx.text("mode")
+def _pad(ctx: NodeContext, x: Operand) -> Results:
+    mode = ctx.text("mode")
     pads = ctx.sizes(_integers(ctx, "pads", 1), "pads", lo=-LARGEST)
     value = ctx.optional(2)
     if ctx.has_value("value"):
@@ -304,8 +291,8 @@ def _pad(ctx: NodeContext) -> Results:
 # ---- slice ---------------------------------------------------------------------------------------
 
 
-def _slice(ctx: NodeContext) -> Results:
-    x, first, last = ctx.input(0), _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
+def _slice(ctx: NodeContext, x: Operand) -> Results:
+    first, last = _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
     count = _length(ctx, first, "starts")
     if any(late_axes(ctx, number) is not None for number in (3, 4)):
         return _late_slice(ctx, x, count)
@@ -408,10 +395,10 @@ CONVERTERS: Converters = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Shape": _shape,
-    "Size": lambda ctx: ctx.size_scalar(element_count(ctx.input(0).shape)),
-    "Identity": lambda ctx: ctx.input(0),
-    "Cast": lambda ctx: _converted(ctx, ctx.dtype("to")),
-    "CastLike": lambda ctx: _converted(ctx, ctx.input(1).dtype),
+    "Size": lambda ctx, x: ctx.size_scalar(element_count(x.shape)),
+    "Identity": lambda ctx, x: x,
+    "Cast": lambda ctx, x: _converted(ctx, x, ctx.dtype("to")),
+    "CastLike": lambda ctx, x, like: _converted(ctx, x, like.dtype),
     "BitCast": _bit_cast,
     "Reshape": _reshape,
     "Flatten": _flatten,

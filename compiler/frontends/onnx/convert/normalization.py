@@ -64,8 +64,8 @@ def _check_stash_type(ctx: NodeContext) -> None:
         raise ctx.fail("only stash_type 1 (f32) is supported")
 
 
-def _group_norm(ctx: NodeContext) -> Results:
-    (x, scale, bias), groups = ctx.present(3), ctx.integer("num_groups")
+def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
+    groups = ctx.integer("num_groups")
     channels = as_int(x.shape[1]) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")

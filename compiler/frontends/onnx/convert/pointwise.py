@@ -1,10 +1,10 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.scope import Operand
 
 
-def _clip(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _clip(ctx: NodeContext, x: Operand) -> Results:
     bounds = [
         ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
         for number, name in ((1, "min"), (2, "max"))

@@ -21,8 +21,7 @@ def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     return zero if zero is None or zero.rank == scale.rank else zero.reshape(scale.shape)
 
 
-def _quantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.present(2)
+def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
     to = U8 if zero is None else zero.dtype
     if ctx.integer("output_dtype", 0):
@@ -34,8 +33,7 @@ def _quantize(ctx: NodeContext) -> Results:
     return emit_row(ctx, "quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
 
 
-def _dequantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.present(2)
+def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
     return emit_row(
         ctx,
@@ -48,8 +46,8 @@ def _dequantize(ctx: NodeContext) -> Results:
     )
 
 
-def _conv_integer(ctx: NodeContext) -> Results:
-    attrs = window_attrs(ctx, *ctx.present(2))
+def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
+    attrs = window_attrs(ctx, x, weight)
     return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
 
 

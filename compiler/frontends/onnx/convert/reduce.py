@@ -24,8 +24,7 @@ _REDUCTIONS = {
 
 
 def _reduction(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
+    def convert(ctx: NodeContext, x: Operand) -> Results:
         keepdims = ctx.flag("keepdims")
         late = late_axes(ctx, 1)
         if late is not None:
@@ -43,8 +42,7 @@ def _reduction(op: str) -> Converter:
 
 
 def _softmax(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
+    def convert(ctx: NodeContext, x: Operand) -> Results:
         return along_axis(ctx, op, x, ctx.axis_of("axis", x.rank), ctx.opset)
 
     return convert
@@ -63,8 +61,7 @@ def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> 
     return flat.reshape(x.shape)
 
 
-def _top_k(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _top_k(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
     largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
@@ -72,12 +69,11 @@ def _top_k(ctx: NodeContext) -> Results:
 
 
 def _cumulative(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
-        if ctx.input(1).type.static_shape not in ((), (1,)):
-            raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
-        if ctx.input(1).array is None:
-            (late,) = run_axes(ctx, ctx.input(1), x.rank)
+    def convert(ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
+        if axis_operand.type.static_shape not in ((), (1,)):
+            raise ctx.fail(f"the axis is one number, not {axis_operand.type!r}")
+        if axis_operand.array is None:
+            (late,) = run_axes(ctx, axis_operand, x.rank)
             (sums,) = emit_row(ctx, op, around(ctx, x, late), axis=1)
             return sums.reshape(x.shape)
         (axis,) = ctx.static_ints(1, "the axis")

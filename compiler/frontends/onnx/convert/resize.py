@@ -40,21 +40,19 @@ def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
     return floordiv(dim * over, under) if agree else None
 
 
-def _upsample(ctx: NodeContext) -> Results:
+def _upsample(ctx: NodeContext, x: Operand) -> Results:
     """Converts Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
-    x = ctx.input(0)
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
         return _plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)
     if len(ctx.inputs) > 1:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
         scales = ctx.reals("scales")
-    return upsampled(ctx, scales)
+    return upsampled(ctx, x, scales)
 
 
-def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
-    """Resizes the first operand with a scale for each axis."""
-    x = ctx.input(0)
+def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
+    """Resizes `x` with a scale for each axis."""
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
     return _plain(ctx, _by_scales(ctx, x, range(x.rank), scales), x)
@@ -105,10 +103,9 @@ class _Target:
     late_scales: Operand | None = None
 
 
-def _resize(ctx: NodeContext) -> Results:
+def _resize(ctx: NodeContext, x: Operand) -> Results:
     if ctx.opset < 11:
-        return _upsample(ctx)
-    x = ctx.input(0)
+        return _upsample(ctx, x)
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")

@@ -3,23 +3,23 @@
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
+from tcc.frontends.scope import Operand
 from tcc.ops.algebra.window import ConvAttrs
 
 
-def _grid_sample(ctx: NodeContext) -> Results:
+def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand) -> Results:
     mode = ctx.text("mode")
     # Opset 16 names the methods after the two-dimensional case.
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return emit_row(ctx, "grid_sample", *ctx.present(2), mode=mode)
+    return emit_row(ctx, "grid_sample", x, grid, mode=mode)
 
 
-def _affine_grid(ctx: NodeContext) -> Results:
-    size = ctx.sizes(ctx.input(1), "the size")
-    return emit_row(ctx, "affine_grid", ctx.input(0), size=size)
+def _affine_grid(ctx: NodeContext, theta: Operand, size: Operand) -> Results:
+    return emit_row(ctx, "affine_grid", theta, size=ctx.sizes(size, "the size"))
 
 
-def _deform_conv(ctx: NodeContext) -> Results:
-    conv = ConvAttrs(**window_attrs(ctx, *ctx.present(2)))
+def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
+    conv = ConvAttrs(**window_attrs(ctx, x, weight))
     groups = ctx.integer("offset_group")
     return ctx.emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
 

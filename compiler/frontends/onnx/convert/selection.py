@@ -13,14 +13,12 @@ from tcc.ops.shapes import replaced
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
-def _compress(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _compress(ctx: NodeContext, x: Operand, mask: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    return ctx.emit("compress", x, ctx.input(1), axis=axis, size=ctx.fresh_count())
+    return ctx.emit("compress", x, mask, axis=axis, size=ctx.fresh_count())
 
 
-def _unique(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _unique(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted")
     if x.dtype is STRING:
@@ -43,8 +41,7 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 # ---- indices -------------------------------------------------------------------------------------
 
 
-def _one_hot(ctx: NodeContext) -> Results:
-    indices, depth, values = ctx.present(3)
+def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand) -> Results:
     axis = ctx.axis_of("axis", indices.rank + 1)
     if depth.index_elements is None:
         depth = depth.cast(I64)
@@ -60,20 +57,17 @@ def _scatter(ctx: NodeContext) -> Results:
 # ---- diagonals, blocks, crops --------------------------------------------------------------------
 
 
-def _trilu(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    k_operand = ctx.optional(1)
+def _trilu(ctx: NodeContext, x: Operand, k_operand: Operand | None = None) -> Results:
     k = const(0) if k_operand is None else ctx.size(k_operand, "k", lo=-LARGEST)
     return emit_row(ctx, "trilu", x, k=k)
 
 
-def _eye_like(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _eye_like(ctx: NodeContext, x: Operand) -> Results:
     return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
-def _depth_to_space(ctx: NodeContext) -> Results:
-    x, block, mode = ctx.input(0), ctx.integer("blocksize"), ctx.text("mode", "DCR")
+def _depth_to_space(ctx: NodeContext, x: Operand) -> Results:
+    block, mode = ctx.integer("blocksize"), ctx.text("mode", "DCR")
     _holds_whole_blocks(ctx, x, (1,), block * block)
     return ctx.emit("depth_to_space", x, blocksize=block, mode=mode)
 
@@ -88,8 +82,8 @@ def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block
             ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")
 
 
-def _space_to_depth(ctx: NodeContext) -> Results:
-    x, block = ctx.input(0), ctx.integer("blocksize")
+def _space_to_depth(ctx: NodeContext, x: Operand) -> Results:
+    block = ctx.integer("blocksize")
     _holds_whole_blocks(ctx, x, (2, 3), block)
     if ctx.text("mode", "DCR") == "DCR":
         return ctx.emit("space_to_depth", x, blocksize=block)
@@ -117,13 +111,12 @@ def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
     return result.reshape(replaced(x.shape, axis, size))
 
 
-def _center_crop_pad(ctx: NodeContext) -> Results:
+def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     """Converts CenterCropPad, which cuts or pads around the centre.
 
     If the number of elements is odd, one more is cut or added at the end.
     """
-    x = ctx.input(0)
-    target_sizes = ctx.sizes(ctx.input(1), "the shape")
+    target_sizes = ctx.sizes(shape, "the shape")
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(target_sizes) != len(axes):
         raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
@@ -133,7 +126,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "NonZero": lambda ctx: ctx.emit("non_zero", ctx.input(0), size=ctx.fresh_count()),
+    "NonZero": lambda ctx, x: ctx.emit("non_zero", x, size=ctx.fresh_count()),
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _non_max_suppression,
