@@ -153,13 +153,13 @@ def run_cell(
     if lengths is not None:
         scanned.append(ctx.counted(projected.shape[0]))
     scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
-    old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
-    x = scope.wrap(scope.builder.input("x", _row_type(projected)))
+    old = [scope.input("state", state.type) for state in states]
+    x = scope.input("x", _row_type(projected))
     with ctx.inside(scope).writing() as inner:
         new = kind.step(cell, inner, x, old)
     row = new[0]
     if lengths is not None:
-        t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
+        t = scope.input("t", _row_type(scanned[1]))
         is_active = inner.emit("less", t, lengths)
         row = inner.where(is_active, row, 0.0)
         new = tuple(inner.where(is_active, *pair) for pair in zip(new, old, strict=True))

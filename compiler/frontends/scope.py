@@ -308,6 +308,10 @@ class Scope:
     def wrap(self, value: Value) -> Operand:
         return Operand(value.type, self, value.name, graph_value=value)
 
+    def input(self, name: str, type: TensorType) -> Operand:
+        """Adds an input to the graph."""
+        return self.wrap(self.builder.input(name, type))
+
     def emit(
         self,
         op: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -251,3 +251,13 @@ class CallContext(Emitter):
 Results: TypeAlias = Operands
 Converter: TypeAlias = Callable[[CallContext], Any]
 Converters: TypeAlias = dict[str, Converter]
+
+
+def of_axes(
+    name: str, converter: Callable[[int], Converter], counts: Sequence[int] = (1, 2, 3)
+) -> Converters:
+    """Returns the converters of a family of operators, one for each number of spatial axes.
+
+    `name` has `{}` in the place of the number. `converter(n)` is the converter for n axes.
+    """
+    return {name.format(n): converter(n) for n in counts}

@@ -72,7 +72,7 @@ def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
     sizes = meta.shape + _pair(meta)
     dtype = element_type(PARTS.get(meta.dtype, meta.dtype), where)
     type = TensorType(dtype, symbols.shape(sizes, where))
-    return scope.wrap(scope.builder.input(name, type))
+    return scope.input(name, type)
 
 
 def _pair(meta: Tensor) -> tuple[int, ...]:

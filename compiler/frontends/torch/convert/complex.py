@@ -15,7 +15,6 @@ from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import PARTS, element_type
@@ -32,6 +31,10 @@ class Complex:
     real: Operand
     imag: Operand
     pairs: Operand | None = None
+
+    def each(self, function: Callable[[Operand], Operand]) -> Complex:
+        """Applies a function to both parts."""
+        return Complex(function(self.real), function(self.imag))
 
 
 def emitter(scope: Scope, name: str, where: str) -> Emitter:
@@ -80,16 +83,11 @@ class ComplexContext(CallContext):
 
     def as_pair(self, value: Any, dtype: DType) -> Complex:
         if isinstance(value, Complex):
-            return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
+            return value.each(lambda part: self.cast(part, dtype))
         if isinstance(value, complex):
             return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
         real = self.as_operand(value, dtype)
         return Complex(real, self.expand(self.scalar(0, real), real.shape))
-
-    def each(self, op: str, *pairs: Complex) -> Complex:
-        """Emits `op` for the real parts and for the imaginary parts."""
-        reals, imags = zip(*((p.real, p.imag) for p in pairs), strict=True)
-        return Complex(self.emit(op, *reals), self.emit(op, *imags))
 
     def part(self, part_name: str) -> ComplexContext:
         """Returns the call with the part `part_name`, real or imaginary, in place of every complex
@@ -135,8 +133,8 @@ def _sum(op: str) -> ComplexConverter:
         x, y = ctx.pair("self"), ctx.pair("other")
         factor = ctx.real("alpha", 1.0)
         if factor != 1:
-            y = Complex(y.real * factor, y.imag * factor)
-        return ctx.each(op, x, y)
+            y = y.each(lambda part: part * factor)
+        return Complex(ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
 
     return convert
 
@@ -157,16 +155,15 @@ def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
     """Adds an argument to a matmul, with the factors alpha and beta if the call has them."""
     alpha, beta = ctx.real("alpha", 1.0), ctx.real("beta", 1.0)
     if alpha != 1:
-        scaled_matmul = Complex(scaled_matmul.real * alpha, scaled_matmul.imag * alpha)
+        scaled_matmul = scaled_matmul.each(lambda part: part * alpha)
     if not ctx.has(name) or not beta:
         return scaled_matmul
-    x = ctx.pair(name)
-    return ctx.each("add", scaled_matmul, Complex(x.real * beta, x.imag * beta))
+    x = ctx.pair(name).each(lambda part: part * beta)
+    return Complex(scaled_matmul.real + x.real, scaled_matmul.imag + x.imag)
 
 
 def _linear(ctx: ComplexContext) -> Complex:
-    weight = ctx.pair("weight")
-    transposed = Complex(*(swap_axes(part, 0, 1) for part in (weight.real, weight.imag)))
+    transposed = ctx.pair("weight").each(lambda part: part.swap_axes(0, 1))
     return _added(ctx, _multiplied(ctx, ctx.pair("input"), transposed, "matmul"), "bias")
 
 
@@ -183,13 +180,13 @@ def _einsum(ctx: ComplexContext) -> Complex:
 def _div(ctx: ComplexContext) -> Complex:
     if not isinstance(ctx.arguments["other"], Complex | complex):
         x, y = ctx.pair("self"), ctx.pair("other")
-        return Complex(x.real / y.real, x.imag / y.real)
+        return x.each(lambda part: part / y.real)
     return _quotient(ctx, ctx.pair("self", F64), ctx.pair("other", F64))
 
 
 def _quotient(ctx: ComplexContext, x: Complex, y: Complex) -> Complex:
     top, size = _multiplied(ctx, x, Complex(y.real, -y.imag)), _square(y)
-    return Complex(top.real / size, top.imag / size)
+    return top.each(lambda part: part / size)
 
 
 def _equal(ctx: ComplexContext) -> Operand:

@@ -7,7 +7,6 @@ from tcc.frontends.einsum import einsum
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BOOL, I64
@@ -19,7 +18,7 @@ def _matmul(a: str, b: str) -> Converter:
 
 def _linear(ctx: CallContext) -> Operand:
     x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
-    transposed = weight if weight.rank < 2 else swap_axes(weight, 0, 1)
+    transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
 
@@ -49,16 +48,21 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
 # ---- attention -----------------------------------------------------------------------------------
 
 
+def _scale(ctx: CallContext, q: Operand) -> float:
+    """Returns the factor of the scores, by default 1 / sqrt(width of a head)."""
+    width = as_int(q.shape[-1])
+    if width is None:
+        raise ctx.fail("the head size must be known")
+    return ctx.real("scale", 1 / math.sqrt(width or 1))
+
+
 def _attention(ctx: CallContext) -> Operand:
     """Returns softmax(q k' * scale + mask) v; groups of queries may share heads of keys and
     values."""
     q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
     if ctx.real("dropout_p") != 0:
         raise ctx.fail("it draws random numbers", "call model.eval() before the export")
-    width = as_int(q.shape[-1])
-    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
-    if width is None:
-        raise ctx.fail("the head size must be known")
+    scale = _scale(ctx, q)
     mask = ctx.optional("attn_mask")
     batch = q.shape[:-2]
     if q.rank != 4:
@@ -103,11 +107,8 @@ def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
 
 def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand, float]:
     """Returns the scores before the softmax, and the scale of the matmul."""
-    width = as_int(q.shape[-1])
-    if width is None:
-        raise ctx.fail("the head size must be known")
-    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
-    scores = q @ swap_axes(k, 2, 3) * scale
+    scale = _scale(ctx, q)
+    scores = q @ k.swap_axes(2, 3) * scale
     if ctx.flag("is_causal"):
         row, column = grid(ctx, q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)

@@ -10,17 +10,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, of_axes
 from tcc.frontends.torch.convert.contract import attention_scores
 from tcc.frontends.torch.convert.create import counted
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.resize import (
     INTERPOLATIONS,
     axis_scales,
     interpolation,
     nearest_places,
 )
-from tcc.frontends.torch.convert.window import adapted, adaptive_windows, pool_attrs, window_attrs
+from tcc.frontends.torch.convert.window import (
+    adapted,
+    adaptive_windows,
+    batched,
+    pool_attrs,
+    window_attrs,
+)
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.op import Array
 from tcc.ir.types import I64, element_count
@@ -79,19 +84,13 @@ def _weight_gradient(
     group = attrs["group"]
     batch, channels, *extent = image.shape
     parts = image.reshape((batch, group, channels // group, *extent))
-    parts = swap_axes(parts, 0, 2).reshape((channels // group, batch * group, *extent))
+    parts = parts.swap_axes(0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    swapped_gradient = ctx.emit("conv", parts, swap_axes(windows, 0, 1), **swapped)
-    return _to_image(shape, swap_axes(swapped_gradient, 0, 1))
+    swapped_gradient = ctx.emit("conv", parts, windows.swap_axes(0, 1), **swapped)
+    return _to_image(shape, swapped_gradient.swap_axes(0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
-
-
-def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
-    """Returns arguments with a batch axis before their channels; adds it where it is absent."""
-    operands = map(ctx.operand, names)
-    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in operands]
 
 
 def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
@@ -128,7 +127,7 @@ def _line(values: Operand, axis: int, rank: int) -> Operand:
 
 def _average_pool(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        gradient, x = _batched(ctx, axes, "grad_output", "self")
+        gradient, x = batched(ctx, axes, "grad_output", "self")
         attrs = pool_attrs(ctx, axes)
         if ctx.has("divisor_override"):
             gradient = gradient / ctx.real("divisor_override")
@@ -155,14 +154,15 @@ def _lengths(
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
     start: Operand = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
     end = (start + attrs["kernel"][n]).minimum(ctx.size_scalar(extent + pad * padded))
-    return end - (start if padded else start.maximum(0))
+    length: Operand = end - (start if padded else start.maximum(0))
+    return length
 
 
 def _max_pool(axes: int) -> Converter:
     """Returns a converter that adds each window's gradient to the element that was its maximum."""
 
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
         attrs = pool_attrs(ctx, axes)
         place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
         is_maximum = maximum_places.unsqueeze(2).equals(place)
@@ -194,7 +194,7 @@ def _adaptive_average(axes: int) -> Converter:
     """
 
     def convert(ctx: CallContext) -> Operand:
-        gradient, x = _batched(ctx, axes, "grad_output", "self")
+        gradient, x = batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
             _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
             gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
@@ -206,7 +206,7 @@ def _adaptive_average(axes: int) -> Converter:
 
 def _adaptive_max(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
         flat = [
             part.reshape((*x.shape[:2], element_count(part.shape[2:])))
             for part in (maximum_places, gradient)
@@ -324,10 +324,10 @@ def _attention(ctx: CallContext) -> Results:
     gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
     weights = scores.equals(-math.inf).select(0, ctx.emit("softmax", scores, axis=3))
-    shares = gradient @ swap_axes(v, 2, 3)
+    shares = gradient @ v.swap_axes(2, 3)
     mean = (gradient * out).sum(3, keepdims=True)
     pull = weights * (shares - mean) * scale
-    return pull @ k, swap_axes(pull, 2, 3) @ q, swap_axes(weights, 2, 3) @ gradient
+    return pull @ k, pull.swap_axes(2, 3) @ q, weights.swap_axes(2, 3) @ gradient
 
 
 def _weight_norm(ctx: CallContext) -> Results:
@@ -378,17 +378,17 @@ def _soft_tangent(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
 
 CONVERTERS: Converters = {
     "convolution_backward": _convolution,
-    **{f"avg_pool{n}d_backward": _average_pool(n) for n in (2, 3)},
-    **{f"max_pool{n}d_with_indices_backward": _max_pool(n) for n in (2, 3)},
-    **{f"_adaptive_avg_pool{n}d_backward": _adaptive_average(n) for n in (2, 3)},
-    **{f"adaptive_max_pool{n}d_backward": _adaptive_max(n) for n in (2, 3)},
-    **{f"upsample_nearest{n}d_backward": _nearest(False) for n in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{n}d_backward": _nearest(True) for n in (1, 2, 3)},
+    **of_axes("avg_pool{}d_backward", _average_pool, (2, 3)),
+    **of_axes("max_pool{}d_with_indices_backward", _max_pool, (2, 3)),
+    **of_axes("_adaptive_avg_pool{}d_backward", _adaptive_average, (2, 3)),
+    **of_axes("adaptive_max_pool{}d_backward", _adaptive_max, (2, 3)),
+    **of_axes("upsample_nearest{}d_backward", lambda _: _nearest(False)),
+    **of_axes("_upsample_nearest_exact{}d_backward", lambda _: _nearest(True)),
     **{
         f"{name}_backward": _interpolated(mode, smooth=smooth)
         for name, (mode, smooth) in INTERPOLATIONS.items()
     },
-    **{f"replication_pad{n}d_backward": _edge_pad(n) for n in (1, 2, 3)},
+    **of_axes("replication_pad{}d_backward", _edge_pad),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "_weight_norm_interface_backward": _weight_norm,
     "silu_backward": _gated(_sigmoid),

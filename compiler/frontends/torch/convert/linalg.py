@@ -7,7 +7,7 @@ import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
-from tcc.frontends.torch.convert.movement import flipped, swap_axes
+from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
 from tcc.ops import OPS
@@ -21,7 +21,7 @@ def _wide(ctx: CallContext, name: str) -> Operand:
 
 def _transposed(x: Operand) -> Operand:
     """Transposes each matrix."""
-    return swap_axes(x, x.rank - 2, x.rank - 1)
+    return x.swap_axes(-2, -1)
 
 
 def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:

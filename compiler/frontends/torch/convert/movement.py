@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.extents import from_front
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
@@ -24,18 +24,12 @@ def _permute(ctx: CallContext) -> Operand:
     return x.transpose(ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def swap_axes(x: Operand, a: int, b: int) -> Operand:
-    perm = list(range(x.rank))
-    perm[a], perm[b] = perm[b], perm[a]
-    return x.transpose(perm)
-
-
 def _channel_shuffle(ctx: CallContext) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
     x, groups = ctx.operand("self"), ctx.integer("groups")
     batch, channels, *extent = x.shape
     split = x.reshape((batch, groups, channels // groups, *extent))
-    return swap_axes(split, 1, 2).reshape(x.shape)
+    return split.swap_axes(1, 2).reshape(x.shape)
 
 
 # ---- selections of elements ----------------------------------------------------------------------
@@ -280,8 +274,8 @@ CONVERTERS: Converters = {
     "cat": _cat,
     "repeat": _repeat,
     "constant_pad_nd": _constant_pad,
-    **{f"reflection_pad{n}d": _mode_pad("padding", "reflect") for n in (1, 2, 3)},
-    **{f"replication_pad{n}d": _mode_pad("padding", "edge") for n in (1, 2, 3)},
+    **of_axes("reflection_pad{}d", lambda _: _mode_pad("padding", "reflect")),
+    **of_axes("replication_pad{}d", lambda _: _mode_pad("padding", "edge")),
     "_pad_circular": _mode_pad("pad", "wrap"),
     "tril": _triangle(False),
     "triu": _triangle(True),

@@ -5,16 +5,21 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
 
 
+def batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
+    """Returns arguments with a batch axis before their channels; adds it where it is absent."""
+    operands = map(ctx.operand, names)
+    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in operands]
+
+
 def _image(ctx: CallContext, axes: int) -> Operand:
-    """Returns the tensor with a batch axis before its channels; adds it where it is absent."""
-    x = ctx.operand("self")
-    return x.unsqueeze(0) if x.rank == axes + 1 else x
+    """Returns the call's image with a batch axis."""
+    return batched(ctx, axes, "self")[0]
 
 
 def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
@@ -230,11 +235,11 @@ def _col2im(ctx: CallContext) -> Operand:
 
 CONVERTERS: Converters = {
     "convolution": _conv,
-    **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
-    **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
-    **{f"avg_pool{n}d": _average_pool(n) for n in (1, 2, 3)},
+    **of_axes("max_pool{}d", _max_pool),
+    **of_axes("max_pool{}d_with_indices", _max_pool_indices),
+    **of_axes("avg_pool{}d", _average_pool),
     "adaptive_avg_pool1d": _adaptive("average_pool", "mean", 1),
-    **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "mean", n) for n in (2, 3)},
-    **{f"adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
+    **of_axes("_adaptive_avg_pool{}d", lambda n: _adaptive("average_pool", "mean", n), (2, 3)),
+    **of_axes("adaptive_max_pool{}d", _adaptive_max),
     "col2im": _col2im,
 }
