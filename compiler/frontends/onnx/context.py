@@ -9,7 +9,7 @@ import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import Operand, Operands
@@ -52,7 +52,7 @@ class NodeContext(Emitter):
     def __init__(self, node: onnx.NodeProto, scope: OnnxScope) -> None:
         self.node = node
         self.scope = scope
-        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domain = domain_of(node)
         self.loc = node_location(node, scope)
         self.operation = node.op_type
         self.names = [name for name in node.output if name]

@@ -17,7 +17,7 @@ from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
-from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
@@ -67,8 +67,7 @@ class ComplexContext(CallContext):
     """A call with complex tensors; dtypes are those of the parts."""
 
     def result_dtype(self) -> DType:
-        dtype_name = self.result().dtype
-        return element_type(PARTS.get(dtype_name, dtype_name), self.loc)
+        return part_type(self.result().dtype, self.loc)
 
     def as_known(self, result: Any, described: Tensor) -> Any:
         if not isinstance(result, Complex):
