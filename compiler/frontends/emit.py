@@ -1,8 +1,10 @@
 """Adds the nodes of one source node to the graph, for the importers of all frameworks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import cache
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -27,6 +29,17 @@ def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
         assert table.keys().isdisjoint(family.CONVERTERS), family
         table |= family.CONVERTERS
     return MappingProxyType(table)
+
+
+@cache
+def requirements(converter: Callable[..., Any]) -> tuple[bool, ...]:
+    """Returns for each operand among a converter's parameters True if it must be present.
+
+    The operands are the positional parameters after the context; those with a default may be
+    absent.
+    """
+    _, *parameters = signature(converter).parameters.values()
+    return tuple(p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 class Emitter:

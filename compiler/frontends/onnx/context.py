@@ -1,14 +1,12 @@
 """The context of a converter for one ONNX node: typed attributes, operands, sizes, new nodes."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from inspect import signature
 from typing import Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter
+from tcc.frontends.emit import Emitter, requirements
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
@@ -35,13 +33,6 @@ Results: TypeAlias = Operand | Operands
 # parameter with a default is an input that may be absent.
 Converter: TypeAlias = Callable[..., Results]
 Converters: TypeAlias = dict[str, Converter]
-
-
-@cache
-def _requires(converter: Converter) -> tuple[bool, ...]:
-    """Returns for each input among a converter's parameters True if it must be present."""
-    _, *parameters = signature(converter).parameters.values()
-    return tuple(p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 class NodeContext(Emitter):
@@ -201,7 +192,7 @@ class NodeContext(Emitter):
     def run(self, converter: Converter) -> Operands:
         """Returns the results of a converter for this node; raises `UserError` where an input that
         it requires is absent."""
-        required = enumerate(_requires(converter))
+        required = enumerate(requirements(converter))
         operands = (self.input(n) if due else self.optional(n) for n, due in required)
         results = converter(self, *operands)
         return (results,) if isinstance(results, Operand) else results

@@ -42,9 +42,9 @@ def _group(ctx: CallContext) -> Ranks:
 _REDUCTIONS = MappingProxyType({"product": "prod"})
 
 
-def _all_to_all(ctx: CallContext) -> Operand:
+def _all_to_all(ctx: CallContext, x: Operand) -> Operand:
     sent, received = (ctx.indices(f"{side}_split_sizes") for side in ("input", "output"))
-    group, x = _group(ctx), ctx.operand("input")
+    group = _group(ctx)
     return ctx.emit(
         "all_to_all",
         x,

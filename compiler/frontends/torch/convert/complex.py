@@ -116,7 +116,7 @@ class ComplexContext(CallContext):
 
 def _by_parts(converter: Converter) -> ComplexConverter:
     def convert(ctx: ComplexContext) -> Any:
-        real, imag = converter(ctx.part("real")), converter(ctx.part("imag"))
+        real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
         if isinstance(real, Operand):
             return Complex(real, imag)
         return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
@@ -214,7 +214,7 @@ def _of_absolute_values(ctx: ComplexContext) -> Any:
     ctx.arguments = ctx.arguments | {"self": _size(ctx)}
     converter = converter_of(ctx.call.target)
     assert converter is not None
-    return converter(ctx)
+    return ctx.run(converter)
 
 
 def _size(ctx: ComplexContext) -> Operand:

@@ -16,8 +16,8 @@ def _matmul(a: str, b: str) -> Converter:
     return lambda ctx: ctx.operand(a) @ ctx.operand(b)
 
 
-def _linear(ctx: CallContext) -> Operand:
-    x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
+def _linear(ctx: CallContext, x: Operand) -> Operand:
+    weight, bias = ctx.operand("weight"), ctx.optional("bias")
     transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
@@ -137,9 +137,9 @@ def _distances(ctx: CallContext) -> Operand:
     return p_norm(ctx, gap, p, (gap.rank - 1,), False)
 
 
-def _pair_distances(ctx: CallContext) -> Operand:
+def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
-    x, rows = ctx.operand("self"), as_int(ctx.operand("self").shape[0])
+    rows = as_int(ctx.operand("self").shape[0])
     if rows is None:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)

@@ -298,8 +298,8 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 def _edge_pad(axes: int) -> Converter:
     """Returns a converter of the gradient of padding that repeats the elements at the border."""
 
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
+    def convert(ctx: CallContext, x: Operand) -> Operand:
+        gradient = ctx.widened(ctx.operand("grad_output"))
         before = ctx.integers("padding")[::2]
         for n in range(axes):
             axis = x.rank - 1 - n

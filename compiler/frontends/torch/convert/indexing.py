@@ -94,8 +94,7 @@ def tuples(ctx: CallContext, places: Places) -> Operand:
     return ctx.stack(places.tensors, len(places.shape))
 
 
-def _index(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _index(ctx: CallContext, x: Operand) -> Operand:
     places = places_of(ctx, x.rank)
     if len(places.axes) == 1:
         return x.gather(places.tensors[0], axis=places.axes[0])
@@ -196,8 +195,8 @@ def non_zero(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("non_zero", x, size=ctx.fresh_count())
 
 
-def _masked_select(ctx: CallContext) -> Operand:
-    x, mask = ctx.operand("self"), ctx.operand("mask")
+def _masked_select(ctx: CallContext, x: Operand) -> Operand:
+    mask = ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
     flat, flat_mask = (part.expand(shape).flat() for part in (x, mask))
     return ctx.emit("compress", flat, flat_mask, axis=0, size=ctx.fresh_count())
@@ -213,10 +212,10 @@ def _repeated_places(ctx: CallContext) -> Operand:
     return _searched(ends, counted(ctx, size), True)
 
 
-def _non_zero_static(ctx: CallContext) -> Operand:
+def _non_zero_static(ctx: CallContext, x: Operand) -> Operand:
     """Returns the first `size` positions of elements that are not zero, filled up with
     `fill_value`."""
-    x, size = ctx.operand("self"), ctx.integer("size")
+    size = ctx.integer("size")
     filler = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
     if x.is_empty or not x.rank:
         return filler
@@ -224,10 +223,9 @@ def _non_zero_static(ctx: CallContext) -> Operand:
     return ctx.concat([positions, filler], 0).slice_axis(0, 0, size)
 
 
-def _unique(ctx: CallContext) -> Results:
+def _unique(ctx: CallContext, x: Operand) -> Results:
     """Returns the distinct elements, for each element its position among them, and how often each
     occurs."""
-    x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
         "unique", [x.flat()], axis=None, sorted=True, size=ctx.fresh_count()
     )
@@ -239,12 +237,11 @@ def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
     return [value if ctx.flag(name) else None for name, value in candidates]
 
 
-def _unique_consecutive(ctx: CallContext) -> Results:
+def _unique_consecutive(ctx: CallContext, x: Operand) -> Results:
     """Returns three results for runs of equal elements.
 
     They are the first element of each run, the number of each element's run, and the runs' lengths.
     """
-    x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:
         raise ctx.fail("runs of slices are not supported")
     if x.is_empty:
@@ -323,7 +320,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(("median.default", "median.dim"), _median),
     **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
     "mode": _mode,
-    "nonzero": lambda ctx: non_zero(ctx, ctx.operand("self")).transpose((1, 0)),
+    "nonzero": lambda ctx, x: non_zero(ctx, x).transpose((1, 0)),
     "nonzero_static": _non_zero_static,
     "repeat_interleave.Tensor": _repeated_places,
     "_unique2": _unique,

@@ -12,21 +12,19 @@ from tcc.ir.op import Array
 from tcc.ir.types import I64
 
 
-def _view(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _view(ctx: CallContext, x: Operand) -> Operand:
     if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
         raise ctx.fail("it reads the bits of elements as those of another type")
     return x.reshape(ctx.result_shape())
 
 
-def _permute(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _permute(ctx: CallContext, x: Operand) -> Operand:
     return x.transpose(ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def _channel_shuffle(ctx: CallContext) -> Operand:
+def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
-    x, groups = ctx.operand("self"), ctx.integer("groups")
+    groups = ctx.integer("groups")
     batch, channels, *extent = x.shape
     split = x.reshape((batch, groups, channels // groups, *extent))
     return split.swap_axes(1, 2).reshape(x.shape)
@@ -87,9 +85,8 @@ def _roll(ctx: CallContext) -> Operand:
     return x.reshape(source.shape)
 
 
-def _diagonal(ctx: CallContext) -> Operand:
+def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     """Returns the elements of a diagonal, gathered from the two axes merged into one."""
-    x = ctx.operand("self")
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     shape = ctx.result_shape()
@@ -105,9 +102,8 @@ def _diagonal(ctx: CallContext) -> Operand:
     return flat.gather(places, axis=flat.rank - 1)
 
 
-def _unfold(ctx: CallContext) -> Operand:
+def _unfold(ctx: CallContext, x: Operand) -> Operand:
     """Returns windows along an axis, with their elements on a new last axis."""
-    x = ctx.operand("self")
     axis, size, step = ctx.axis_of("dimension", x.rank), ctx.integer("size"), ctx.integer("step")
     if not x.rank:
         return x.reshape((1,)).expand(ctx.result_shape())
@@ -159,8 +155,8 @@ def _as_strided(ctx: CallContext) -> Operand:
     return ctx.operand("self").flat().gather(places, axis=0)
 
 
-def _as_strided_scatter(ctx: CallContext) -> Operand:
-    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
+    source = ctx.operand("src", ctx.result_dtype())
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
@@ -184,8 +180,8 @@ def _cat(ctx: CallContext) -> Operand:
     return ctx.concat(nonempty, ctx.axis_of("dim", rank))
 
 
-def _repeat(ctx: CallContext) -> Operand:
-    x, repeats = ctx.operand("self"), ctx.indices("repeats")
+def _repeat(ctx: CallContext, x: Operand) -> Operand:
+    repeats = ctx.indices("repeats")
     x = x.reshape((*[1] * (len(repeats) - x.rank), *x.shape))
     if not repeats or all(as_int(r) == 1 for r in repeats):
         return x
@@ -227,24 +223,23 @@ def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Ope
     return x
 
 
-def _constant_pad(ctx: CallContext) -> Operand:
-    return padded(ctx, ctx.operand("self"), ctx.indices("pad"), "constant", ctx.real("value"))
+def _constant_pad(ctx: CallContext, x: Operand) -> Operand:
+    return padded(ctx, x, ctx.indices("pad"), "constant", ctx.real("value"))
 
 
 def _mode_pad(name: str, mode: str) -> Converter:
-    return lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
+    return lambda ctx, x: padded(ctx, x, ctx.indices(name), mode)
 
 
 # ---- triangles, single numbers -------------------------------------------------------------------
 
 
 def _triangle(upper: bool) -> Converter:
-    return lambda ctx: ctx.emit("trilu", ctx.operand("self"), upper=upper, k=ctx.index("diagonal"))
+    return lambda ctx, x: ctx.emit("trilu", x, upper=upper, k=ctx.index("diagonal"))
 
 
-def _scalar_of(ctx: CallContext) -> Index:
+def _scalar_of(ctx: CallContext, x: Operand) -> Index:
     """Returns the number in a tensor of one element, as a size that the run reads."""
-    x = ctx.operand("self")
     if x.dtype.is_float:
         raise ctx.fail("a real number that data decide is not supported")
     (size,) = ctx.sizes(x.reshape((1,)).cast(I64), "the number", lo=0, signed=True)
@@ -259,7 +254,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(_COPIES, lambda ctx: ctx.operand(ctx.first())),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
-    "expand": lambda ctx: ctx.operand("self").expand(ctx.result_shape()),
+    "expand": lambda ctx, x: x.expand(ctx.result_shape()),
     "permute": _permute,
     "slice": _slice,
     "slice_copy": _slice,

@@ -103,17 +103,16 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
     )
 
 
-def _native_group_norm(ctx: CallContext) -> Results:
+def _native_group_norm(ctx: CallContext, x: Operand) -> Results:
     """Returns the normalised tensor, and the mean and the reciprocal of the deviation of each
     group."""
-    x, groups = ctx.operand("input"), ctx.integer("group")
+    groups = ctx.integer("group")
     split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, split, tuple(range(2, split.rank)))
     return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
 
 
-def _instance_norm(ctx: CallContext) -> Operand | None:
-    x = ctx.operand("input")
+def _instance_norm(ctx: CallContext, x: Operand) -> Operand | None:
     if not ctx.flag("use_input_stats"):
         return _batch_norm(ctx)[0]
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))

@@ -42,8 +42,7 @@ def _logical(op: str) -> Converter:
     return lambda ctx: ctx.emit(op, *ctx.both(BOOL))
 
 
-def _bitwise_not(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _bitwise_not(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
 
 
@@ -106,8 +105,7 @@ def _mul(ctx: CallContext) -> Operand:
     return x & y if x.dtype is BOOL else x * y
 
 
-def _neg(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _neg(ctx: CallContext, x: Operand) -> Operand:
     return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
@@ -226,8 +224,7 @@ def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
     return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
 
 
-def _elu(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _elu(ctx: CallContext, x: Operand) -> Operand:
     alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
     if scale == inner == 1:
         return ctx.emit("elu", x, alpha=alpha)
@@ -236,8 +233,8 @@ def _elu(ctx: CallContext) -> Operand:
     return (x > 0).select(rising, falling)
 
 
-def _softplus(ctx: CallContext) -> Operand:
-    x, beta, threshold = ctx.operand("self"), ctx.real("beta"), ctx.real("threshold")
+def _softplus(ctx: CallContext, x: Operand) -> Operand:
+    beta, threshold = ctx.real("beta"), ctx.real("threshold")
     scaled = x if beta == 1 else x * beta
     soft = ctx.emit("softplus", scaled)
     if beta != 1:
@@ -245,14 +242,12 @@ def _softplus(ctx: CallContext) -> Operand:
     return (scaled > threshold).select(x, soft)
 
 
-def _hardtanh(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _hardtanh(ctx: CallContext, x: Operand) -> Operand:
     low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
     return x.maximum(low).minimum(high)
 
 
-def _relu(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _relu(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("relu", x) if x.dtype.is_float else x.maximum(0)
 
 
@@ -292,7 +287,7 @@ CONVERTERS: Converters = {
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
     "elu": _elu,
     "softplus": _softplus,
-    "log_sigmoid": lambda ctx: -ctx.emit("softplus", -ctx.operand("self")),
+    "log_sigmoid": lambda ctx, x: -ctx.emit("softplus", -x),
     "hardtanh": _hardtanh,
     "relu": _relu,
     "neg": _neg,

@@ -41,19 +41,19 @@ def _coins(ctx: CallContext) -> Operand:
     return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
-def _dropout(ctx: CallContext) -> Sequence[Operand]:
+def _dropout(ctx: CallContext, x: Operand) -> Sequence[Operand]:
     """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
     The other elements are scaled so that their sum does not change on average.
     """
-    x, chance = ctx.operand("input"), ctx.real("p")
+    chance = ctx.real("p")
     if ctx.arguments.get("train") is False or chance == 0:
         return [x, ctx.full(True, BOOL, x.shape)]
     return dropped(ctx, x, chance)
 
 
-def _multinomial(ctx: CallContext) -> Operand:
-    weights, count = ctx.operand("self"), ctx.index("num_samples")
+def _multinomial(ctx: CallContext, weights: Operand) -> Operand:
+    count = ctx.index("num_samples")
     rows = weights if weights.rank == 2 else weights.unsqueeze(0)
     with_replacement = ctx.flag("replacement") or as_int(count) == 1
     scores = race(ctx, rows.log(), count if with_replacement else const(1))

@@ -44,8 +44,8 @@ def _direction(
 
 
 def _recurrent(name: str, function: str = "tanh") -> Converter:
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x, kind = ctx.operand("input"), KINDS[name]
+    def convert(ctx: CallContext, x: Operand) -> Sequence[Operand]:
+        kind = KINDS[name]
         hx, weights = ctx.arguments["hx"], ctx.operands("params")
         initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
         layers, directions = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")

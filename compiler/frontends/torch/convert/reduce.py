@@ -38,7 +38,7 @@ def _narrow(x: Operand) -> Operand:
 
 
 def _extremum(op: str) -> Converter:
-    return lambda ctx: _reduced(ctx, op, _narrow(ctx.operand("self")))
+    return lambda ctx, x: _reduced(ctx, op, _narrow(x))
 
 
 def _extremum_at(op: str) -> Converter:

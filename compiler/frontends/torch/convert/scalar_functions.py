@@ -110,8 +110,7 @@ def _angle(ctx: CallContext) -> Operand:
 def _of_reals(op: str, **attrs: bool) -> Converter:
     """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand("self")
+    def convert(ctx: CallContext, x: Operand) -> Operand:
         return ctx.emit(op, x, **attrs) if x.dtype.is_float else ctx.full(False, BOOL, x.shape)
 
     return convert
@@ -136,7 +135,7 @@ CONVERTERS: Converters = {
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     "erfc": _erfc,
-    "signbit": lambda ctx: is_negative(ctx.numbers(ctx.operand("self"))),
+    "signbit": lambda ctx, x: is_negative(ctx.numbers(x)),
     "copysign": _copysign,
     "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
     "angle": _angle,

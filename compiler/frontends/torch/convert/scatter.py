@@ -75,8 +75,7 @@ def _scatter_reduce(ctx: CallContext) -> Operand:
     return _combined(ctx, x, ctx.lined("index"), ctx.lined("src"), axis)
 
 
-def _index_put(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _index_put(ctx: CallContext, x: Operand) -> Operand:
     values = ctx.operand("values", x.dtype)
     only = [value for value in ctx.arguments["indices"] if value is not None]
     plain = not ctx.flag("accumulate") and len(only) == 1 and only[0].dtype in (BOOL, U8)
@@ -141,9 +140,8 @@ def _index_reduce(ctx: CallContext) -> Operand:
     return _combined(ctx, x, _along(ctx, x, axis, at, shape), source, axis)
 
 
-def _put(ctx: CallContext) -> Operand:
+def _put(ctx: CallContext, x: Operand) -> Operand:
     """Writes `source` to positions of the flattened tensor."""
-    x = ctx.operand("self")
     flat, at, source = (
         part.flat() for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
     )
@@ -230,9 +228,9 @@ def _select_scatter(ctx: CallContext) -> Operand:
     return _strided_write(ctx, x, source, axis, start, 1)
 
 
-def _diagonal_scatter(ctx: CallContext) -> Operand:
+def _diagonal_scatter(ctx: CallContext, x: Operand) -> Operand:
     """Writes `src` to a diagonal, by a mask of row and column."""
-    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    source = ctx.operand("src", ctx.result_dtype())
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
     offset = ctx.integer("offset")
     rows, columns = x.shape[first], x.shape[second]

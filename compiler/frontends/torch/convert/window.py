@@ -33,8 +33,8 @@ def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _conv(ctx: CallContext) -> Operand:
-    x, weight = ctx.operand("input"), ctx.operand("weight")
+def _conv(ctx: CallContext, x: Operand) -> Operand:
+    weight = ctx.operand("weight")
     axes = weight.rank - 2
     row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
     if ctx.flag("transposed"):
