@@ -45,7 +45,7 @@ _MOST_DEMANDS = 16
 
 
 def _method(name: str, *leading: str) -> Callable[..., Operand]:
-    """Returns a method of operands that calls the method `name` of the emitter under import.
+    """Returns a method of operands that calls the method `name` of the source node's emitter.
 
     The emitter's method gets `leading`, the operand, and the arguments of the call.
     """

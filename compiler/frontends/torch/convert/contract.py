@@ -139,7 +139,7 @@ def _distances(ctx: CallContext) -> Operand:
 
 def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
-    rows = as_int(ctx.operand("self").shape[0])
+    rows = as_int(x.shape[0])
     if rows is None:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
