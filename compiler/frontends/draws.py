@@ -82,8 +82,8 @@ class Draws:
 
     def _fraction(self, dtype: DType, digits: int, half: int = 0) -> Operand:
         """Returns random multiples of 2**-`digits` in [0, 1); `half` selects bits (see `bits`)."""
-        integers = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
-        return self.ctx.cast(integers, dtype) * 2.0**-digits
+        integers = self.bits(digits, half).cast(I32 if digits < 32 else I64)
+        return integers.cast(dtype) * 2.0**-digits
 
     def inside(self, dtype: DType) -> Operand:
         """Returns f32 or f64 numbers in (0, 1], with finer steps near 0."""
@@ -94,25 +94,25 @@ class Draws:
         """Returns uniform numbers in [low, high)."""
         numbers = self._fraction(_wide(dtype), _DIGITS[dtype])
         if (low, high) == (0.0, 1.0):
-            return self.ctx.cast(numbers, dtype)
-        numbers = self.ctx.cast(numbers * (high - low) + low, dtype)
+            return numbers.cast(dtype)
+        numbers = (numbers * (high - low) + low).cast(dtype)
         # Rounding of the sum may reach `high`, which lies outside of the range.
-        return self.ctx.where(numbers < high, numbers, low)
+        return (numbers < high).select(numbers, low)
 
     def normal(self, dtype: DType, mean: float = 0.0, deviation: float = 1.0) -> Operand:
         """Returns normally distributed numbers, by Box and Muller's transform of two uniform ones
         (1958)."""
         wide = _wide(dtype)
         angle = self._fraction(wide, _DIGITS[wide], 1) * (2 * pi)
-        radius = self.ctx.emit("sqrt", self.ctx.emit("log", self.inside(wide)) * -2.0)
+        radius = (self.inside(wide).log() * -2.0).sqrt()
         numbers = radius * self.ctx.emit("cos", angle)
         if (mean, deviation) != (0.0, 1.0):
             numbers = numbers * deviation + mean
-        return self.ctx.cast(numbers, dtype)
+        return numbers.cast(dtype)
 
     def integers(self, low: int, high: int) -> Operand:
         """Returns integers in [low, high), as i64."""
-        return self.ctx.cast(self.ctx.emit("mod", self.bits(), high - low), I64) + low
+        return self.ctx.emit("mod", self.bits(), high - low).cast(I64) + low
 
 
 def draws(ctx: Emitter, shape: Iterable[Index], fixed: int | None = None) -> Draws:
@@ -135,14 +135,14 @@ def dropped(
     change. If `training` is false, no element is dropped or scaled.
     """
     one = ctx.filled(1.0, F32)
-    chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ctx.cast(ratio, F32)
-    chance = ctx.reshape(chance, ())
+    chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ratio.cast(F32)
+    chance = chance.reshape(())
     mask = chance <= draws(ctx, x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
     if training is not None:
-        drops = ctx.reshape(training, ())
-        mask, scale = mask | ~drops, ctx.where(drops, scale, one)
-    return ctx.where(mask, x * ctx.cast(scale, x.dtype), 0.0), mask
+        drops = training.reshape(())
+        mask, scale = mask | ~drops, drops.select(scale, one)
+    return mask.select(x * scale.cast(x.dtype), 0.0), mask
 
 
 def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
@@ -156,10 +156,10 @@ def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = No
     wide = _wide(logarithms.dtype)
     batch, classes = logarithms.shape
     limit = 1 - 2.0 ** -_DIGITS[wide]
-    u = ctx.emit("min", draws(ctx, (batch, count, classes), fixed).inside(wide), limit)
+    u = draws(ctx, (batch, count, classes), fixed).inside(wide).minimum(limit)
     # This is half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
-    noise = ctx.emit("log", ctx.emit("atanh", u / (2.0 - u)))
-    return ctx.unsqueeze(ctx.cast(logarithms, wide), 1) - noise
+    noise = ctx.emit("atanh", u / (2.0 - u)).log()
+    return logarithms.cast(wide).unsqueeze(1) - noise
 
 
 def _wide(dtype: DType) -> DType:

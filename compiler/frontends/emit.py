@@ -1,8 +1,10 @@
 """Adds the nodes of one source node to the graph, for the importers of all frameworks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import cache
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -27,6 +29,17 @@ def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
         assert table.keys().isdisjoint(family.CONVERTERS), family
         table |= family.CONVERTERS
     return MappingProxyType(table)
+
+
+@cache
+def requirements(converter: Callable[..., Any]) -> tuple[bool, ...]:
+    """Returns for each operand among a converter's parameters True if it must be present.
+
+    The operands are the positional parameters after the context; those with a default may be
+    absent.
+    """
+    _, *parameters = signature(converter).parameters.values()
+    return tuple(p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 class Emitter:
@@ -195,11 +208,11 @@ class Emitter:
     def writing(self) -> Iterator[Self]:
         """Makes arithmetic between operands add nodes for this source node."""
         session = self.scope.session
-        before, session.write = session.write, self.emit
+        before, session.emitter = session.emitter, self
         try:
             yield self
         finally:
-            session.write = before
+            session.emitter = before
 
     def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
         """Adds a node of `op`; returns its first result.  Numbers get the first operand's dtype."""
@@ -251,6 +264,12 @@ class Emitter:
         if tuple(perm) == tuple(range(x.rank)):
             return x
         return self.emit("transpose", x, perm=tuple(perm))
+
+    def swap_axes(self, x: Operand, a: int, b: int) -> Operand:
+        """Exchanges two axes of `x`."""
+        perm = list(range(x.rank))
+        perm[a], perm[b] = perm[b], perm[a]
+        return self.transpose(x, perm)
 
     def moved(self, x: Operand, source: int, target: int) -> Operand:
         """Returns `x` with its axis `source` moved to `target`; other axes keep their order."""

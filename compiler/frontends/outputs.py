@@ -1,6 +1,7 @@
 """Ends an import: the values that a graph returns, and their names."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain, count
 
 from tcc.frontends.scope import Operand, Scope
 from tcc.ir.graph import Graph, Value, bodies
@@ -41,10 +42,10 @@ def rename(graph: Graph, names: Mapping[Value, str]) -> Graph:
     new_names = set(names.values())
     changed = {v: Value(name, v.type) for v, name in names.items() if v.name != name}
     everything = _values(graph)
-    taken_names = {value.name for value in everything} | new_names
+    used_names = {value.name for value in everything} | new_names
     for value in everything:
         if value.name in new_names and value not in names and value not in graph.inputs:
-            changed[value] = Value(_free_name(value.name, taken_names), value.type)
+            changed[value] = Value(free_name(value.name, used_names), value.type)
     return substituted(graph, changed) if changed else graph
 
 
@@ -57,9 +58,10 @@ def _values(graph: Graph) -> list[Value]:
     return values
 
 
-def _free_name(name: str, taken_names: set[str]) -> str:
-    number = 1
-    while f"{name}.{number}" in taken_names:
-        number += 1
-    taken_names.add(f"{name}.{number}")
-    return f"{name}.{number}"
+def free_name(name: str, used_names: set[str], mark: str = ".") -> str:
+    """Returns `name` if it is not used, else with `mark` and a number; adds it to the used
+    names."""
+    candidates = chain([name], (f"{name}{mark}{number}" for number in count(1)))
+    free = next(candidate for candidate in candidates if candidate not in used_names)
+    used_names.add(free)
+    return free

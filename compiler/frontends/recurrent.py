@@ -41,7 +41,7 @@ class Cell:
 
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
         """Returns the part of the projected input that belongs to a gate."""
-        return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
+        return x.slice_axis(x.rank - 1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
         """Returns the input of the gate's activation."""
@@ -69,9 +69,9 @@ def with_biases(
     input_bias, state_bias = biases
     late_bias = None
     if reset_late:
-        late_bias = ctx.slice_axis(state_bias, 0, 2 * hidden, hidden)
+        late_bias = state_bias.slice_axis(0, 2 * hidden, hidden)
         zero = ctx.full(0.0, state_bias.dtype, (hidden,))
-        state_bias = ctx.concat([ctx.slice_axis(state_bias, 0, 0, 2 * hidden), zero], 0)
+        state_bias = ctx.concat([state_bias.slice_axis(0, 0, 2 * hidden), zero], 0)
     return projected + (input_bias + state_bias), late_bias
 
 
@@ -153,13 +153,13 @@ def run_cell(
     if lengths is not None:
         scanned.append(ctx.counted(projected.shape[0]))
     scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
-    old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
-    x = scope.wrap(scope.builder.input("x", _row_type(projected)))
+    old = [scope.input("state", state.type) for state in states]
+    x = scope.input("x", _row_type(projected))
     with ctx.inside(scope).writing() as inner:
         new = kind.step(cell, inner, x, old)
     row = new[0]
     if lengths is not None:
-        t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
+        t = scope.input("t", _row_type(scanned[1]))
         is_active = inner.emit("less", t, lengths)
         row = inner.where(is_active, row, 0.0)
         new = tuple(inner.where(is_active, *pair) for pair in zip(new, old, strict=True))

@@ -44,17 +44,23 @@ LARGEST_SIZE = 10**9 - 1
 _MOST_DEMANDS = 16
 
 
+def _method(name: str, *leading: str) -> Callable[..., Operand]:
+    """Returns a method of operands that calls the method `name` of the source node's emitter.
+
+    The emitter's method gets `leading`, the operand, and the arguments of the call.
+    """
+    return lambda x, *arguments, **options: x.emitted(name, *leading, x, *arguments, **options)
+
+
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
     """Returns an operator method that adds a node of `op`; a number gets the operand's dtype."""
-
-    def write(x: Operand, y: Operand | float) -> Operand:
-        return x.scope.session.write(op, *((y, x) if swapped else (x, y)))
-
-    return write
+    return lambda x, y: x.emitted("emit", op, *((y, x) if swapped else (x, y)))
 
 
-def _function(op: str) -> Callable[[Operand], Operand]:
-    return lambda x: x.scope.session.write(op, x)
+def _function(op: str) -> Callable[..., Operand]:
+    """Returns a method that adds a node of `op`; the method takes the op's other operands and its
+    attributes."""
+    return _method("emit", op)
 
 
 @dataclass(slots=True, eq=False)
@@ -125,20 +131,35 @@ class Operand:
             return sizes_of_array(array)
         return self.sizes
 
-    # ---- arithmetic, written for the source node under import
+    # ---- nodes for the source node under import; a number gets the operand's dtype
+
+    def emitted(self, method: str, *arguments: Any, **options: Any) -> Operand:
+        """Calls a method of the emitter that imports the current source node."""
+        result: Operand = getattr(self.scope.session.emitter, method)(*arguments, **options)
+        return result
 
     __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
     __rsub__, __rmul__, __rtruediv__ = (_operator(op, True) for op in ("sub", "mul", "div"))
     __lt__, __le__ = _operator("less"), _operator("less_or_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
     __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
-    __matmul__ = _operator("matmul")
+    __matmul__, __pow__ = _operator("matmul"), _operator("pow")
+    maximum, minimum = _operator("max"), _operator("min")
+    equals = _operator("equal")  # element by element; `==` compares the Python objects
 
     __neg__, __invert__, __abs__ = map(_function, ("neg", "not", "abs"))
+    exp, log, sqrt, reciprocal = map(_function, ("exp", "log", "sqrt", "reciprocal"))
+    floor, ceil, round, sign = map(_function, ("floor", "ceil", "round", "sign"))
+    is_nan, is_inf, erf, sigmoid = map(_function, ("is_nan", "is_inf", "erf", "sigmoid"))
+    gather, gather_elements = map(_function, ("gather", "gather_elements"))
 
-    def equals(self, other: Operand | float) -> Operand:
-        """Compares element by element; `==` compares the Python objects."""
-        return self.scope.session.write("equal", self, other)
+    # The emitter's methods of these names, with the operand as their first argument.
+    cast, reshape, expand, flat = map(_method, ("cast", "reshape", "expand", "flat"))
+    squeeze, unsqueeze = map(_method, ("squeeze", "unsqueeze"))
+    transpose, moved, swap_axes = map(_method, ("transpose", "moved", "swap_axes"))
+    slice_axis, element, holds = map(_method, ("slice_axis", "element", "holds"))
+    select = _method("where")  # for a condition: elements of two operands
+    sum, mean, max, min = (_method("reduce", op) for op in ("sum", "mean", "max", "min"))
 
     @property
     def rank(self) -> int:
@@ -158,8 +179,11 @@ class Operand:
         return const(0) in self.shape
 
 
-def _nothing_under_import(*_: Any) -> Operand:
-    raise InternalError("arithmetic between operands outside a source node")
+class _NoEmitter:
+    """The emitter while no source node is under import."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise InternalError("arithmetic between operands outside a source node")
 
 
 Operands: TypeAlias = Sequence[Operand | None]  # None: an absent optional operand
@@ -169,13 +193,13 @@ Operands: TypeAlias = Sequence[Operand | None]  # None: an absent optional opera
 class ImportSession:
     """State that the scopes of one import share.
 
-    `write` adds a node for the source node under import (set by `Emitter.writing`).  `drawn` counts
-    random nodes by name, because bodies and functions may be imported several times.
+    `emitter` adds nodes for the source node under import (set by `Emitter.writing`).  `drawn`
+    counts random nodes by name, because bodies and functions may be imported several times.
     """
 
     symbols: dict[str, int] = field(default_factory=dict)
     drawn: Counter[str] = field(default_factory=Counter)
-    write: Callable[..., Operand] = _nothing_under_import
+    emitter: Any = field(default_factory=_NoEmitter)
 
     def fresh_symbol(
         self,
@@ -283,6 +307,10 @@ class Scope:
 
     def wrap(self, value: Value) -> Operand:
         return Operand(value.type, self, value.name, graph_value=value)
+
+    def input(self, name: str, type: TensorType) -> Operand:
+        """Adds an input to the graph."""
+        return self.wrap(self.builder.input(name, type))
 
     def emit(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from tcc.errors import InternalError
 from tcc.frontends.elements import decoded
 from tcc.frontends.emit import Emitter
 from tcc.frontends.outputs import output_values, rename
@@ -26,11 +28,11 @@ def test_a_model_in_another_format_becomes_a_graph() -> None:
     stored = (weights.reshape(-1).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     scope = Scope(ImportSession(), GraphBuilder("model"))
     rows = scope.session.fresh_symbol("rows")
-    x = scope.wrap(scope.builder.input("x", TensorType(F32, (rows, const(2)))))
+    x = scope.input("x", TensorType(F32, (rows, const(2))))
     w = scope.constant(decoded(stored, 6, BF16).reshape(2, 3), BF16, "w")
     scope.constant(weights, F32, "unread")
     with Layer(scope, "layer.0").writing() as ctx:
-        shares = ctx.emit("softmax", x @ ctx.cast(w, F32) + 1.0, axis=1)
+        shares = ctx.emit("softmax", x @ w.cast(F32) + 1.0, axis=1)
     results = [("shares", shares), ("x.again", x)]
     values = output_values(scope, [x], results)
     graph = rename(
@@ -45,3 +47,17 @@ def test_a_model_in_another_format_becomes_a_graph() -> None:
     np.testing.assert_allclose(got["shares"], expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(got["x.again"], feed)
     assert "unread" not in graph_text(graph)
+
+
+def test_operands_add_nodes_only_for_a_source_node_under_import() -> None:
+    scope = Scope(ImportSession(), GraphBuilder("model"))
+    x = scope.input("x", TensorType(F32, (const(2),)))
+    with Layer(scope, "outer").writing():
+        with Layer(scope, "inner").writing():
+            assert x.sqrt().name == "inner"
+        assert x.sqrt().name == "outer"
+        assert x.sum(0).shape == ()
+    with pytest.raises(InternalError, match="outside a source node"):
+        x + 1.0
+    with pytest.raises(InternalError, match="outside a source node"):
+        x.reshape((1, 2))

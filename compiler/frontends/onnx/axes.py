@@ -112,11 +112,11 @@ def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bo
     pairs = []
     for dim, mark in zip(x.shape, marked, strict=True):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
-    view = ctx.reshape(x, bound_sizes(ctx, pairs))
+    view = x.reshape(bound_sizes(ctx, pairs))
     reduced = ctx.emit(op, view, axes=tuple(range(1, 2 * x.rank, 2)), keepdims=False)
     if keepdims:
         return reduced
-    return ctx.reshape(reduced, bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
+    return reduced.reshape(bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
 
 
 def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
@@ -129,7 +129,7 @@ def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
     along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]
     after = [1 + is_below(axis, const(n)) * (dim - 1) for n, dim in enumerate(dims)]
     parts = bound_sizes(ctx, [element_count(tuple(p)) for p in (before, along, after)])
-    return ctx.reshape(x, (*parts, *last_dims))
+    return x.reshape((*parts, *last_dims))
 
 
 def exchanged(dims: Dims, axis: Index, size: Index) -> Dims:
@@ -147,7 +147,7 @@ def unsqueezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
         place = n - total(marked[:n])
         size = total([dim * is_same(place, d) for d, dim in enumerate(x.shape)])
         shape.append(mark + (1 - mark) * size)
-    return ctx.reshape(x, bound_sizes(ctx, shape))
+    return x.reshape(bound_sizes(ctx, shape))
 
 
 def squeezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
@@ -156,7 +156,7 @@ def squeezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
     marked = marks(ctx, axes, x.rank)
     for dim, mark in zip(x.shape, marked, strict=True):
         ctx.require(mark * (dim - 1), const(0), "only axes of extent one can be squeezed")
-    return ctx.reshape(x, bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
+    return x.reshape(bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
 
 
 def strided(
@@ -172,29 +172,26 @@ def strided(
     """
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
-    extent = ctx.cast(ctx.size_vector(dims), dtype)
+    extent = ctx.size_vector(dims).cast(dtype)
     largest_step = 1 << 29  # larger steps select the same elements, because axes are shorter
-    step = ctx.full(1, dtype, extent.shape) if steps is None else ctx.cast(steps, dtype)
-    step = ctx.emit("max", ctx.emit("min", step, largest_step), -largest_step)
+    step = ctx.full(1, dtype, extent.shape) if steps is None else steps.cast(dtype)
+    step = step.minimum(largest_step).maximum(-largest_step)
     back = step < 0
-    lowest = ctx.where(back, ctx.filled(-1, dtype), 0)
-    highest = ctx.where(back, extent - 1, extent)
-    start, end = (
-        ctx.emit("min", ctx.emit("max", _from_front(ctx, v, extent), lowest), highest)
-        for v in bounds
-    )
+    lowest = back.select(ctx.filled(-1, dtype), 0)
+    highest = back.select(extent - 1, extent)
+    start, end = (_from_front(v, extent).maximum(lowest).minimum(highest) for v in bounds)
     distance = end - start
-    distance = ctx.where(back, -distance, distance)
+    distance = back.select(-distance, distance)
     stride = abs(step)
-    count = ctx.emit("max", distance + (stride - 1), 0) / stride
+    count = (distance + (stride - 1)).maximum(0) / stride
     starts, counts = ctx.sizes(start, "starts", lo=-1), ctx.sizes(count, "sizes")
     strides = ctx.sizes(step, "steps", lo=-LARGEST)
     return _gather_strided(ctx, x, axes, (starts, counts, strides))
 
 
-def _from_front(ctx: NodeContext, position: Operand, extent: Operand) -> Operand:
+def _from_front(position: Operand, extent: Operand) -> Operand:
     negative = position < 0
-    return ctx.where(negative, position + extent, position)
+    return negative.select(position + extent, position)
 
 
 def _gather_strided(
@@ -221,5 +218,5 @@ def _gather_strided(
         start, count, step = (values[n] for values in per_axis)
         scalars = [ctx.size_scalar(v, I64) for v in (start, start + step * count, step)]
         places = ctx.emit("range", *scalars, size=count)
-        x = ctx.emit("gather", x, places, axis=axis)
+        x = x.gather(places, axis=axis)
     return x

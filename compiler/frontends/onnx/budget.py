@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from onnx import FunctionProto, NodeProto
 from tcc.budgets import Budgets
 from tcc.frontends.onnx.functions import FunctionKey, function_key
-from tcc.frontends.onnx.support import walk
+from tcc.frontends.onnx.schema import walk
 
 _Functions = Mapping[FunctionKey, FunctionProto]
 

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.emit import Emitter, requirements
+from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import Operand, Operands
@@ -28,6 +28,13 @@ _KINDS = {
 LARGEST = (1 << 63) - 1
 
 
+Results: TypeAlias = Operand | Operands
+# A function of the context and of the node's first inputs, which are its parameters by position. A
+# parameter with a default is an input that may be absent.
+Converter: TypeAlias = Callable[..., Results]
+Converters: TypeAlias = dict[str, Converter]
+
+
 class NodeContext(Emitter):
     """Reads the attributes and operands of one node, and adds nodes to the graph."""
 
@@ -36,7 +43,7 @@ class NodeContext(Emitter):
     def __init__(self, node: onnx.NodeProto, scope: OnnxScope) -> None:
         self.node = node
         self.scope = scope
-        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domain = domain_of(node)
         self.loc = node_location(node, scope)
         self.operation = node.op_type
         self.names = [name for name in node.output if name]
@@ -182,6 +189,14 @@ class NodeContext(Emitter):
         """Returns the first `count` inputs, by default all; raises `UserError` if one is absent."""
         return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
+    def run(self, converter: Converter) -> Operands:
+        """Returns the results of a converter for this node; raises `UserError` where an input that
+        it requires is absent."""
+        required = enumerate(requirements(converter))
+        operands = (self.input(n) if due else self.optional(n) for n, due in required)
+        results = converter(self, *operands)
+        return (results,) if isinstance(results, Operand) else results
+
     def wants(self, output: int) -> bool:
         """True if the model names this output."""
         return output < len(self.node.output) and bool(self.node.output[output])
@@ -212,16 +227,6 @@ class NodeContext(Emitter):
         if operand.array is None:
             return None
         return bool(operand.array.reshape(()))
-
-
-Results: TypeAlias = Operand | Operands
-Converter: TypeAlias = Callable[[NodeContext], Results]
-Converters: TypeAlias = dict[str, Converter]
-
-
-def as_sequence(results: Results) -> Operands:
-    """Returns a converter's results, one operand or several, as a sequence."""
-    return (results,) if isinstance(results, Operand) else results
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:

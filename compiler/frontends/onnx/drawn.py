@@ -6,7 +6,7 @@ A random number depends only on its element's position. So the first n draws of 
 shape of at most n elements; for more elements the runtime's Gather fails.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
+from tcc.frontends.onnx.schema import walk
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.op import Array
 
@@ -24,15 +25,6 @@ _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first opset with Range
 # How many random numbers are stored for a node whose size is known only at run time.
 _COUNT = 1 << 18
-
-
-def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yields all nodes, with the nodes of bodies."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body)
 
 
 def _draws(node: onnx.NodeProto) -> bool:
@@ -46,7 +38,7 @@ def random_nodes(model: Path) -> list[onnx.NodeProto]:
     functions."""
     proto = onnx.load(model, load_external_data=False)
     parts = (proto.graph, *proto.functions)
-    return [node for part in parts for node in _nodes(part) if _draws(node)]
+    return [node for part in parts for node in walk(part.node) if _draws(node)]
 
 
 def write_drawn(model: Path, target: Path, seed: int) -> bool:

@@ -10,7 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from tcc.errors import UserError
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.reader import check_opsets
-from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
 from tcc.frontends.scope import Operand, Operands
@@ -21,9 +21,8 @@ FunctionKey = tuple[str, str, str]
 
 def function_key(node: NodeProto | FunctionProto) -> FunctionKey:
     """Returns domain, name and overload: the key by which nodes call a function."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
     name = node.op_type if isinstance(node, NodeProto) else node.name
-    return domain, name, node.overload
+    return domain_of(node), name, node.overload
 
 
 def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, FunctionProto]:

@@ -11,7 +11,7 @@ from collections import deque
 from tcc.budgets import BUDGETS, Budgets
 from tcc.frontends.inputs import Shapes
 from tcc.frontends.onnx.budget import check_expansion
-from tcc.frontends.onnx.context import NodeContext, as_sequence
+from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.bodies import declared_ranks
 from tcc.frontends.onnx.convert.legacy import legacy_converter
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -93,7 +93,7 @@ def _convert(ctx: NodeContext) -> Operands:
         return call(ctx, function)
     converter = legacy_converter(ctx) or CONVERTERS.get((ctx.domain, ctx.node.op_type))
     if converter is not None:
-        return as_sequence(converter(ctx))
+        return ctx.run(converter)
     row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)
     if row is not None:
         return import_row(ctx, row)

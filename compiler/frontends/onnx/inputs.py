@@ -42,13 +42,13 @@ def define_inputs(scope: OnnxScope, graph: onnx.GraphProto, shapes: Shapes) -> N
         type = TensorType(
             element_type(value.type.tensor_type.elem_type, where), dims.shape(value, where)
         )
-        scope.define(value.name, scope.wrap(scope.builder.input(value.name, type)), where)
+        scope.define(value.name, scope.input(value.name, type), where)
 
 
 def _define_list(scope: OnnxScope, value: onnx.ValueInfoProto, where: str) -> None:
     """Defines a sequence or an optional; every run checks the types of its entries."""
     kind = list_type(value.type, where)
-    port = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
+    port = scope.input(value.name, TensorType(kind, ()))
     attrs = OPS["list_expect"].attrs(kind)
     (checked,) = scope.emit("list_expect", [port], attrs, loc=where, names=(value.name,))
     scope.define(value.name, checked, where)

@@ -16,6 +16,7 @@ from onnx.shape_inference import InferenceError
 from tcc.errors import UserError
 from tcc.frontends.onnx.reader import SourceModel, read_model
 from tcc.frontends.onnx.rows import bound_row
+from tcc.frontends.onnx.schema import bodies, domain_of
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
 from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
@@ -164,7 +165,7 @@ class PieceModel:
         constants = self._constants.keys() | self._sparse.keys()
         reads = tuple(name for name in read_names(node) if name not in constants)
         writes = tuple(name for name in node.output if name)
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
         name = node.name or next(iter(writes), node.op_type)
         return Layer(name, node.op_type, reads, writes, row.tolerance if row else None)
@@ -245,11 +246,3 @@ def read_names(node: onnx.NodeProto) -> tuple[str, ...]:
             defined.update(inner.output)
         names.update(dict.fromkeys(out.name for out in body.output if out.name not in defined))
     return tuple(names)
-
-
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yields the graphs among the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from tcc.errors import UserError
 from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
+from tcc.frontends.onnx.schema import domain_of
 from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
 from tcc.frozen import frozen
 
@@ -137,7 +138,7 @@ def check_opsets(entries: object, where: str) -> dict[str, int]:
     versions."""
     opsets: dict[str, int] = {}
     for entry in entries:  # type: ignore[attr-defined]
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = domain_of(entry)
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise UserError(f"two versions of the opset '{domain}' are imported", where=where)
     if not opsets:

@@ -15,7 +15,8 @@ import onnx
 from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import from_array, to_array
 from onnx.reference import ReferenceEvaluator
-from tcc.frontends.onnx.pieces import bodies, read_names
+from tcc.frontends.onnx.pieces import read_names
+from tcc.frontends.onnx.schema import bodies
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 

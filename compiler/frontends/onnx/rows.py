@@ -44,33 +44,43 @@ def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
         inputs.pop()
     if not minimum <= len(inputs) <= maximum:
         raise ctx.fail(f"it has {len(inputs)} inputs; {minimum} to {maximum} are due")
-    attrs = _row_attrs(ctx, row)
-    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=ctx.names)
+    row_names = {*_names(row).values(), _HINT}
+    values = _row_attrs(ctx, row)
+    unknown = [a.name for a in ctx.node.attribute if a.name not in row_names]
+    if unknown:
+        raise ctx.fail(f"attribute {unknown[0]} is not supported")
+    results = ctx.emit_all(row.name, inputs, **values)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
         raise ctx.fail(f"output {len(results)} is not supported")
     return results
 
 
-def _row_attrs(ctx: NodeContext, row: OpSpec) -> Any:
-    """Returns the node's attributes as the row's attribute type."""
+def emit_row(
+    ctx: NodeContext, op: str, *operands: Operand | None, **attrs: Any
+) -> tuple[Operand, ...]:
+    """Adds a node of `op` and returns its results.
+
+    Attributes of the op that are not among `attrs` are those of the ONNX node.
+    """
+    return ctx.emit_all(op, operands, **_row_attrs(ctx, OPS[op], **attrs))
+
+
+def _names(row: OpSpec) -> dict[str, str]:
+    """Returns ONNX's name of each attribute of a row."""
     renamed = {field: name for name, field in row.onnx.attrs} if row.onnx else {}
-    hints = get_type_hints(row.attrs)
-    values: dict[str, Any] = {}
-    row_names = set()
-    for field in fields(row.attrs):
-        name = renamed.get(field.name, field.name)
-        row_names.add(name)
+    return {field.name: renamed.get(field.name, field.name) for field in fields(row.attrs)}
+
+
+def _row_attrs(ctx: NodeContext, row: OpSpec, **values: Any) -> dict[str, Any]:
+    """Returns `values` with the row's other attributes, which the node has."""
+    hints, names = get_type_hints(row.attrs), _names(row)
+    for field in (f for f in fields(row.attrs) if f.name not in values):
+        name = names[field.name]
         if ctx.has_value(name):
             values[field.name] = _decode(ctx, name, field.name, hints[field.name])
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ctx.fail(f"attribute {name} is missing")
-    unknown = [a.name for a in ctx.node.attribute if a.name not in {*row_names, _HINT}]
-    if unknown:
-        raise ctx.fail(f"attribute {unknown[0]} is not supported")
-    try:
-        return row.attrs(**values)
-    except ValueError as error:
-        raise ctx.fail(str(error)) from error
+    return values
 
 
 def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:

@@ -1,6 +1,6 @@
 """Finds the operators of a model that cannot be imported, and lists them all in one error."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from tcc.frontends.onnx.functions import (
 )
 from tcc.frontends.onnx.reader import SourceModel, check_opsets
 from tcc.frontends.onnx.rows import bound_row
-from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.schema import domain_of, schema_of, walk
 from tcc.frozen import entity
 
 _NAMES_SHOWN = 3
@@ -87,7 +87,7 @@ class _Survey:
                     pending.append((walk(function.node), inner, f"{where}{function.name}/"))
 
     def _operator(self, node: NodeProto, opsets: Mapping[str, int], where: str) -> None:
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         reason = self._reason(node, domain, opsets)
         if not reason:
             return
@@ -121,17 +121,6 @@ class _Survey:
         inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
         inside = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
         return next((f"its body needs {op}: {why}" for op, why in inside if why), "")
-
-
-def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yields nodes and the nodes of their bodies."""
-    pending: list[Iterator[NodeProto]] = [iter(nodes)]
-    while pending:
-        for node in pending.pop():
-            yield node
-            for attribute in node.attribute:
-                graphs = (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
-                pending.extend(iter(graph.node) for graph in graphs)
 
 
 def check_support(

@@ -21,7 +21,7 @@ from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import TorchProgram
-from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
 from tcc.frozen import frozen
 from tcc.ir.narrow import bf16_values
@@ -218,7 +218,7 @@ class _Weights:
             raise ValueError("it is pickled, which can run any code")
         meta = member(config, "tensor_meta", dict)
         name = scalar_type(meta.get("dtype"))
-        dtype = element_type(PARTS.get(name, name), where)
+        dtype = part_type(name, where)
         storage = self.archive.bytes_of(folder + member(config, "path_name", str))
         array = _view(storage, dtype, meta, 2 if name in PARTS else 1)
         self.bytes_read += array.nbytes

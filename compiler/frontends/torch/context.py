@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Emitter
+from tcc.frontends.emit import Emitter, requirements
 from tcc.frontends.extents import forward_range
 from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
@@ -36,6 +36,12 @@ class NamedValues:
         return value
 
 
+Results: TypeAlias = Operands
+# A function of the context, and of the operator's tensor if it has a second parameter.
+Converter: TypeAlias = Callable[..., Any]
+Converters: TypeAlias = dict[str, Converter]
+
+
 class CallContext(Emitter):
     """Reads the arguments of one call, by the names of the operator's schema, and adds nodes.
 
@@ -58,6 +64,15 @@ class CallContext(Emitter):
         if self._made > _MOST_NODES:
             raise self.fail(f"it would become more than {_MOST_NODES} nodes")
         return super().emit_all(op, operands, **attrs)
+
+    def run(self, converter: Converter) -> Any:
+        """Returns a converter's results for this call.
+
+        A converter with a parameter after the context gets the tensor that the operator works on:
+        the argument `self` or `input`.
+        """
+        name = "self" if "self" in self.arguments else "input"
+        return converter(self, *(self.operand(name) for _ in requirements(converter)))
 
     # ---- results
 
@@ -248,6 +263,11 @@ class CallContext(Emitter):
         return self.slice_axis(x, axis, begin, size, step)
 
 
-Results: TypeAlias = Operands
-Converter: TypeAlias = Callable[[CallContext], Any]
-Converters: TypeAlias = dict[str, Converter]
+def of_axes(
+    name: str, converter: Callable[[int], Converter], counts: Sequence[int] = (1, 2, 3)
+) -> Converters:
+    """Returns the converters of a family of operators, one for each number of spatial axes.
+
+    `name` has `{}` in the place of the number. `converter(n)` is the converter for n axes.
+    """
+    return {name.format(n): converter(n) for n in counts}

@@ -30,7 +30,7 @@ from tcc.frontends.torch.calls import (
 )
 from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.frontends.torch.support import GETITEM, has_converter
-from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from torch._decomp import decomposition_table
@@ -211,7 +211,7 @@ def contents(tensor: Any, where: str) -> tuple[Array, DType]:
     Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
     """
     name = _name(tensor.dtype)
-    dtype = element_type(PARTS.get(name, name), where)
+    dtype = part_type(name, where)
     if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
         raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()

@@ -107,7 +107,7 @@ def _converted(scope: Scope, symbols: Symbols, names: NamedValues, call: Call) -
     if converter is None:
         raise InternalError(f"{call.target} passed the check of support", where=call.location)
     with kind(call, scope, names, symbols).writing() as ctx:
-        return ctx.finished(converter(ctx))
+        return ctx.finished(ctx.run(converter))
 
 
 def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:

@@ -9,7 +9,7 @@ from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
-from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 
@@ -70,9 +70,8 @@ def call_form(program: TorchProgram) -> list[Any] | None:
 def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
     where = f"input {name}"
     sizes = meta.shape + _pair(meta)
-    dtype = element_type(PARTS.get(meta.dtype, meta.dtype), where)
-    type = TensorType(dtype, symbols.shape(sizes, where))
-    return scope.wrap(scope.builder.input(name, type))
+    type = TensorType(part_type(meta.dtype, where), symbols.shape(sizes, where))
+    return scope.input(name, type)
 
 
 def _pair(meta: Tensor) -> tuple[int, ...]:
@@ -86,7 +85,7 @@ def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -
     array, dtype = program.contents(owner.name)
     if not isinstance(meta, Tensor):
         raise UserError("a constant is no tensor", where=where)
-    due = element_type(PARTS.get(meta.dtype, meta.dtype), where)
+    due = part_type(meta.dtype, where)
     if due is not dtype or meta.shape + _pair(meta) != array.shape:
         raise UserError(
             "a constant is not what the program says",

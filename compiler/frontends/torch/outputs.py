@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.outputs import output_values, rename
+from tcc.frontends.outputs import free_name, output_values, rename
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
@@ -33,7 +33,9 @@ def finish_program(
         raise UserError("the program returns no tensor")
     operands = ((name, _operand(scope, result, name)) for name, result in present)
     values = output_values(scope, ports, operands)
-    names = {v: _free(name, used_names) for v, (name, _) in zip(values, present, strict=True)}
+    names = {
+        v: free_name(name, used_names, "_") for v, (name, _) in zip(values, present, strict=True)
+    }
     states = tuple(zip(values[len(values) - count :], pasts, strict=True))
     for value, past in states:
         _check_update(value, past)
@@ -46,15 +48,6 @@ def _check_update(value: Value, past: Value) -> None:
             f"the program gives {past.name} a value of another type",
             why=f"it is {past.type!r}, its new value {value.type!r}",
         )
-
-
-def _free(name: str, used_names: set[str]) -> str:
-    number, free = 1, name
-    while free in used_names:
-        free = f"{name}_{number}"
-        number += 1
-    used_names.add(free)
-    return free
 
 
 def _operand(scope: Scope, result: Any, name: str) -> Operand:

@@ -102,7 +102,7 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     scope = ctx.scope.body(ctx.loc, "body")
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
-    values = [scope.wrap(scope.builder.input("carried", type)) for type in types]
+    values = [scope.input("carried", type) for type in types]
     inner = ctx.inside(scope)
     results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
     if [r.type for r in results] != types:
@@ -136,7 +136,7 @@ def _scanned(
     rows = [ctx.as_operand(value) for value in sequences]
     scope = ctx.scope.body(ctx.loc, "body")
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
-    values = [scope.wrap(scope.builder.input("value", type)) for type in types]
+    values = [scope.input("value", type) for type in types]
     results = run_block(scope, step, [*values, *extra])
     return ctx.scan(states, rows, _finished(ctx, scope, results))
 

@@ -27,6 +27,11 @@ def element_type(name: str, where: str) -> DType:
     return dtype
 
 
+def part_type(name: str, where: str) -> DType:
+    """Returns the dtype of torch's element type `name`, of either part if it is complex."""
+    return element_type(PARTS.get(name, name), where)
+
+
 def computed_type(operands: Sequence[Any], where: str) -> DType:
     """Returns the dtype in which torch computes with tensors and numbers together.
 

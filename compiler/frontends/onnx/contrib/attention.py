@@ -28,14 +28,14 @@ def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
     width = as_int(x.shape[-1]) if x.rank == 3 else None
     if count < 1 or width is None or width % count:
         raise ctx.fail(f"{x.type!r} has no {count} heads side by side")
-    split = ctx.reshape(x, (*x.shape[:2], count, width // count))
-    return ctx.transpose(split, (0, 2, 1, 3))
+    split = x.reshape((*x.shape[:2], count, width // count))
+    return split.transpose((0, 2, 1, 3))
 
 
-def _merged(ctx: NodeContext, x: Operand) -> Operand:
+def _merged(x: Operand) -> Operand:
     """Reshapes `[batch, head, position, width]` to `[batch, position, heads * width]`."""
     batch, count, length, width = x.shape
-    return ctx.reshape(ctx.transpose(x, (0, 2, 1, 3)), (batch, length, count * width))
+    return x.transpose((0, 2, 1, 3)).reshape((batch, length, count * width))
 
 
 def _attend(
@@ -58,7 +58,7 @@ def _attend(
         softcap=ctx.real("softcap", 0.0),
         offset=const(0) if offset is None else offset,
     )
-    return _merged(ctx, attended)
+    return _merged(attended)
 
 
 def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
@@ -74,18 +74,17 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
                 raise ctx.fail(f"{name}={value} is not supported")
 
 
-def _columns(ctx: NodeContext, x: Operand, widths: Sequence[int]) -> list[Operand]:
+def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
     ends = accumulate(widths)
-    return [ctx.slice_axis(x, 2, end - n, n) for end, n in zip(ends, widths, strict=True)]
+    return [x.slice_axis(2, end - n, n) for end, n in zip(ends, widths, strict=True)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
 
 
-def _rotary(ctx: NodeContext) -> Results:
+def _rotary(ctx: NodeContext, x: Operand, places: Operand, cos: Operand, sin: Operand) -> Results:
     _refuse(ctx, is_packed_batching=0)
-    x, places, cos, sin = ctx.present(4)
     rotated = ctx.integer("rotary_embedding_dim", 0)
     heads = ctx.integer("num_heads", 0)
     if ctx.real("scale", 1.0) != 1:
@@ -100,9 +99,9 @@ def _rotary(ctx: NodeContext) -> Results:
     rotated = rotated or as_int(width_of) or 0
     if places.rank == 1:  # `places` is one number, the first position of every sequence
         numbers = positions(ctx, places, length)
-        places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
+        places = numbers.reshape((1, length)).expand((batch, length))
     result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
-    return _merged(ctx, result) if x.rank == 3 else result
+    return _merged(result) if x.rank == 3 else result
 
 
 def _rotate(
@@ -113,9 +112,9 @@ def _rotate(
     interleaved: bool,
     rotated: int,
 ) -> Operand:
-    operands = [ctx.cast(c, x.dtype) for c in caches]
+    operands = [c.cast(x.dtype) for c in caches]
     attrs = {"interleaved": interleaved, "rotary_dim": rotated}
-    return ctx.emit("rotary_embedding", x, *operands, ctx.cast(places, I64), **attrs)
+    return ctx.emit("rotary_embedding", x, *operands, places.cast(I64), **attrs)
 
 
 # ---- masks --------------------------------------------------------------------------------------
@@ -130,8 +129,8 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -
     """
     match mask.rank:
         case 1:
-            keys = ctx.reshape(positions(ctx, None, key_count), (1, key_count))
-            lengths = ctx.cast(ctx.reshape(mask, (mask.shape[0], 1)), I64)
+            keys = positions(ctx, None, key_count).reshape((1, key_count))
+            lengths = mask.reshape((mask.shape[0], 1)).cast(I64)
             if mask.shape[0] is not like.shape[0]:
                 raise ctx.fail("a mask of starts and ends is not supported")
             is_visible = keys < lengths
@@ -140,9 +139,9 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -
         case _:
             raise ctx.fail(f"a mask {mask.type!r} is not supported")
     lead = is_visible.shape[:-1]
-    is_visible = ctx.reshape(is_visible, (lead[0], 1, *(lead[1:] or (1,)), is_visible.shape[-1]))
+    is_visible = is_visible.reshape((lead[0], 1, *(lead[1:] or (1,)), is_visible.shape[-1]))
     hidden = ctx.filled(ctx.real("mask_filter_value", -10000.0), like.dtype)
-    return ctx.where(is_visible, 0, hidden)
+    return is_visible.select(0, hidden)
 
 
 def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
@@ -188,8 +187,8 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")
-        packed_parts = [ctx.element(packed, 3, n) for n in range(parts)]
-        heads = [ctx.transpose(e, (0, 2, 1, 3)) for e in packed_parts]
+        packed_parts = [packed.element(3, n) for n in range(parts)]
+        heads = [e.transpose((0, 2, 1, 3)) for e in packed_parts]
         return heads if key is None else [_heads(ctx, first, count), *heads]
     if key is None or value is None:
         raise ctx.fail("keys and values are missing")
@@ -199,16 +198,17 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         width = as_int(x.shape[-1])
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
-            bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
-            x = x + ctx.slice_axis(bias, 0, start, width)
+            bias = ctx.ranked(bias, 1).holds(0, start + width)
+            x = x + bias.slice_axis(0, start, width)
         start += width or 0
         projections.append(x if x.rank == 4 else _heads(ctx, x, count))
     return projections
 
 
-def _attention(ctx: NodeContext) -> Results:
+def _attention(
+    ctx: NodeContext, x: Operand, weights: Operand, bias: Operand | None = None
+) -> Results:
     _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
-    x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
     packed = x @ weights
     packed = packed if bias is None else packed + bias
     return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))
@@ -241,12 +241,12 @@ def _attended(
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
         raise ctx.fail(f"widths {widths} are not those of {packed.type!r}")
-    parts = _columns(ctx, ctx.ranked(packed, 3), widths)
+    parts = _columns(ctx.ranked(packed, 3), widths)
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
-        cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
-        old = [ctx.element(cache, 0, n) for n in range(2)]
+        cache, before = cache.holds(0, 2), cache.shape[3]
+        old = [cache.element(0, n) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = ctx.stack((k, v), 0) if ctx.wants(1) else None
     mask_operand = ctx.optional(mask)
@@ -285,7 +285,7 @@ def _group_query(ctx: NodeContext) -> Results:
     mask_of_keys = cache.shown(k.shape[2], window)
     if mask is not None:
         lowest = ctx.filled(float("-inf"), mask.dtype)
-        mask_of_keys = ctx.where(mask_of_keys, mask, lowest)
+        mask_of_keys = mask_of_keys.select(mask, lowest)
     if sink is None:
         return [_attend(ctx, (q, k, v), mask=mask_of_keys), k, v]
     mask_of_keys, *longer = _sunk(ctx, mask_of_keys, sink, (k, v))
@@ -299,9 +299,9 @@ def _sink(ctx: NodeContext, heads: int) -> Operand | None:
     """
     operand = ctx.optional(11)
     if operand is not None:
-        return ctx.holds(ctx.ranked(operand, 1), 0, heads)
+        return ctx.ranked(operand, 1).holds(0, heads)
     smooth = ctx.integer("smooth_softmax", -1) > 0
-    return ctx.expand(ctx.filled(0, ctx.input(0).dtype), (const(heads),)) if smooth else None
+    return ctx.filled(0, ctx.input(0).dtype).expand((const(heads),)) if smooth else None
 
 
 def _sunk(
@@ -314,13 +314,13 @@ def _sunk(
     dtype = caches[0].dtype
     if mask.dtype is BOOL:
         lowest = ctx.filled(float("-inf"), dtype)
-        mask = ctx.where(mask, ctx.filled(0, dtype), lowest)
+        mask = mask.select(ctx.filled(0, dtype), lowest)
     batch, _, length, key_count = mask.shape
     heads = sink.shape[0]
-    column = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
+    column = sink.cast(dtype).reshape((1, heads, 1, 1))
     columns = (
-        ctx.expand(mask, (batch, heads, length, key_count)),
-        ctx.expand(column, (batch, heads, length, const(1))),
+        mask.expand((batch, heads, length, key_count)),
+        column.expand((batch, heads, length, const(1))),
     )
     rows = (ctx.full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
     longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
@@ -339,7 +339,7 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
         raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
     head_width = width // (many + 2 * few)
-    return _columns(ctx, q, (many * head_width, few * head_width, few * head_width))
+    return _columns(q, (many * head_width, few * head_width, few * head_width))
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
@@ -379,14 +379,14 @@ class _Cache:
         self.even = not self.whole and (past_length == 0 or batch is const(1))
         if self.even:
             row = positions(ctx, ctx.size_scalar(self.before), length)
-            self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
+            self.places = row.reshape((1, length)).expand((batch, length))
             return
-        last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
+        last = ctx.input(5).reshape((batch,)).cast(I64)
         # A sequence with fewer rows than the run begins at 0; the rows behind its end are padding.
         start = last - ctx.size_scalar(length - 1)
-        self.starts = ctx.emit("max", start, 0)
-        row = ctx.reshape(positions(ctx, None, length), (1, length))
-        self.places = ctx.reshape(self.starts, (batch, 1)) + row
+        self.starts = start.maximum(0)
+        row = positions(ctx, None, length).reshape((1, length))
+        self.places = self.starts.reshape((batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
         """Returns the cache of input `number` with the run's rows."""
@@ -407,8 +407,8 @@ class _Cache:
         """
         ctx = self.ctx
         batch, length = self.places.shape
-        query_positions = ctx.reshape(self.places, (batch, 1, length, 1))
-        keys = ctx.reshape(positions(ctx, None, key_count), (1, 1, 1, key_count))
+        query_positions = self.places.reshape((batch, 1, length, 1))
+        keys = positions(ctx, None, key_count).reshape((1, 1, 1, key_count))
         is_past = keys <= query_positions
         if window < 0:
             return is_past

@@ -26,7 +26,7 @@ QLinearWhere (c, x, xs, xz, y, ys, yz, zs, zz) => (z) {
 """
 
 
-def _inlined(ctx: NodeContext, body: FunctionProto) -> Operands:
+def _inlined(ctx: NodeContext, *, body: FunctionProto) -> Operands:
     unknown = {a.name for a in ctx.node.attribute} - set(body.attribute)
     if unknown:
         raise ctx.fail(f"attribute {min(unknown)[:200]} is not supported")

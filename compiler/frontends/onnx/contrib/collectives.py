@@ -31,9 +31,9 @@ def _all_gather(ctx: NodeContext) -> Results:
     """Gathers all ranks' operands along `axis`, which is moved to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
-    front = ctx.moved(x, axis, 0)
+    front = x.moved(axis, 0)
     gathered = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
-    return ctx.moved(gathered, 0, axis)
+    return gathered.moved(0, axis)
 
 
 def _all_to_all(ctx: NodeContext) -> Results:

@@ -19,27 +19,28 @@ from tcc.ir.types import BOOL, F64, I32, I64
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
     """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
     numbers = ctx.counted(size)
-    return numbers if count is None else numbers + ctx.cast(count, I64)
+    return numbers if count is None else numbers + count.cast(I64)
 
 
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
+def _gelu(
+    ctx: NodeContext, x: Operand, bias: Operand | None = None, *, approximate: str = "none"
+) -> Results:
     """Converts GELU of x, or of x + bias if there is a bias."""
-    x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
     return ctx.emit("gelu", x, approximate=approximate)
 
 
-def _split_gelu(ctx: NodeContext) -> Results:
+def _split_gelu(ctx: NodeContext, x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
-    x = ctx.input(0) + ctx.input(1)
+    x = x + bias
     width = as_int(x.shape[-1])
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
-    linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
+    linear, gate = (x.slice_axis(x.rank - 1, n * width // 2, width // 2) for n in range(2))
     return linear * ctx.emit("gelu", gate)
 
 
@@ -55,12 +56,11 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 # ---- norms --------------------------------------------------------------------------------------
 
 
-def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
+def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: int) -> Results:
     """Returns the norm `op` of a sum as result 0, and the sum as result 3.
 
     The sum has the terms x, skip and, if present, the vector that is operand `bias`.
     """
-    x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
     input_sum = x + skip
@@ -90,52 +90,57 @@ def embedded(
     if tokens.rank != 2:
         raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
-        places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
-    embedding = ctx.emit("gather", table(2), tokens, axis=0)
-    embedding = embedding + ctx.emit("gather", table(3), places, axis=0)
+        places = positions(ctx, None, tokens.shape[1]).reshape((1, tokens.shape[1]))
+    embedding = table(2).gather(tokens, axis=0)
+    embedding = embedding + table(3).gather(places, axis=0)
     if segments is not None:
-        embedding = embedding + ctx.emit("gather", table(4), segments, axis=0)
+        embedding = embedding + table(4).gather(segments, axis=0)
     normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
     if mask is None:
         counts = ctx.full(0, I32, (tokens.shape[0],))
     else:
-        is_token = ctx.cast(mask.equals(1), I32)
-        counts = ctx.reduce("sum", is_token, 1)
+        is_token = mask.equals(1).cast(I32)
+        counts = is_token.sum(1)
     return [normalized, counts, embedding]
 
 
-def _group_norm(ctx: NodeContext) -> Results:
+def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
     """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
 
     Operands 3 and 4, if present, are added to x first. The sum is the second result.
     """
-    x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
             if other.rank == 2 < x.rank:  # `other` is [image, channel]
-                other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
+                other = other.reshape((other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
-    first = ctx.moved(x, x.rank - 1, 1) if last else x
-    operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
+    first = x.moved(x.rank - 1, 1) if last else x
+    operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
     groups = ctx.integer("groups")
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
         y = ctx.emit("silu", y)
-    return [ctx.moved(y, 1, x.rank - 1) if last else y, x]
+    return [y.moved(1, x.rank - 1) if last else y, x]
 
 
-def _bias_dropout(ctx: NodeContext) -> Results:
+def _bias_dropout(
+    ctx: NodeContext,
+    x: Operand,
+    bias: Operand,
+    residual: Operand | None = None,
+    ratio: Operand | None = None,
+    training: Operand | None = None,
+) -> Results:
     """Converts BiasDropout: the dropout of x + bias, to which a residual may be added.
 
     Nothing is dropped outside of training. The second result is the mask of the elements that are
     not dropped.
     """
-    y = ctx.input(0) + ctx.input(1)
-    residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
+    y = x + bias
     drops = False if training is None else ctx.truth(training)
     mask = ctx.full(True, BOOL, y.shape)
     if drops is not False:
@@ -147,21 +152,20 @@ def _bias_dropout(ctx: NodeContext) -> Results:
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _inverse(ctx: NodeContext) -> Results:
+def _inverse(ctx: NodeContext, x: Operand) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
-    packed, pivots = ctx.emit_all("lu", [ctx.cast(ctx.input(0), F64)])
+    packed, pivots = ctx.emit_all("lu", [x.cast(F64)])
     size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
-    rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
-    swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
+    rows = order.cast(I64).reshape((*order.shape, 1))
+    swapped = rows.equals(positions(ctx, None, size)).cast(F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return ctx.cast(inverted, ctx.input(0).dtype)
+    return inverted.cast(x.dtype)
 
 
-def _fused_matmul(ctx: NodeContext) -> Results:
-    a, c = (_transposed(ctx, ctx.input(n), "AB"[n]) for n in range(2))
-    result = a @ c
+def _fused_matmul(ctx: NodeContext, a: Operand, b: Operand) -> Results:
+    result = _transposed(ctx, a, "A") @ _transposed(ctx, b, "B")
     alpha = ctx.real("alpha", 1.0)
     result = result if alpha == 1 else result * alpha
     return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
@@ -176,7 +180,7 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
         order = [*order[1:-1], 0, order[-1]]
     if ctx.flag(f"trans{side}"):
         order[-2:] = order[:-3:-1]
-    return ctx.transpose(x, order)
+    return x.transpose(order)
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:
@@ -195,8 +199,13 @@ def _params(ctx: NodeContext) -> list[float]:
     return [ctx.real(n) for n in ("activation_alpha", "activation_beta") if ctx.has(n)]
 
 
-def _fused_conv(ctx: NodeContext) -> Results:
-    x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
+def _fused_conv(
+    ctx: NodeContext,
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None = None,
+    other: Operand | None = None,
+) -> Results:
     result = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         result = result + other
@@ -208,7 +217,7 @@ CONVERTERS: Converters = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
-    "QuickGelu": lambda ctx: ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702)),
+    "QuickGelu": lambda ctx, x: ctx.emit("silu", x, alpha=ctx.real("alpha", 1.702)),
     "BiasSplitGelu": _split_gelu,
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),

@@ -65,15 +65,15 @@ def _layer(
         raise ctx.fail("the sparse mixer is not supported")
     rows, depth = scores.shape[0], x.shape[-1]
     if ctx.flag("normalize_routing_weights"):
-        share_sum = ctx.reduce("sum", share, 1, keepdims=True)
+        share_sum = share.sum(1, keepdims=True)
         share = share / share_sum
     experts = _Experts(ctx, index, stride, matrices)
-    tokens = ctx.reshape(x, (rows, 1, 1, depth))
+    tokens = x.reshape((rows, 1, 1, depth))
     hidden = _activated(ctx, experts, tokens)
     outputs = experts.matmul(hidden, _DOWN)
-    weighted = outputs * ctx.reshape(share, (rows, count, 1, 1))
-    combined = ctx.reduce("sum", weighted, 1)
-    return ctx.reshape(combined, x.shape)
+    weighted = outputs * share.reshape((rows, count, 1, 1))
+    combined = weighted.sum(1)
+    return combined.reshape(x.shape)
 
 
 @entity
@@ -97,13 +97,13 @@ class _Experts:
         Returns `[tokens, k, 1, out]`.
         """
         ctx = self.ctx
-        matrices = ctx.emit("gather", self.matrices(matmul), self.index, axis=0)
-        outputs = rows @ ctx.transpose(matrices, (0, 1, 3, 2))
+        matrices = self.matrices(matmul).gather(self.index, axis=0)
+        outputs = rows @ matrices.transpose((0, 1, 3, 2))
         bias = ctx.optional(_FIRST + self.stride * (matmul + 1) - 1)
         if bias is None:
             return outputs
-        gathered_bias = ctx.emit("gather", bias, self.index, axis=0)
-        return outputs + ctx.reshape(gathered_bias, outputs.shape)
+        gathered_bias = bias.gather(self.index, axis=0)
+        return outputs + gathered_bias.reshape(outputs.shape)
 
 
 def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
@@ -193,7 +193,7 @@ def _quantised(ctx: NodeContext) -> Results:
     if routed is None:
         share = ctx.emit("softmax", best, axis=1)
     else:
-        share = ctx.emit("gather_elements", routed, index, axis=1)
+        share = routed.gather_elements(index, axis=1)
     return _layer(ctx, 3, lambda matmul: _dequantised(ctx, matmul), share, index)
 
 
@@ -207,17 +207,17 @@ def _dequantised(ctx: NodeContext, matmul: int) -> Operand:
     experts, out, depth = (as_int(n) or 0 for n in levels.shape)
     block = ctx.integer("block_size", 0)
     blocks = -(-depth // block) if block > 0 else 1
-    scale = ctx.cast(ctx.reshape(ctx.input(first + 1), (experts, out, blocks)), F32)
+    scale = ctx.input(first + 1).reshape((experts, out, blocks)).cast(F32)
     if ctx.optional(_ZEROS + matmul) is None:
         middle = np.full((experts, out, blocks), 1 << (bits - 1), dtype.carrier)
         zero = ctx.constant(middle, dtype)
     else:
         row = blocks if block > 0 else out
         zero = unpacked(ctx, _ZEROS + matmul, "the zero points", dtype, row)
-        zero = ctx.reshape(zero, (experts, out, blocks))
+        zero = zero.reshape((experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
     matrices = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
-    return ctx.cast(matrices, ctx.input(0).dtype)
+    return matrices.cast(ctx.input(0).dtype)
 
 
 CONVERTERS: Converters = {

@@ -46,11 +46,11 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     dtype = level_type(ctx, bits)
     if min(rows, depth, block) < 1:
         raise ctx.fail("a size is not positive")
-    x = ctx.cast(ctx.input(0), F32)
+    x = ctx.input(0).cast(F32)
     blocks = -(-depth // block)
     data = _rows_of_bytes(ctx, 1, "B", rows, blocks * block, bits)
     levels = _elements(data, (rows, blocks * block), dtype)[:, :depth]
-    scale = ctx.cast(ctx.reshape(ctx.input(2), (rows, blocks)), F32)
+    scale = ctx.input(2).reshape((rows, blocks)).cast(F32)
     zero = _zero_points(ctx, (rows, blocks), dtype)
     groups, even = _groups(ctx, depth, blocks), np.arange(depth) // block
     if groups is not None and (groups != even).any():
@@ -62,8 +62,8 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     result = _matmul_rows(ctx, x, (levels, scale, zero), dtype, block)
     bias = ctx.optional(5)
     if bias is not None:
-        result = result + ctx.cast(bias, F32)
-    return ctx.cast(result, ctx.input(0).dtype)
+        result = result + bias.cast(F32)
+    return result.cast(ctx.input(0).dtype)
 
 
 def _matmul_bnb4(ctx: NodeContext) -> Results:
@@ -89,7 +89,7 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
     numbers = numbers.reshape(rows, depth)
     weights = ctx.constant(numbers.T if ctx.flag("transB", True) else numbers)
     x = ctx.input(0)
-    return ctx.cast(ctx.cast(x, F32) @ weights, x.dtype)
+    return (x.cast(F32) @ weights).cast(x.dtype)
 
 
 def _matmul_rows(
@@ -103,18 +103,18 @@ def _matmul_rows(
     if zero.dtype == dtype.carrier:
         operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
         weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block)
-        return x @ ctx.transpose(weights, (1, 0))
+        return x @ weights.transpose((1, 0))
     half = 1 << (dtype.bits - 1)
     signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
     level_operand = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
     points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
-    transposed = ctx.transpose(scale, (1, 0))
+    transposed = scale.transpose((1, 0))
     return ctx.emit("matmul_levels", x, level_operand, transposed, points, bits=bits, block=block)
 
 
 def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
-    return ctx.emit("gather", x, ctx.constant(at.astype(np.int64)), axis=axis)
+    return x.gather(ctx.constant(at.astype(np.int64)), axis=axis)
 
 
 def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from copy import copy
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, as_sequence
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
@@ -29,7 +30,7 @@ def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
 def _scaled(
     ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
 ) -> Operand:
-    zero = zero and ctx.reshape(zero, scale.shape)
+    zero = zero and zero.reshape(scale.shape)
     return ctx.emit("dequantize_linear", x, scale, zero, axis=axis)
 
 
@@ -40,7 +41,7 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     result has the type of `like`.
     """
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
-    zero = zero and ctx.reshape(zero, step.shape)
+    zero = zero and zero.reshape(step.shape)
     to = like.dtype if zero is None else zero.dtype
     return ctx.emit("quantize_linear", y, step, zero, to=to, axis=0)
 
@@ -49,15 +50,14 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
 
 
 def _binary(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
-        return _levels(ctx, result, 6, ctx.input(0))
+    def convert(ctx: NodeContext, x: Operand) -> Results:
+        return _levels(ctx, ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3)), 6, x)
 
     return convert
 
 
 def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
-    return lambda ctx: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))
+    return lambda ctx, x: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, x)
 
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
@@ -66,12 +66,11 @@ def _softmax(ctx: NodeContext, x: Operand) -> Operand:
 
 
 def _average(ctx: NodeContext, x: Operand) -> Operand:
-    padded = ctx.flag("count_include_pad")
-    return ctx.emit("average_pool", x, **pool_attrs(ctx, x), count_include_pad=padded)
+    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))[0]
 
 
 def _global_average(ctx: NodeContext, x: Operand) -> Operand:
-    return ctx.reduce("mean", x, tuple(range(2, x.rank)), keepdims=True)
+    return x.mean(tuple(range(2, x.rank)), keepdims=True)
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -99,7 +98,7 @@ def _gemm(ctx: NodeContext) -> Results:
     bias = ctx.optional(6)
     if bias is not None:
         step = a_scale * ctx.input(4)
-        operands.append(ctx.cast(bias, F32) * step)
+        operands.append(bias.cast(F32) * step)
     flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
     result = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
@@ -115,21 +114,20 @@ def scaled_sums(
 
     `a` and `c` each have the levels, the scale, and the zero point or None.
     """
-    zeros = [_vector(ctx, o[2]) for o in (a, c)]
+    zeros = [_vector(o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
-    step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
-    floats = ctx.cast(sums, F32) * step
+    step = ctx.emit("mul", *(_vector(o[1]) for o in (a, c)))
+    floats = sums.cast(F32) * step
     return floats if bias is None else floats + bias
 
 
-def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
+def _vector(x: Operand | None) -> Operand | None:
     """Returns a scale or zero point, as a scalar if it has one element."""
-    return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
+    return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 
 
 def _to_float(ctx: NodeContext) -> Results:
-    a = (ctx.input(0), ctx.input(2), ctx.optional(4))
-    c = (ctx.input(1), ctx.input(3), ctx.optional(5))
+    a, c = ((ctx.input(n), ctx.input(n + 2), ctx.optional(n + 4)) for n in range(2))
     return scaled_sums(ctx, a, c, ctx.optional(6))
 
 
@@ -143,21 +141,28 @@ def quantised_product(
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
 
 
-def _dynamic_matmul(ctx: NodeContext) -> Results:
-    matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))
+def _dynamic_matmul(
+    ctx: NodeContext,
+    x: Operand,
+    levels: Operand,
+    scale: Operand,
+    zero: Operand | None = None,
+    bias: Operand | None = None,
+) -> Results:
+    return quantised_product(ctx, x, (levels, scale, zero), bias)
 
 
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def _gather_blocks(ctx: NodeContext) -> Results:
+def _gather_blocks(
+    ctx: NodeContext, data: Operand, indices: Operand, scale: Operand, zero: Operand | None = None
+) -> Results:
     """Gathers rows of a quantised table, in which blocks of levels share a scale.
 
     Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
     4-bit type are used as they are.
     """
-    data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
     block = ctx.integer("block_size", 128)
     if data.dtype is U8:
@@ -166,12 +171,12 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             data = unpacked(ctx, 0, "the table", dtype)
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
         if zero is None:
-            zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
+            zero = ctx.filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])
+        zero = zero.slice_axis(zero.rank - 1, 0, scale.shape[-1])
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
-    return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
+    return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:
@@ -190,10 +195,10 @@ def _quantised_embedding(ctx: NodeContext) -> Results:
 def _channels_last(make: Converter, always: bool = False) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         if not (always or ctx.flag("channels_last")):
-            return make(ctx)
+            return ctx.run(make)
         x, inner = ctx.input(0), copy(ctx)
-        inner.inputs = [ctx.moved(x, x.rank - 1, 1), *ctx.inputs[1:]]
-        return [y and ctx.moved(y, 1, x.rank - 1) for y in as_sequence(make(inner))]
+        inner.inputs = [x.moved(x.rank - 1, 1), *ctx.inputs[1:]]
+        return [y and y.moved(1, x.rank - 1) for y in inner.run(make)]
 
     return convert
 
@@ -201,10 +206,8 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
 CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
-    "QLinearSigmoid": _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
-    "QLinearLeakyRelu": _unary(
-        lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
-    ),
+    "QLinearSigmoid": _unary(lambda ctx, x: x.sigmoid()),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row(ctx, "leaky_relu", x)[0]),
     "QLinearSoftmax": _unary(_softmax),
     "QLinearAveragePool": _channels_last(_unary(_average)),
     "QLinearGlobalAveragePool": _channels_last(_unary(_global_average)),

@@ -9,6 +9,7 @@ from math import sqrt
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
+from tcc.frontends.onnx.rows import emit_row
 from tcc.ir.index import as_int
 from tcc.ir.types import BF16, F16
 
@@ -17,13 +18,8 @@ def _attention(ctx: NodeContext) -> Results:
     if _is_plain_half(ctx):
         width = as_int(ctx.input(0).shape[3])
         assert width is not None
-        return ctx.emit(
-            "attention",
-            *ctx.inputs[:3],
-            scale=ctx.real("scale", 1 / sqrt(width)),
-            is_causal=ctx.flag("is_causal"),
-            softcap=ctx.real("softcap"),
-        )
+        scale = ctx.real("scale", 1 / sqrt(width))
+        return emit_row(ctx, "attention", *ctx.inputs[:3], scale=scale)
     body = typed_body(ctx)
     if body is None:
         raise ctx.fail("it is not supported with these attributes or types")

@@ -53,7 +53,7 @@ def import_body(
     here = ctx.inside(scope)
     inputs = []
     for declared, type in zip(proto.input, types, strict=False):
-        inputs.append(scope.wrap(scope.builder.input(declared.name or name, type)))
+        inputs.append(scope.input(declared.name or name, type))
     if first_trip:
         inputs[0] = here.emit("add", inputs[0], first_trip)
     outputs = run_body(ctx, proto, scope, inputs)

@@ -27,8 +27,7 @@ _NAMES = ("then_branch", "else_branch")
 # ---- If ------------------------------------------------------------------------------------------
 
 
-def _if(ctx: NodeContext) -> Results:
-    condition = ctx.input(0)
+def _if(ctx: NodeContext, condition: Operand) -> Results:
     truth = ctx.truth(condition)
     if truth is None and condition.equality:
         truth = dict(ctx.scope.ways).get(condition.equality)

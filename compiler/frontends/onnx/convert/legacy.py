@@ -9,7 +9,7 @@ from onnx import TensorProto
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
-from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
+from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
@@ -23,27 +23,23 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
     if behind < 0:
         raise ctx.fail(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
-    return ctx.reshape(y, (*y.shape, *[const(1)] * behind))
+    return y.reshape((*y.shape, *[const(1)] * behind))
 
 
-def _binary(ctx: NodeContext) -> Results:
-    x, y = ctx.input(0), _placed(ctx, ctx.input(0), ctx.input(1))
+def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
     row = bound_row("", ctx.node.op_type, OLDEST_ROWS)
     assert row is not None
-    return ctx.emit(row.name, x, y)
+    return ctx.emit(row.name, x, _placed(ctx, x, y))
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    flags = {"trans_a": ctx.flag("transA"), "trans_b": ctx.flag("transB")}
-    factors = {"alpha": ctx.real("alpha"), "beta": ctx.real("beta")}
-    return ctx.emit("gemm", *ctx.present(), **flags, **factors)
+    return emit_row(ctx, "gemm", *ctx.present())
 
 
-def _prelu(ctx: NodeContext) -> Results:
+def _prelu(ctx: NodeContext, x: Operand, slope: Operand) -> Results:
     """Converts PRelu with one slope, or one slope for each channel."""
-    x, slope = ctx.present(2)
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
-        slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
+        slope = slope.reshape((*slope.shape, *[const(1)] * (x.rank - 2)))
     return ctx.emit("prelu", x, slope)
 
 
@@ -52,9 +48,9 @@ def _batch_norm(ctx: NodeContext) -> Results:
     return inference_norm(ctx)
 
 
-def _dropout(ctx: NodeContext) -> Results:
+def _dropout(ctx: NodeContext, x: Operand) -> Results:
     _for_inference(ctx)
-    return ctx.input(0)
+    return x
 
 
 def _for_inference(ctx: NodeContext) -> None:
@@ -67,20 +63,19 @@ def _concat(ctx: NodeContext) -> Results:
     return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank, 1))
 
 
-def _cast(ctx: NodeContext) -> Results:
+def _cast(ctx: NodeContext, x: Operand) -> Results:
     if ctx.opset >= 6:
-        return ctx.cast(ctx.input(0), ctx.dtype("to"))
+        return x.cast(ctx.dtype("to"))
     name = ctx.text("to").upper()
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
         raise ctx.fail(f"there is no element type {name[:40]}")
-    return ctx.cast(ctx.input(0), element_type(number, ctx.loc))
+    return x.cast(element_type(number, ctx.loc))
 
 
-def _upsample(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _upsample(ctx: NodeContext, x: Operand) -> Results:
     return upsampled(
-        ctx, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale"))
+        ctx, x, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale"))
     )
 
 

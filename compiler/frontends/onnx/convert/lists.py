@@ -51,7 +51,7 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
         return None, None
     if not operand.dtype.is_integer:
         raise ctx.fail(f"a position has type {operand.type!r}")
-    scalar = ctx.cast(ctx.reshape(operand, ()), I64)
+    scalar = operand.reshape(()).cast(I64)
     array = scalar.array
     return scalar, None if array is None else int(array)
 
@@ -96,18 +96,17 @@ def _erase(ctx: NodeContext) -> Results:
     return ctx.emit("list_erase", sequence, where)
 
 
-def _split(ctx: NodeContext) -> Results:
-    x, lengths = ctx.input(0), ctx.optional(1)
+def _split(ctx: NodeContext, x: Operand, lengths: Operand | None = None) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     keep = lengths is not None or ctx.flag("keepdims")
     sizes = _piece_sizes(ctx, x.shape[axis], lengths)
     if sizes is None:
-        piece_length = ctx.constant(np.array(1)) if lengths is None else ctx.cast(lengths, I64)
+        piece_length = ctx.constant(np.array(1)) if lengths is None else lengths.cast(I64)
         return ctx.emit("list_split", x, piece_length, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
-        piece = ctx.slice_axis(x, axis, start, size)
-        items.append(piece if keep else ctx.squeeze(piece, (axis,)))
+        piece = x.slice_axis(axis, start, size)
+        items.append(piece if keep else piece.squeeze((axis,)))
         start = start + size
     return known_list(ctx, items, x.dtype, False)
 
@@ -165,7 +164,7 @@ def _concat(ctx: NodeContext) -> Results:
             raise ctx.fail("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
         axis = ctx.axis_of("axis", rank)
-        parts = [ctx.unsqueeze(item, axis) if new_axis else item for item in sequence.items]
+        parts = [item.unsqueeze(axis) if new_axis else item for item in sequence.items]
         return ctx.concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
     axis = ctx.axis_of("axis", one.rank + new_axis)
@@ -182,8 +181,7 @@ def _concat(ctx: NodeContext) -> Results:
 # ---- optionals -----------------------------------------------------------------------------------
 
 
-def _optional(ctx: NodeContext) -> Results:
-    element = ctx.optional(0)
+def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
     if element is not None:
         return known_list(ctx, [element], element.dtype, True)
     if not ctx.has("type"):
@@ -193,8 +191,7 @@ def _optional(ctx: NodeContext) -> Results:
     return Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())
 
 
-def _has_element(ctx: NodeContext) -> Results:
-    operand = ctx.optional(0)
+def _has_element(ctx: NodeContext, operand: Operand | None = None) -> Results:
     if operand is None:
         return ctx.filled(False, BOOL)
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
@@ -204,8 +201,7 @@ def _has_element(ctx: NodeContext) -> Results:
     return ctx.emit("list_length", operand) > 0
 
 
-def _get_element(ctx: NodeContext) -> Results:
-    operand = ctx.input(0)
+def _get_element(ctx: NodeContext, operand: Operand) -> Results:
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return operand
     if operand.items is not None:

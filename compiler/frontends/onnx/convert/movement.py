@@ -50,29 +50,26 @@ def _constant(ctx: NodeContext) -> Results:
     raise ctx.fail("it has no value")
 
 
-def _constant_of_shape(ctx: NodeContext) -> Results:
+def _constant_of_shape(ctx: NodeContext, shape: Operand) -> Results:
     value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
-    shape = ctx.sizes(ctx.input(0), "the shape")
-    return ctx.expand(ctx.reshape(value, ()), shape)
+    return value.reshape(()).expand(ctx.sizes(shape, "the shape"))
 
 
-def _shape(ctx: NodeContext) -> Results:
-    shape = ctx.input(0).shape
-    start, end = ctx.integer("start", 0), ctx.integer("end", len(shape))
-    return ctx.size_vector(shape[start:end])
+def _shape(ctx: NodeContext, x: Operand) -> Results:
+    start, end = ctx.integer("start", 0), ctx.integer("end", x.rank)
+    return ctx.size_vector(x.shape[start:end])
 
 
-def _bit_cast(ctx: NodeContext) -> Results:
-    x, to = ctx.input(0), ctx.dtype("to")
+def _bit_cast(ctx: NodeContext, x: Operand) -> Results:
+    to = ctx.dtype("to")
     return x if to is x.dtype else ctx.emit("bit_cast", x, to=to)
 
 
-def _converted(ctx: NodeContext, to: DType) -> Operand:
-    x = ctx.input(0)
+def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
     if to.is_packed and to.is_integer and x.dtype.is_float:
-        return ctx.cast(ctx.cast(x, I32), to)  # i32 keeps the low bits of large values
+        return x.cast(I32).cast(to)  # i32 keeps the low bits of large values
     if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
-        return ctx.cast(x, to)
+        return x.cast(to)
     rounding = ctx.text("round_mode", "up")
     if rounding not in ROUNDINGS:
         raise ctx.fail(f"there is no round_mode {rounding!r}")
@@ -83,8 +80,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 # ---- reshapes ------------------------------------------------------------------------------------
 
 
-def _reshape(ctx: NodeContext) -> Results:
-    x, shape = ctx.present(2)
+def _reshape(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     keeps_zero = ctx.flag("allowzero")
     if shape.index_elements is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
@@ -99,7 +95,7 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
-    return ctx.reshape(x, target)
+    return x.reshape(target)
 
 
 def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
@@ -129,23 +125,20 @@ def _resolved_at_run_time(
     if not keeps_zero:
         source_sizes = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
         is_copy = shape.equals(0)
-        shape = ctx.where(is_copy, source_sizes, shape)
+        shape = is_copy.select(source_sizes, shape)
     is_free = shape.equals(-1)
-    fixed_sizes = ctx.where(is_free, 1, shape)
+    fixed_sizes = is_free.select(1, shape)
     fixed_count = ctx.reduce("prod", fixed_sizes, 0, keepdims=True)
     element_total = ctx.size_vector([element_count(x.shape)], shape.dtype)
-    return ctx.where(is_free, element_total / fixed_count, shape)
+    return is_free.select(element_total / fixed_count, shape)
 
 
-def _flatten(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _flatten(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.integer("axis")
     if not -x.rank <= axis <= x.rank:
         raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
     split_axis = axis + x.rank if axis < 0 else axis
-    return ctx.reshape(
-        x, (element_count(x.shape[:split_axis]), element_count(x.shape[split_axis:]))
-    )
+    return x.reshape((element_count(x.shape[:split_axis]), element_count(x.shape[split_axis:])))
 
 
 def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
@@ -161,8 +154,7 @@ def late_axes(ctx: NodeContext, number: int) -> Operand | None:
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
 
-def _squeeze(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _squeeze(ctx: NodeContext, x: Operand) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return squeezed(ctx, x, late)
@@ -177,11 +169,10 @@ def _squeeze(ctx: NodeContext) -> Results:
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
     if wrong:
         raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
-    return ctx.squeeze(x, axes)
+    return x.squeeze(axes)
 
 
-def _unsqueeze(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _unsqueeze(ctx: NodeContext, x: Operand) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return unsqueezed(ctx, x, late)
@@ -191,18 +182,17 @@ def _unsqueeze(ctx: NodeContext) -> Results:
     axes = ctx.axes(named_axes, x.rank + len(named_axes))
     dims = iter(x.shape)
     shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
-    return ctx.reshape(x, shape)
+    return x.reshape(shape)
 
 
 # ---- rearrangements ------------------------------------------------------------------------------
 
 
-def _transpose(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _transpose(ctx: NodeContext, x: Operand) -> Results:
     perm = ctx.integers("perm", range(x.rank)[::-1])
     if sorted(perm) != list(range(x.rank)):
         raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
-    return ctx.transpose(x, perm)
+    return x.transpose(perm)
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -212,11 +202,9 @@ def _concat(ctx: NodeContext) -> Results:
     return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
-def _split(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _split(ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
-    sizes_operand = ctx.optional(1)
     if sizes_operand is not None or ctx.has("split"):
         sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
     else:
@@ -234,12 +222,10 @@ def _split(ctx: NodeContext) -> Results:
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 
-def _expand(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    shape = ctx.input(1)
+def _expand(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     if shape.index_elements is None:
         shape = _expanded_at_run_time(ctx, x, shape)
-    return ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
+    return x.expand(ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
@@ -249,12 +235,11 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     dims = [*[const(1)] * (count - x.rank), *x.shape]
     source_sizes = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = shape.equals(1)
-    return ctx.where(is_one, source_sizes, shape)
+    return is_one.select(source_sizes, shape)
 
 
-def _tile(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    repeats = ctx.sizes(ctx.input(1), "repeats")
+def _tile(ctx: NodeContext, x: Operand, counts: Operand) -> Results:
+    repeats = ctx.sizes(counts, "repeats")
     if len(repeats) != x.rank:
         raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
     return ctx.emit("tile", x, repeats=repeats)
@@ -278,8 +263,8 @@ def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
     return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
-def _pad(ctx: NodeContext) -> Results:
-    x, mode = ctx.input(0), ctx.text("mode")
+def _pad(ctx: NodeContext, x: Operand) -> Results:
+    mode = ctx.text("mode")
     pads = ctx.sizes(_integers(ctx, "pads", 1), "pads", lo=-LARGEST)
     value = ctx.optional(2)
     if ctx.has_value("value"):
@@ -297,7 +282,7 @@ def _pad(ctx: NodeContext) -> Results:
     if mode != "constant":
         value = None
     elif value is not None:
-        value = ctx.reshape(value, ())
+        value = value.reshape(())
     elif x.dtype is STRING:
         value = ctx.filled(0, STRING)
     return ctx.emit_all("pad", [x, value], before=tuple(before), after=tuple(after), mode=mode)
@@ -306,8 +291,8 @@ def _pad(ctx: NodeContext) -> Results:
 # ---- slice ---------------------------------------------------------------------------------------
 
 
-def _slice(ctx: NodeContext) -> Results:
-    x, first, last = ctx.input(0), _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
+def _slice(ctx: NodeContext, x: Operand) -> Results:
+    first, last = _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
     count = _length(ctx, first, "starts")
     if any(late_axes(ctx, number) is not None for number in (3, 4)):
         return _late_slice(ctx, x, count)
@@ -367,9 +352,9 @@ def _positions(
             return values
     extents = ctx.size_vector(dims, operand.dtype)
     negative = operand < 0
-    shifted = ctx.where(negative, operand + extents, operand)
+    shifted = negative.select(operand + extents, operand)
     low = ctx.size_vector(lowest, operand.dtype) if any(lowest) else ctx.filled(0, operand.dtype)
-    clamped = ctx.emit("max", ctx.emit("min", shifted, extents), low)
+    clamped = shifted.minimum(extents).maximum(low)
     return ctx.sizes(clamped, "positions", lo=min(lowest, default=0))
 
 
@@ -382,7 +367,7 @@ def _has_sign(index: Index) -> bool:
 
 
 def _range(ctx: NodeContext) -> Results:
-    operands = [ctx.reshape(ctx.input(n), ()) for n in range(3)]
+    operands = [ctx.input(n).reshape(()) for n in range(3)]
     start, limit, delta = operands
     elements = [o.index_elements for o in operands]
     step = None if elements[2] is None else as_int(elements[2].item())
@@ -390,30 +375,30 @@ def _range(ctx: NodeContext) -> Results:
         distance = elements[1].item() - elements[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        steps = _distance(ctx, start, limit) / ctx.cast(delta, F64)
-        count = ctx.cast(ctx.emit("ceil", steps), I64)
-        (size,) = ctx.sizes(ctx.emit("max", count, 0), "the length")
+        steps = _distance(start, limit) / delta.cast(F64)
+        count = steps.ceil().cast(I64)
+        (size,) = ctx.sizes(count.maximum(0), "the length")
     return ctx.emit("range", start, limit, delta, size=size)
 
 
-def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
+def _distance(start: Operand, limit: Operand) -> Operand:
     """Returns `limit - start` in f64; exact for integers whose difference fits i64."""
-    rough = ctx.cast(limit, F64) - ctx.cast(start, F64)
+    rough = limit.cast(F64) - start.cast(F64)
     if not start.dtype.is_integer:
         return rough
-    exact = ctx.cast(limit, I64) - ctx.cast(start, I64)
+    exact = limit.cast(I64) - start.cast(I64)
     inside = abs(rough) < 2.0**62
-    return ctx.where(inside, ctx.cast(exact, F64), rough)
+    return inside.select(exact.cast(F64), rough)
 
 
 CONVERTERS: Converters = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Shape": _shape,
-    "Size": lambda ctx: ctx.size_scalar(element_count(ctx.input(0).shape)),
-    "Identity": lambda ctx: ctx.input(0),
-    "Cast": lambda ctx: _converted(ctx, ctx.dtype("to")),
-    "CastLike": lambda ctx: _converted(ctx, ctx.input(1).dtype),
+    "Size": lambda ctx, x: ctx.size_scalar(element_count(x.shape)),
+    "Identity": lambda ctx, x: x,
+    "Cast": lambda ctx, x: _converted(ctx, x, ctx.dtype("to")),
+    "CastLike": lambda ctx, x, like: _converted(ctx, x, like.dtype),
     "BitCast": _bit_cast,
     "Reshape": _reshape,
     "Flatten": _flatten,

@@ -1,15 +1,15 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.scope import Operand
 
 
-def _clip(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _clip(ctx: NodeContext, x: Operand) -> Results:
     bounds = [
         ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
         for number, name in ((1, "min"), (2, "max"))
     ]
-    bounds = [o and ctx.reshape(o, ()) for o in bounds]
+    bounds = [o and o.reshape(()) for o in bounds]
     if bounds == [None, None]:
         return x
     return ctx.emit("clip", x, *bounds)

@@ -2,6 +2,7 @@
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.types import F32, U8
 
@@ -17,11 +18,10 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     """Returns the zero point, reshaped to the rank of the scale."""
     zero = ctx.optional(2)
-    return zero if zero is None or zero.rank == scale.rank else ctx.reshape(zero, scale.shape)
+    return zero if zero is None or zero.rank == scale.rank else zero.reshape(scale.shape)
 
 
-def _quantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.present(2)
+def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
     to = U8 if zero is None else zero.dtype
     if ctx.integer("output_dtype", 0):
@@ -29,33 +29,25 @@ def _quantize(ctx: NodeContext) -> Results:
     precision = F32
     if ctx.integer("precision", 0):
         precision = ctx.dtype("precision")
-    return ctx.emit(
-        "quantize_linear",
+    axis = _axis(ctx, x, scale)
+    return emit_row(ctx, "quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
+
+
+def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
+    zero = _zero_point(ctx, scale)
+    return emit_row(
+        ctx,
+        "dequantize_linear",
         x,
         scale,
         zero,
-        to=to,
         axis=_axis(ctx, x, scale),
-        block_size=ctx.integer("block_size", 0),
-        saturate=ctx.flag("saturate", True),
-        precision=precision,
-    )
-
-
-def _dequantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.present(2)
-    zero = _zero_point(ctx, scale)
-    return ctx.emit_all(
-        "dequantize_linear",
-        [x, scale, zero],
-        axis=_axis(ctx, x, scale),
-        block_size=ctx.integer("block_size", 0),
         to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
     )
 
 
-def _conv_integer(ctx: NodeContext) -> Results:
-    attrs = window_attrs(ctx, *ctx.present(2))
+def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
+    attrs = window_attrs(ctx, x, weight)
     return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
 
 

@@ -31,8 +31,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
     attributes with the defaults 0 and 1.
     """
 
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.optional(0)
+    def convert(ctx: NodeContext, x: Operand | None = None) -> Results:
         shape = map(as_index, ctx.integers("shape")) if x is None else x.shape
         dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
         if dtype not in FLOATS:
@@ -44,22 +43,21 @@ def _drawn(law: str, *numbers: str) -> Converter:
     return convert
 
 
-def _bernoulli(ctx: NodeContext) -> Results:
-    chance = ctx.input(0)
+def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
     drawn = draws(ctx, chance.shape, seed_of(ctx)).uniform(chance.dtype)
-    return ctx.cast(drawn < chance, ctx.dtype("dtype", chance.dtype))
+    return (drawn < chance).cast(ctx.dtype("dtype", chance.dtype))
 
 
-def _multinomial(ctx: NodeContext) -> Results:
-    logarithms = ctx.ranked(ctx.input(0), 2)
+def _multinomial(ctx: NodeContext, logarithms: Operand) -> Results:
     count = const(ctx.integer("sample_size", 1))
-    scores = race(ctx, logarithms, count, seed_of(ctx))
+    scores = race(ctx, ctx.ranked(logarithms, 2), count, seed_of(ctx))
     drawn = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
-    return ctx.cast(drawn, ctx.dtype("dtype", I32))
+    return drawn.cast(ctx.dtype("dtype", I32))
 
 
-def _dropout(ctx: NodeContext) -> Results:
-    x, ratio, training = ctx.input(0), ctx.optional(1), ctx.optional(2)
+def _dropout(
+    ctx: NodeContext, x: Operand, ratio: Operand | None = None, training: Operand | None = None
+) -> Results:
     drops = False if training is None else ctx.truth(training)
     if drops is not False:
         chance = 0.5 if ratio is None else ratio
@@ -72,7 +70,7 @@ def _dropout(ctx: NodeContext) -> Results:
     # Before opset 12, ONNX says that the mask is not filled in inference; ONNX Runtime returns
     # zeros.
     mask = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
-    return [x, ctx.expand(mask, x.shape)]
+    return [x, mask.expand(x.shape)]
 
 
 CONVERTERS: Converters = {

@@ -51,14 +51,14 @@ def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Op
         raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
     if operand.array is not None:
         return ctx.part_of(operand, operand.array[number])
-    operand = ctx.holds(operand, 0, number + 1)
-    return ctx.element(operand, 0, number)
+    operand = operand.holds(0, number + 1)
+    return operand.element(0, number)
 
 
 def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
     if matrix.array is not None:
         return ctx.part_of(matrix, matrix.array.T)
-    return ctx.transpose(matrix, (1, 0))
+    return matrix.transpose((1, 0))
 
 
 @frozen
@@ -81,8 +81,8 @@ def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tup
     """Returns the projected input, without a bias, and the matmul of each gate with the state."""
     weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
     gates, hidden = layer.kind.gates, layer.hidden
-    weight = ctx.holds(weight, 0, gates * hidden)
-    parts = (ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(gates))
+    weight = weight.holds(0, gates * hidden)
+    parts = (recurrence.slice_axis(0, n * hidden, hidden) for n in range(gates))
     products = by_matrices(_transposed(ctx, part) for part in parts)
     return layer.x @ _transposed(ctx, weight), products
 
@@ -103,10 +103,7 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
     )
     hidden = layer.hidden
     columns = (
-        [
-            o if o.rank == 0 else ctx.slice_axis(o, o.rank - 1, n * hidden, hidden)
-            for o in recurrence
-        ]
+        [o if o.rank == 0 else o.slice_axis(o.rank - 1, n * hidden, hidden) for o in recurrence]
         for n in range(layer.kind.gates)
     )
     products = tuple(partial(quantised_product, matrix=gate) for gate in columns)
@@ -128,8 +125,8 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     bias = ctx.optional(3)
     if bias is not None:
         width = kind.gates * hidden
-        two_biases = ctx.holds(_direction(ctx, bias, number, 2), 0, 2 * width)
-        biases = [ctx.slice_axis(two_biases, 0, n * width, width) for n in range(2)]
+        two_biases = _direction(ctx, bias, number, 2).holds(0, 2 * width)
+        biases = [two_biases.slice_axis(0, n * width, width) for n in range(2)]
         reset_late = ctx.node.op_type == "GRU" and linear_before
         projected, late = with_biases(ctx, projected, biases, hidden, reset_late)
     count = len(kind.activations)
@@ -151,8 +148,8 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
     operand = ctx.optional(7)
     if operand is None:
         return ()
-    of_direction = ctx.holds(_direction(ctx, operand, number, 2), 0, 3 * hidden)
-    return tuple(ctx.slice_axis(of_direction, 0, n * hidden, hidden) for n in range(3))
+    of_direction = _direction(ctx, operand, number, 2).holds(0, 3 * hidden)
+    return tuple(of_direction.slice_axis(0, n * hidden, hidden) for n in range(3))
 
 
 def _run_direction(
@@ -181,8 +178,8 @@ def _recurrent(ctx: NodeContext) -> Results:
     rows = ctx.stack([r[0] for r in results], 1)
     last = [ctx.stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
     if batch_first:
-        rows = ctx.transpose(rows, (2, 0, 1, 3))
-        last = [ctx.transpose(state, (1, 0, 2)) for state in last]
+        rows = rows.transpose((2, 0, 1, 3))
+        last = [state.transpose((1, 0, 2)) for state in last]
     return [rows, *last]
 
 
@@ -198,7 +195,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
         raise ctx.fail(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
     if batch_first:
-        x = ctx.transpose(x, (1, 0, 2))
+        x = x.transpose((1, 0, 2))
     shape = (const(directions), x.shape[1], const(hidden))
     initial = []
     for number in range(5, 5 + kind.states):
@@ -206,13 +203,13 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
         if state is None:
             state = ctx.full(0.0, x.dtype, shape)
         elif batch_first:
-            state = ctx.transpose(state, (1, 0, 2))
+            state = state.transpose((1, 0, 2))
         if ctx.ranked(state, 3).shape[1].terms:
             state = ctx.sized(state, 1, shape[1], "each sequence has a state")
         initial.append(state)
     lengths = ctx.optional(4)
     if lengths is not None:
-        lengths = ctx.reshape(ctx.cast(lengths, I64), (x.shape[1], const(1)))
+        lengths = lengths.cast(I64).reshape((x.shape[1], const(1)))
     activations = _activations(ctx, kind.activations, directions)
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
 

@@ -4,6 +4,7 @@ from tcc.frontends.einsum import einsum
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
 from tcc.ir.types import element_count
@@ -23,8 +24,7 @@ _REDUCTIONS = {
 
 
 def _reduction(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
+    def convert(ctx: NodeContext, x: Operand) -> Results:
         keepdims = ctx.flag("keepdims")
         late = late_axes(ctx, 1)
         if late is not None:
@@ -42,8 +42,7 @@ def _reduction(op: str) -> Converter:
 
 
 def _softmax(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
+    def convert(ctx: NodeContext, x: Operand) -> Results:
         return along_axis(ctx, op, x, ctx.axis_of("axis", x.rank), ctx.opset)
 
     return convert
@@ -58,12 +57,11 @@ def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> 
     if opset >= 13 or axis == x.rank - 1:
         return ctx.emit(op, x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = ctx.emit(op, ctx.reshape(x, (rows, columns)), axis=1)
-    return ctx.reshape(flat, x.shape)
+    flat = ctx.emit(op, x.reshape((rows, columns)), axis=1)
+    return flat.reshape(x.shape)
 
 
-def _top_k(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _top_k(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank)
     k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
     largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
@@ -71,17 +69,15 @@ def _top_k(ctx: NodeContext) -> Results:
 
 
 def _cumulative(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
-        options = {"exclusive": ctx.flag("exclusive"), "reverse": ctx.flag("reverse")}
-        if ctx.input(1).type.static_shape not in ((), (1,)):
-            raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
-        if ctx.input(1).array is None:
-            (late,) = run_axes(ctx, ctx.input(1), x.rank)
-            sums = ctx.emit(op, around(ctx, x, late), axis=1, **options)
-            return ctx.reshape(sums, x.shape)
+    def convert(ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
+        if axis_operand.type.static_shape not in ((), (1,)):
+            raise ctx.fail(f"the axis is one number, not {axis_operand.type!r}")
+        if axis_operand.array is None:
+            (late,) = run_axes(ctx, axis_operand, x.rank)
+            (sums,) = emit_row(ctx, op, around(ctx, x, late), axis=1)
+            return sums.reshape(x.shape)
         (axis,) = ctx.static_ints(1, "the axis")
-        return ctx.emit(op, x, axis=ctx.axis(axis, x.rank), **options)
+        return emit_row(ctx, op, x, axis=ctx.axis(axis, x.rank))
 
     return convert
 

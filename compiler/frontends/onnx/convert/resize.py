@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, floordiv
@@ -39,21 +40,19 @@ def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
     return floordiv(dim * over, under) if agree else None
 
 
-def _upsample(ctx: NodeContext) -> Results:
+def _upsample(ctx: NodeContext, x: Operand) -> Results:
     """Converts Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
-    x = ctx.input(0)
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
         return _plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)
     if len(ctx.inputs) > 1:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
         scales = ctx.reals("scales")
-    return upsampled(ctx, scales)
+    return upsampled(ctx, x, scales)
 
 
-def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
-    """Resizes the first operand with a scale for each axis."""
-    x = ctx.input(0)
+def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
+    """Resizes `x` with a scale for each axis."""
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
     return _plain(ctx, _by_scales(ctx, x, range(x.rank), scales), x)
@@ -104,10 +103,9 @@ class _Target:
     late_scales: Operand | None = None
 
 
-def _resize(ctx: NodeContext) -> Results:
+def _resize(ctx: NodeContext, x: Operand) -> Results:
     if ctx.opset < 11:
-        return _upsample(ctx)
-    x = ctx.input(0)
+        return _upsample(ctx, x)
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
@@ -120,19 +118,15 @@ def _resize(ctx: NodeContext) -> Results:
         late = _every_axis(ctx, x, axes, ctx.input(1), (0.0, 1.0))
         if late.array is not None:
             roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
-    return ctx.emit(
+    return emit_row(
+        ctx,
         "resize",
         x,
         target.late_scales,
         late,
         sizes=target.sizes,
         scales=target.scales,
-        mode=mode,
         coordinate_mode=coordinates,
-        nearest_mode=ctx.text("nearest_mode"),
-        cubic_coeff_a=ctx.real("cubic_coeff_a"),
-        exclude_outside=ctx.flag("exclude_outside"),
-        extrapolation_value=ctx.real("extrapolation_value"),
         roi=roi,
         taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
         fractional=ctx.session.producer in _REFERENCES,
@@ -151,10 +145,10 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
     `radius` is the kernel's radius before the scale widens it.
     """
     if target.late_scales is not None:
-        smallest_scale = ctx.reduce("min", target.late_scales, 0, keepdims=True)
-        shrunk = ctx.emit("min", smallest_scale, 1.0)
-        half = ctx.emit("ceil", float(radius) / shrunk)
-        (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
+        smallest_scale = target.late_scales.min(0, keepdims=True)
+        shrunk = smallest_scale.minimum(1.0)
+        half = (float(radius) / shrunk).ceil()
+        (bound,) = ctx.sizes(half.cast(I64), "the kernel", lo=1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
 
@@ -170,13 +164,13 @@ def _every_axis(
     """
     if vector.type.static_shape != (len(axes) * len(defaults),):
         raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
-    vector = ctx.cast(vector, F64)
+    vector = vector.cast(F64)
     entries = []
     for part, default in enumerate(defaults):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
         default_entry = ctx.constant(np.array([default]))
         entries += [
-            ctx.slice_axis(vector, 0, places[axis], 1) if axis in places else default_entry
+            vector.slice_axis(0, places[axis], 1) if axis in places else default_entry
             for axis in range(x.rank)
         ]
     return ctx.concat(entries, 0)
@@ -217,10 +211,10 @@ def _rounded_sizes(
     ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
     """Returns `floor(size * scale + more)` of each scaled axis, computed in `dtype`."""
-    source_sizes = ctx.cast(ctx.size_vector(x.shape), dtype)
-    scaled = source_sizes * ctx.cast(scales, dtype)
-    floored = ctx.emit("floor", scaled + ctx.filled(more, dtype))
-    bound = ctx.sizes(ctx.cast(floored, I64), "sizes")
+    source_sizes = ctx.size_vector(x.shape).cast(dtype)
+    scaled = source_sizes * scales.cast(dtype)
+    floored = (scaled + ctx.filled(more, dtype)).floor()
+    bound = ctx.sizes(floored.cast(I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
 
@@ -238,10 +232,10 @@ def _with_aspect_ratio(
     """
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
-    source_sizes = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
-    ratios = ctx.cast(ctx.size_vector(target_sizes), F64) / source_sizes
+    source_sizes = ctx.size_vector([x.shape[axis] for axis in axes]).cast(F64)
+    ratios = ctx.size_vector(target_sizes).cast(F64) / source_sizes
     scale = ctx.reduce("min" if policy == "not_larger" else "max", ratios, 0, keepdims=True)
-    all_scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
+    all_scales = _every_axis(ctx, x, axes, scale.expand((len(axes),)), (1.0,))
     sizes = _rounded_sizes(ctx, x, axes, all_scales, F64, 0.5)
     if all_scales.array is None:
         return _Target(sizes, (None,) * x.rank, all_scales)

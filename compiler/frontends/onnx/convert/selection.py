@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
@@ -12,14 +13,12 @@ from tcc.ops.shapes import replaced
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
-def _compress(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _compress(ctx: NodeContext, x: Operand, mask: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    return ctx.emit("compress", x, ctx.input(1), axis=axis, size=ctx.fresh_count())
+    return ctx.emit("compress", x, mask, axis=axis, size=ctx.fresh_count())
 
 
-def _unique(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _unique(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted")
     if x.dtype is STRING:
@@ -29,55 +28,46 @@ def _unique(ctx: NodeContext) -> Results:
         values, *other_results = ctx.emit_all(
             "unique", [ranks], axis=axis, sorted=in_order, size=ctx.fresh_count()
         )
-        return [ctx.emit("gather", ordered, values, axis=0), *other_results]
+        return [ordered.gather(values, axis=0), *other_results]
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=ctx.fresh_count())
 
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
     boxes, scores, *limits = ctx.inputs
-    return ctx.emit_all(
-        "non_max_suppression",
-        [boxes, scores, *(o and ctx.reshape(o, ()) for o in limits)],
-        center_point_box=ctx.integer("center_point_box"),
-        size=ctx.fresh_count(),
-    )
+    scalars = (o and o.reshape(()) for o in limits)
+    return emit_row(ctx, "non_max_suppression", boxes, scores, *scalars, size=ctx.fresh_count())
 
 
 # ---- indices -------------------------------------------------------------------------------------
 
 
-def _one_hot(ctx: NodeContext) -> Results:
-    indices, depth, values = ctx.present(3)
+def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand) -> Results:
     axis = ctx.axis_of("axis", indices.rank + 1)
     if depth.index_elements is None:
-        depth = ctx.cast(depth, I64)
+        depth = depth.cast(I64)
     size = ctx.size(depth, "the depth")
     return ctx.emit("one_hot", indices, values, axis=axis, depth=size)
 
 
 def _scatter(ctx: NodeContext) -> Results:
     """Converts ScatterElements under its older name."""
-    axis = ctx.axis_of("axis", ctx.input(0).rank)
-    return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
+    return emit_row(ctx, "scatter_elements", *ctx.inputs)
 
 
 # ---- diagonals, blocks, crops --------------------------------------------------------------------
 
 
-def _trilu(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    k_operand = ctx.optional(1)
+def _trilu(ctx: NodeContext, x: Operand, k_operand: Operand | None = None) -> Results:
     k = const(0) if k_operand is None else ctx.size(k_operand, "k", lo=-LARGEST)
-    return ctx.emit("trilu", x, upper=ctx.flag("upper"), k=k)
+    return emit_row(ctx, "trilu", x, k=k)
 
 
-def _eye_like(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    return ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.integer("k"))
+def _eye_like(ctx: NodeContext, x: Operand) -> Results:
+    return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
-def _depth_to_space(ctx: NodeContext) -> Results:
-    x, block, mode = ctx.input(0), ctx.integer("blocksize"), ctx.text("mode", "DCR")
+def _depth_to_space(ctx: NodeContext, x: Operand) -> Results:
+    block, mode = ctx.integer("blocksize"), ctx.text("mode", "DCR")
     _holds_whole_blocks(ctx, x, (1,), block * block)
     return ctx.emit("depth_to_space", x, blocksize=block, mode=mode)
 
@@ -92,8 +82,8 @@ def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block
             ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")
 
 
-def _space_to_depth(ctx: NodeContext) -> Results:
-    x, block = ctx.input(0), ctx.integer("blocksize")
+def _space_to_depth(ctx: NodeContext, x: Operand) -> Results:
+    block = ctx.integer("blocksize")
     _holds_whole_blocks(ctx, x, (2, 3), block)
     if ctx.text("mode", "DCR") == "DCR":
         return ctx.emit("space_to_depth", x, blocksize=block)
@@ -101,9 +91,9 @@ def _space_to_depth(ctx: NodeContext) -> Results:
         raise ctx.fail(f"blocks of {block} in {x.type!r}")
     n, c, h, w = x.shape
     rows, columns = floordiv(h, block), floordiv(w, block)
-    split = ctx.reshape(x, (n, c, rows, block, columns, block))
-    transposed = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
-    return ctx.reshape(transposed, (n, c * block * block, rows, columns))
+    split = x.reshape((n, c, rows, block, columns, block))
+    transposed = split.transpose((0, 1, 3, 5, 2, 4))
+    return transposed.reshape((n, c * block * block, rows, columns))
 
 
 def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
@@ -115,19 +105,18 @@ def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
     start, kept_size, in_front, behind = bound_sizes(ctx, parts)
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     before[axis], after[axis] = in_front, behind
-    result = ctx.slice_axis(x, axis, start, kept_size)
+    result = x.slice_axis(axis, start, kept_size)
     if (in_front, behind) != (const(0), const(0)):
         result = ctx.emit("pad", result, before=tuple(before), after=tuple(after), mode="constant")
-    return ctx.reshape(result, replaced(x.shape, axis, size))
+    return result.reshape(replaced(x.shape, axis, size))
 
 
-def _center_crop_pad(ctx: NodeContext) -> Results:
+def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     """Converts CenterCropPad, which cuts or pads around the centre.
 
     If the number of elements is odd, one more is cut or added at the end.
     """
-    x = ctx.input(0)
-    target_sizes = ctx.sizes(ctx.input(1), "the shape")
+    target_sizes = ctx.sizes(shape, "the shape")
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(target_sizes) != len(axes):
         raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
@@ -137,7 +126,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "NonZero": lambda ctx: ctx.emit("non_zero", ctx.input(0), size=ctx.fresh_count()),
+    "NonZero": lambda ctx, x: ctx.emit("non_zero", x, size=ctx.fresh_count()),
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _non_max_suppression,

@@ -7,28 +7,28 @@ from tcc.ir.index import const
 from tcc.ir.types import F64
 
 
-def _dft(ctx: NodeContext) -> Results:
-    x, axis_operand = ctx.input(0), ctx.optional(2)
+def _dft(
+    ctx: NodeContext, x: Operand, length: Operand | None = None, axis_operand: Operand | None = None
+) -> Results:
     if axis_operand is None:
         axis = ctx.integer("axis", -2)
     elif axis_operand.array is None:
-        return _late_dft(ctx, x, axis_operand)
+        return _late_dft(ctx, x, length, axis_operand)
     else:
         axis = ctx.static_ints(2, "the axis")[0]
-    return _transform(ctx, x, ctx.axis(axis, x.rank))
+    return _transform(ctx, x, ctx.axis(axis, x.rank), length)
 
 
-def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
+def _late_dft(ctx: NodeContext, x: Operand, length: Operand | None, operand: Operand) -> Operand:
     """Transforms along an axis that is known only at run time."""
     (axis,) = run_axes(ctx, operand, x.rank)
-    spectrum = _transform(ctx, around(ctx, x, axis, last=1), 1)
+    spectrum = _transform(ctx, around(ctx, x, axis, last=1), 1, length)
     shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, spectrum.shape[1]))
-    return ctx.reshape(spectrum, (*shape, spectrum.shape[-1]))
+    return spectrum.reshape((*shape, spectrum.shape[-1]))
 
 
-def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
+def _transform(ctx: NodeContext, x: Operand, axis: int, length_operand: Operand | None) -> Operand:
     inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
-    length_operand = ctx.optional(1)
     if length_operand is not None:
         length = ctx.size(length_operand, "dft_length")
     elif inverse and onesided:
@@ -38,11 +38,16 @@ def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     return ctx.emit("dft", x, axis=axis, length=length, inverse=inverse, onesided=onesided)
 
 
-def _stft(ctx: NodeContext) -> Results:
-    x, window = ctx.input(0), ctx.optional(2)
-    step = ctx.size(ctx.input(1), "frame_step", lo=1)
-    if ctx.optional(3) is not None:
-        length = ctx.size(ctx.input(3), "frame_length", lo=1)
+def _stft(
+    ctx: NodeContext,
+    x: Operand,
+    step: Operand,
+    window: Operand | None = None,
+    frame: Operand | None = None,
+) -> Results:
+    stride = ctx.size(step, "frame_step", lo=1)
+    if frame is not None:
+        length = ctx.size(frame, "frame_length", lo=1)
     elif window is not None:
         length = window.shape[0]
     else:
@@ -50,12 +55,12 @@ def _stft(ctx: NodeContext) -> Results:
     onesided = ctx.flag("onesided")
     if x.rank == 3 and x.shape[2] is const(2) and onesided:
         raise ctx.fail("onesided spectra belong to real signals")
-    return ctx.emit_all("stft", [x, window], step=step, length=length, onesided=onesided)
+    return ctx.emit_all("stft", [x, window], step=stride, length=length, onesided=onesided)
 
 
 def _mel_weights(ctx: NodeContext) -> Results:
     bins, length = (ctx.size(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
-    scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
+    scalars = [ctx.input(n).cast(F64).reshape(()) for n in range(2, 5)]
     to = ctx.dtype("output_datatype")
     return ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)
 

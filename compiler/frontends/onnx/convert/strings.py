@@ -16,18 +16,17 @@ def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
     return ctx.constant(array, STRING)
 
 
-def _concat(ctx: NodeContext) -> Results:
-    x, y = ctx.present()
+def _concat(ctx: NodeContext, x: Operand, y: Operand) -> Results:
     shape = ctx.broadcast(x.shape, y.shape)
-    return ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))
+    return ctx.emit("string_concat", x.expand(shape), y.expand(shape))
 
 
-def _split(ctx: NodeContext) -> Results:
+def _split(ctx: NodeContext, x: Operand) -> Results:
     max_splits = ctx.integer("maxsplit", -1)
     size = _fresh(ctx, 0)
     return ctx.emit_all(
         "string_split",
-        [ctx.input(0)],
+        [x],
         delimiter=ctx.text("delimiter", ""),
         most=max_splits if max_splits >= 0 else -1,
         size=size,
@@ -38,11 +37,10 @@ def _fresh(ctx: NodeContext, lo: int) -> Index:
     return ctx.session.fresh_symbol(f"{ctx.node.output[0] or 'strings'}.size", lo)
 
 
-def _normalizer(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _normalizer(ctx: NodeContext, x: Operand) -> Results:
     if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
         raise ctx.fail(f"{x.type!r} is no row of strings")
-    row = ctx.reshape(x, (x.shape[-1],))
+    row = x.reshape((x.shape[-1],))
     action, exact = ctx.text("case_change_action"), ctx.flag("is_case_sensitive")
     if action not in ("NONE", "LOWER", "UPPER"):
         raise ctx.fail(f"no case change is called {action[:40]}")
@@ -52,10 +50,10 @@ def _normalizer(ctx: NodeContext) -> Results:
         key = row if exact else ctx.emit("string_case", row, upper=False)
         stop_words = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
         changed = ctx.emit("string_remove", changed, key, stop_words, size=_fresh(ctx, 1))
-    return changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))
+    return changed if x.rank == 1 else changed.reshape((1, changed.shape[0]))
 
 
-def _tf_idf(ctx: NodeContext) -> Results:
+def _tf_idf(ctx: NodeContext, x: Operand) -> Results:
     if ctx.has("pool_strings") == ctx.has("pool_int64s"):
         raise ctx.fail("one pool is due, of strings or of integers")
     if ctx.has("pool_strings"):
@@ -64,7 +62,7 @@ def _tf_idf(ctx: NodeContext) -> Results:
         pool = ctx.constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
     return ctx.emit(
         "tf_idf",
-        ctx.input(0),
+        x,
         pool,
         mode=ctx.text("mode"),
         least=ctx.integer("min_gram_length"),

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.known import all_known
@@ -120,8 +121,7 @@ def _windows(
     return {"strides": strides, "before": before, "after": after, "dilations": dilations}
 
 
-def _conv(ctx: NodeContext) -> Results:
-    x, weight = ctx.present(2)
+def _conv(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     return ctx.emit_all("conv", ctx.inputs, **window_attrs(ctx, x, weight))
 
 
@@ -132,8 +132,7 @@ def _group(ctx: NodeContext) -> int:
     return group
 
 
-def _conv_transpose(ctx: NodeContext) -> Results:
-    x, weight = ctx.present(2)
+def _conv_transpose(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     extra = ctx.integers("output_padding", (0,) * axes)
@@ -187,53 +186,47 @@ def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     return windows | {"kernel": kernel, "ceil_mode": ceil_mode}
 
 
-def _max_pool(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _max_pool(ctx: NodeContext, x: Operand) -> Results:
     attrs = pool_attrs(ctx, x)
     if not ctx.wants(1):
         return ctx.emit_all("max_pool", [x], **attrs)
-    order = ctx.integer("storage_order", 0)
-    return ctx.emit_all("max_pool_indices", [x], **attrs, storage_order=order)
+    return emit_row(ctx, "max_pool_indices", x, **attrs)
 
 
-def _average_pool(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    attrs = pool_attrs(ctx, x)
-    return ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))
+def _average_pool(ctx: NodeContext, x: Operand) -> Results:
+    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))
 
 
-def _lp_pool(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    return ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p"))
+def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
+    return emit_row(ctx, "lp_pool", x, **pool_attrs(ctx, x))
 
 
 def _global(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
+    def convert(ctx: NodeContext, x: Operand) -> Results:
         axes = tuple(range(2, 2 + _spatial(ctx, x)))
         return ctx.emit(op, x, axes=axes, keepdims=True)
 
     return convert
 
 
-def _global_lp_pool(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
+def _global_lp_pool(ctx: NodeContext, x: Operand) -> Results:
     axes = tuple(range(2, 2 + _spatial(ctx, x)))
     p = ctx.integer("p")
     if p in (1, 2):
         return ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
-    power = ctx.emit("pow", abs(x), ctx.filled(p, x.dtype))
-    power_sum = ctx.reduce("sum", power, axes, keepdims=True)
-    return ctx.emit("pow", power_sum, ctx.filled(1 / p, x.dtype))
+    power = abs(x) ** ctx.filled(p, x.dtype)
+    power_sum = power.sum(axes, keepdims=True)
+    return power_sum ** ctx.filled(1 / p, x.dtype)
 
 
-def _max_unpool(ctx: NodeContext) -> Results:
+def _max_unpool(
+    ctx: NodeContext, x: Operand, indices: Operand, shape_operand: Operand | None = None
+) -> Results:
     """Converts MaxUnpool.
 
     Positions refer to the shape that follows from the attributes of the pool. An `output_shape`
     only pads the result.
     """
-    x, indices = ctx.present(2)
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
     strides = _per_axis(ctx, "strides", axes)
@@ -246,7 +239,6 @@ def _max_unpool(ctx: NodeContext) -> Results:
     ]
     shape = (*x.shape[:2], *spatial)
     result = ctx.emit("max_unpool", x, indices, shape=shape)
-    shape_operand = ctx.optional(2)
     target_shape = shape if shape_operand is None else ctx.sizes(shape_operand, "output_shape")
     if target_shape == shape:
         return result
@@ -257,19 +249,15 @@ def _max_unpool(ctx: NodeContext) -> Results:
     return ctx.emit("pad", result, before=zeros, after=more, mode="constant")
 
 
-def _col2im(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    image, block = (
-        ctx.sizes(ctx.input(1), "image_shape"),
-        ctx.sizes(ctx.input(2), "block_shape", lo=1),
-    )
-    axes = len(block)
+def _col2im(ctx: NodeContext, x: Operand, image: Operand, block: Operand) -> Results:
+    image_sizes, kernel = ctx.sizes(image, "image_shape"), ctx.sizes(block, "block_shape", lo=1)
+    axes = len(kernel)
     before, after = _explicit(ctx, axes)
     return ctx.emit(
         "col2im",
         x,
-        image=image,
-        block=block,
+        image=image_sizes,
+        block=kernel,
         strides=_per_axis(ctx, "strides", axes),
         before=before,
         after=after,

@@ -42,9 +42,9 @@ def _group(ctx: CallContext) -> Ranks:
 _REDUCTIONS = MappingProxyType({"product": "prod"})
 
 
-def _all_to_all(ctx: CallContext) -> Operand:
+def _all_to_all(ctx: CallContext, x: Operand) -> Operand:
     sent, received = (ctx.indices(f"{side}_split_sizes") for side in ("input", "output"))
-    group, x = _group(ctx), ctx.operand("input")
+    group = _group(ctx)
     return ctx.emit(
         "all_to_all",
         x,
@@ -64,8 +64,8 @@ def _coordinate(ctx: CallContext) -> Index:
     mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
     size = as_int(mesh.shape[axis]) or 0
     place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
-    candidates = ctx.where(ctx.emit("equal", mesh, ctx.emit("rank")), ctx.constant(place), -1)
-    last = ctx.reduce("max", ctx.flat(candidates), 0, keepdims=True)
+    candidates = ctx.emit("equal", mesh, ctx.emit("rank")).select(ctx.constant(place), -1)
+    last = candidates.flat().max(0, keepdims=True)
     (number,) = ctx.sizes(last, "the rank's place in the mesh", 0, size - 1)
     return number
 

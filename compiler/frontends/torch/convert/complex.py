@@ -15,10 +15,9 @@ from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
-from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
@@ -32,6 +31,10 @@ class Complex:
     real: Operand
     imag: Operand
     pairs: Operand | None = None
+
+    def each(self, function: Callable[[Operand], Operand]) -> Complex:
+        """Applies a function to both parts."""
+        return Complex(function(self.real), function(self.imag))
 
 
 def emitter(scope: Scope, name: str, where: str) -> Emitter:
@@ -64,8 +67,7 @@ class ComplexContext(CallContext):
     """A call with complex tensors; dtypes are those of the parts."""
 
     def result_dtype(self) -> DType:
-        dtype_name = self.result().dtype
-        return element_type(PARTS.get(dtype_name, dtype_name), self.loc)
+        return part_type(self.result().dtype, self.loc)
 
     def as_known(self, result: Any, described: Tensor) -> Any:
         if not isinstance(result, Complex):
@@ -80,16 +82,11 @@ class ComplexContext(CallContext):
 
     def as_pair(self, value: Any, dtype: DType) -> Complex:
         if isinstance(value, Complex):
-            return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
+            return value.each(lambda part: self.cast(part, dtype))
         if isinstance(value, complex):
             return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
         real = self.as_operand(value, dtype)
         return Complex(real, self.expand(self.scalar(0, real), real.shape))
-
-    def each(self, op: str, *pairs: Complex) -> Complex:
-        """Emits `op` for the real parts and for the imaginary parts."""
-        reals, imags = zip(*((p.real, p.imag) for p in pairs), strict=True)
-        return Complex(self.emit(op, *reals), self.emit(op, *imags))
 
     def part(self, part_name: str) -> ComplexContext:
         """Returns the call with the part `part_name`, real or imaginary, in place of every complex
@@ -119,7 +116,7 @@ class ComplexContext(CallContext):
 
 def _by_parts(converter: Converter) -> ComplexConverter:
     def convert(ctx: ComplexContext) -> Any:
-        real, imag = converter(ctx.part("real")), converter(ctx.part("imag"))
+        real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
         if isinstance(real, Operand):
             return Complex(real, imag)
         return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
@@ -135,8 +132,8 @@ def _sum(op: str) -> ComplexConverter:
         x, y = ctx.pair("self"), ctx.pair("other")
         factor = ctx.real("alpha", 1.0)
         if factor != 1:
-            y = Complex(y.real * factor, y.imag * factor)
-        return ctx.each(op, x, y)
+            y = y.each(lambda part: part * factor)
+        return Complex(ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
 
     return convert
 
@@ -157,16 +154,15 @@ def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
     """Adds an argument to a matmul, with the factors alpha and beta if the call has them."""
     alpha, beta = ctx.real("alpha", 1.0), ctx.real("beta", 1.0)
     if alpha != 1:
-        scaled_matmul = Complex(scaled_matmul.real * alpha, scaled_matmul.imag * alpha)
+        scaled_matmul = scaled_matmul.each(lambda part: part * alpha)
     if not ctx.has(name) or not beta:
         return scaled_matmul
-    x = ctx.pair(name)
-    return ctx.each("add", scaled_matmul, Complex(x.real * beta, x.imag * beta))
+    x = ctx.pair(name).each(lambda part: part * beta)
+    return Complex(scaled_matmul.real + x.real, scaled_matmul.imag + x.imag)
 
 
 def _linear(ctx: ComplexContext) -> Complex:
-    weight = ctx.pair("weight")
-    transposed = Complex(*(swap_axes(ctx, part, 0, 1) for part in (weight.real, weight.imag)))
+    transposed = ctx.pair("weight").each(lambda part: part.swap_axes(0, 1))
     return _added(ctx, _multiplied(ctx, ctx.pair("input"), transposed, "matmul"), "bias")
 
 
@@ -183,13 +179,13 @@ def _einsum(ctx: ComplexContext) -> Complex:
 def _div(ctx: ComplexContext) -> Complex:
     if not isinstance(ctx.arguments["other"], Complex | complex):
         x, y = ctx.pair("self"), ctx.pair("other")
-        return Complex(x.real / y.real, x.imag / y.real)
+        return x.each(lambda part: part / y.real)
     return _quotient(ctx, ctx.pair("self", F64), ctx.pair("other", F64))
 
 
 def _quotient(ctx: ComplexContext, x: Complex, y: Complex) -> Complex:
     top, size = _multiplied(ctx, x, Complex(y.real, -y.imag)), _square(y)
-    return Complex(top.real / size, top.imag / size)
+    return top.each(lambda part: part / size)
 
 
 def _equal(ctx: ComplexContext) -> Operand:
@@ -202,7 +198,7 @@ def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
 
     def convert(ctx: ComplexContext) -> Complex:
         x, power = ctx.pair("self", F64), exponent(ctx)
-        size = ctx.emit("pow", _square(x), power / 2)
+        size = _square(x) ** (power / 2)
         return _rotated(ctx, size, angle_of(ctx, x.imag, x.real) * power)
 
     return convert
@@ -210,7 +206,7 @@ def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
 
 def _logarithm(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self", F64)
-    return Complex(ctx.emit("log", _square(x)) * 0.5, angle_of(ctx, x.imag, x.real))
+    return Complex(_square(x).log() * 0.5, angle_of(ctx, x.imag, x.real))
 
 
 def _of_absolute_values(ctx: ComplexContext) -> Any:
@@ -218,11 +214,11 @@ def _of_absolute_values(ctx: ComplexContext) -> Any:
     ctx.arguments = ctx.arguments | {"self": _size(ctx)}
     converter = converter_of(ctx.call.target)
     assert converter is not None
-    return converter(ctx)
+    return ctx.run(converter)
 
 
 def _size(ctx: ComplexContext) -> Operand:
-    return ctx.emit("sqrt", _square(ctx.pair("self", F64)))
+    return _square(ctx.pair("self", F64)).sqrt()
 
 
 def _square(x: Complex) -> Operand:
@@ -248,7 +244,7 @@ def _rotated(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
 
 def _exp(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self")
-    return _rotated(ctx, ctx.emit("exp", x.real), x.imag)
+    return _rotated(ctx, x.real.exp(), x.imag)
 
 
 def _polar(ctx: ComplexContext) -> Complex:
@@ -261,7 +257,7 @@ def _polar(ctx: ComplexContext) -> Complex:
 
 def _complex(ctx: ComplexContext) -> Complex:
     dtype, shape = ctx.result_dtype(), ctx.result_shape()
-    parts = (ctx.expand(ctx.operand(name, dtype), shape) for name in ("real", "imag"))
+    parts = (ctx.operand(name, dtype).expand(shape) for name in ("real", "imag"))
     return Complex(*parts)
 
 
@@ -269,8 +265,8 @@ def _bits(ctx: ComplexContext) -> Any:
     """Reinterprets complex elements as real pairs, or real pairs as complex elements."""
     x, shape = ctx.arguments["self"], ctx.result_shape()
     if isinstance(x, Complex):
-        return ctx.reshape(pairs_of(ctx, x), shape)
-    return parts_of(ctx, ctx.reshape(x, (*shape, 2)))
+        return pairs_of(ctx, x).reshape(shape)
+    return parts_of(ctx, x.reshape((*shape, 2)))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------
@@ -284,12 +280,12 @@ def _scaled(
 
     The op `dft` already divides inverse transforms by the size.
     """
-    count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
+    count = ctx.size_scalar(math.prod(sizes, start=const(1))).cast(F64)
     power = -norm / 2 + inverse
     if power == 0:
         return x
-    factor = ctx.emit("pow", count, ctx.filled(power, F64))
-    return x * ctx.cast(factor, x.dtype)
+    factor = count ** ctx.filled(power, F64)
+    return x * factor.cast(x.dtype)
 
 
 def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
@@ -311,7 +307,7 @@ def _fft_real(ctx: ComplexContext) -> Complex:
     axes = ctx.axes(ctx.integers("dim"), x.rank)
     *other_axes, last = axes
     spectrum = ctx.emit(
-        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
+        "dft", x.unsqueeze(x.rank), axis=last, length=x.shape[last], inverse=False,
         onesided=ctx.flag("onesided"),
     )  # fmt: skip
     spectrum = _transformed(ctx, spectrum, other_axes, False)

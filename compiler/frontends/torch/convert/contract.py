@@ -7,7 +7,6 @@ from tcc.frontends.einsum import einsum
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BOOL, I64
@@ -17,9 +16,9 @@ def _matmul(a: str, b: str) -> Converter:
     return lambda ctx: ctx.operand(a) @ ctx.operand(b)
 
 
-def _linear(ctx: CallContext) -> Operand:
-    x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
-    transposed = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
+def _linear(ctx: CallContext, x: Operand) -> Operand:
+    weight, bias = ctx.operand("weight"), ctx.optional("bias")
+    transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
 
@@ -37,7 +36,7 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         matmul = ctx.operand(lhs) @ ctx.operand(rhs)
         if batched:
-            matmul = ctx.reduce("sum", matmul, 0)
+            matmul = matmul.sum(0)
         matmul = _scaled(ctx, matmul, "alpha")
         if ctx.real("beta") == 0:
             return matmul
@@ -49,32 +48,37 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
 # ---- attention -----------------------------------------------------------------------------------
 
 
+def _scale(ctx: CallContext, q: Operand) -> float:
+    """Returns the factor of the scores, by default 1 / sqrt(width of a head)."""
+    width = as_int(q.shape[-1])
+    if width is None:
+        raise ctx.fail("the head size must be known")
+    return ctx.real("scale", 1 / math.sqrt(width or 1))
+
+
 def _attention(ctx: CallContext) -> Operand:
     """Returns softmax(q k' * scale + mask) v; groups of queries may share heads of keys and
     values."""
     q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
     if ctx.real("dropout_p") != 0:
         raise ctx.fail("it draws random numbers", "call model.eval() before the export")
-    width = as_int(q.shape[-1])
-    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
-    if width is None:
-        raise ctx.fail("the head size must be known")
+    scale = _scale(ctx, q)
     mask = ctx.optional("attn_mask")
     batch = q.shape[:-2]
     if q.rank != 4:
         heads = math.prod(batch, start=const(1))
 
         def merge_batch(x: Operand) -> Operand:
-            wide = ctx.expand(x, (*batch, *x.shape[-2:]))
-            return ctx.reshape(wide, (heads, 1, *x.shape[-2:]))
+            wide = x.expand((*batch, *x.shape[-2:]))
+            return wide.reshape((heads, 1, *x.shape[-2:]))
 
         q, k, v = map(merge_batch, (q, k, v))
         if mask is not None and mask.rank > 2:
             mask = merge_batch(mask)
     if q.rank == 4 and not ctx.flag("enable_gqa"):
-        k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
+        k, v = (x.expand((*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:
-        mask = ctx.cast(mask, q.dtype)
+        mask = mask.cast(q.dtype)
     attended = ctx.emit(
         "attention",
         q,
@@ -85,42 +89,35 @@ def _attention(ctx: CallContext) -> Operand:
         is_causal=ctx.flag("is_causal"),
     )
     if mask is not None:
-        attended = _without_masked_rows(ctx, attended, mask)
-    return ctx.reshape(attended, (*batch, *attended.shape[-2:]))
+        attended = _without_masked_rows(attended, mask)
+    return attended.reshape((*batch, *attended.shape[-2:]))
 
 
-def _without_masked_rows(ctx: CallContext, attended: Operand, mask: Operand) -> Operand:
+def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
     """Returns attention with zeros where the mask hides all keys from a query; the op returns NaN
     there."""
     if mask.array is not None:
         is_visible = mask.array if mask.dtype is BOOL else mask.array > -np.inf
         if is_visible.any(-1).all():
             return attended
-    low = (
-        ~mask
-        if mask.dtype is BOOL
-        else ctx.emit("is_inf", mask, detect_positive=False, detect_negative=True)
-    )
-    none = ctx.reduce("min", low, mask.rank - 1, keepdims=True)
-    return ctx.where(none, 0, attended)
+    low = ~mask if mask.dtype is BOOL else mask.is_inf(detect_positive=False, detect_negative=True)
+    none = low.min(mask.rank - 1, keepdims=True)
+    return none.select(0, attended)
 
 
 def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand, float]:
     """Returns the scores before the softmax, and the scale of the matmul."""
-    width = as_int(q.shape[-1])
-    if width is None:
-        raise ctx.fail("the head size must be known")
-    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
-    scores = q @ swap_axes(ctx, k, 2, 3) * scale
+    scale = _scale(ctx, q)
+    scores = q @ k.swap_axes(2, 3) * scale
     if ctx.flag("is_causal"):
         row, column = grid(ctx, q.shape[2], k.shape[2])
-        scores = ctx.where(column <= row, scores, -math.inf)
+        scores = (column <= row).select(scores, -math.inf)
     mask = ctx.optional("attn_mask")
     if mask is None:
         return scores, scale
     if mask.dtype is BOOL:
-        return ctx.where(mask, scores, -math.inf), scale
-    return scores + ctx.cast(mask, scores.dtype), scale
+        return mask.select(scores, -math.inf), scale
+    return scores + mask.cast(scores.dtype), scale
 
 
 def _attention_and_sums(ctx: CallContext) -> Results:
@@ -136,19 +133,17 @@ def _attention_and_sums(ctx: CallContext) -> Results:
 def _distances(ctx: CallContext) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
-    gap = ctx.unsqueeze(x, x.rank - 1) - ctx.unsqueeze(y, y.rank - 2)
+    gap = x.unsqueeze(x.rank - 1) - y.unsqueeze(y.rank - 2)
     return p_norm(ctx, gap, p, (gap.rank - 1,), False)
 
 
-def _pair_distances(ctx: CallContext) -> Operand:
+def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
-    x, rows = ctx.operand("self"), as_int(ctx.operand("self").shape[0])
+    rows = as_int(x.shape[0])
     if rows is None:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
-    first_rows, second_rows = (
-        ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second)
-    )
+    first_rows, second_rows = (x.gather(ctx.constant(n), axis=0) for n in (first, second))
     return p_norm(ctx, first_rows - second_rows, ctx.real("p"), (1,), False)
 
 
@@ -158,11 +153,11 @@ def _trilinear(ctx: CallContext) -> Operand:
     for name in ("1", "2", "3"):
         part = ctx.operand(f"i{name}")
         for axis in sorted(ctx.integers(f"expand{name}")):
-            part = ctx.unsqueeze(part, axis)
+            part = part.unsqueeze(axis)
         parts.append(part)
     products = parts[0] * parts[2] * parts[1]
     axes = ctx.axes(ctx.integers("sumdim"), products.rank)
-    return ctx.reduce("sum", products, tuple(sorted(axes)))
+    return products.sum(tuple(sorted(axes)))
 
 
 def _grouped(rows: str, weights: str) -> Converter:
@@ -178,15 +173,15 @@ def _grouped(rows: str, weights: str) -> Converter:
             raise ctx.fail(f"its operands are {x.type!r} and {weight.type!r}")
         if ctx.has("bias") or ctx.has("out_dtype"):
             raise ctx.fail("a bias or an element type of its own is not supported")
-        places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
-        group = ctx.reduce("sum", ctx.cast(ends <= places, I64), 1)
+        places = counted(ctx, x.shape[0]).unsqueeze(1)
+        group = (ends <= places).cast(I64).sum(1)
         count = as_int(weight.shape[0])
         if not count:
             raise ctx.fail("the number of matrices must be known")
-        matrices = ctx.emit("gather", weight, ctx.emit("min", group, count - 1), axis=0)
-        outputs = ctx.squeeze(ctx.unsqueeze(x, 1) @ matrices, (1,))
-        covered = ctx.unsqueeze(group < count, 1)
-        return ctx.where(covered, outputs, 0)
+        matrices = weight.gather(group.minimum(count - 1), axis=0)
+        outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
+        covered = (group < count).unsqueeze(1)
+        return covered.select(outputs, 0)
 
     return convert
 

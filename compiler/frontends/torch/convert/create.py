@@ -15,7 +15,7 @@ def _filled(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
     one = ctx.filled(0, dtype) if name is None else ctx.operand(name, dtype)
-    return ctx.expand(ctx.reshape(one, ()), ctx.result_shape())
+    return one.reshape(()).expand(ctx.result_shape())
 
 
 def _arange(ctx: CallContext) -> Operand:
@@ -25,7 +25,7 @@ def _arange(ctx: CallContext) -> Operand:
     (size,) = ctx.result_shape()
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
-        return ctx.cast(counted(ctx, size), F64) * step + start
+        return counted(ctx, size).cast(F64) * step + start
     # The op takes the length from `size` and has no other use for `end`.
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
 
@@ -43,8 +43,8 @@ def counted(ctx: CallContext, size: Index) -> Operand:
 
 def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:
     """Returns the row numbers of a matrix as a column, and the column numbers as a row."""
-    down = ctx.reshape(counted(ctx, rows), (rows, 1))
-    return down, ctx.reshape(counted(ctx, columns), (1, columns))
+    down = counted(ctx, rows).reshape((rows, 1))
+    return down, counted(ctx, columns).reshape((1, columns))
 
 
 def _blackman_window(ctx: CallContext) -> Operand:

@@ -10,17 +10,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, of_axes
 from tcc.frontends.torch.convert.contract import attention_scores
 from tcc.frontends.torch.convert.create import counted
-from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.resize import (
     INTERPOLATIONS,
     axis_scales,
     interpolation,
     nearest_places,
 )
-from tcc.frontends.torch.convert.window import adapted, adaptive_windows, pool_attrs, window_attrs
+from tcc.frontends.torch.convert.window import (
+    adapted,
+    adaptive_windows,
+    batched,
+    pool_attrs,
+    window_attrs,
+)
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.op import Array
 from tcc.ir.types import I64, element_count
@@ -39,14 +44,12 @@ def _convolution(ctx: CallContext) -> Results:
     results: list[Operand | None] = [None, None, None]
     if for_input:
         back = ctx.emit("conv", gradient, weight, **attrs) if transposed else None
-        results[0] = _to_image(
-            ctx, x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs)
-        )
+        results[0] = _to_image(x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs))
     if for_weight:
         pair = (gradient, x) if transposed else (x, gradient)
         results[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
     if for_bias:
-        results[2] = ctx.reduce("sum", gradient, [0, *range(2, axes + 2)])
+        results[2] = gradient.sum([0, *range(2, axes + 2)])
     return results
 
 
@@ -58,10 +61,10 @@ def _input_gradient(
     return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=output_padding)
 
 
-def _to_image(ctx: CallContext, shape: Sequence[Index], padded_image: Operand) -> Operand:
+def _to_image(shape: Sequence[Index], padded_image: Operand) -> Operand:
     """Cuts an image to `shape`."""
     for axis, size in enumerate(shape[2:], 2):
-        padded_image = ctx.slice_axis(padded_image, axis, 0, size)
+        padded_image = padded_image.slice_axis(axis, 0, size)
     return padded_image
 
 
@@ -80,20 +83,14 @@ def _weight_gradient(
     """
     group = attrs["group"]
     batch, channels, *extent = image.shape
-    parts = ctx.reshape(image, (batch, group, channels // group, *extent))
-    parts = ctx.reshape(swap_axes(ctx, parts, 0, 2), (channels // group, batch * group, *extent))
+    parts = image.reshape((batch, group, channels // group, *extent))
+    parts = parts.swap_axes(0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    swapped_gradient = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
-    return _to_image(ctx, shape, swap_axes(ctx, swapped_gradient, 0, 1))
+    swapped_gradient = ctx.emit("conv", parts, windows.swap_axes(0, 1), **swapped)
+    return _to_image(shape, swapped_gradient.swap_axes(0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
-
-
-def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
-    """Returns arguments with a batch axis before their channels; adds it where it is absent."""
-    operands = map(ctx.operand, names)
-    return [ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x for x in operands]
 
 
 def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
@@ -113,7 +110,7 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
     batch, channels, taps = columns.shape[:3]
     return ctx.emit(
         "col2im",
-        ctx.reshape(columns, (batch, channels * taps, element_count(counts))),
+        columns.reshape((batch, channels * taps, element_count(counts))),
         image=image.shape[2:],
         block=kernel,
         strides=attrs["strides"],
@@ -123,25 +120,25 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
     )
 
 
-def _line(ctx: CallContext, values: Operand, axis: int, rank: int) -> Operand:
+def _line(values: Operand, axis: int, rank: int) -> Operand:
     """Reshapes a vector to lie along one axis of `rank`."""
-    return ctx.reshape(values, [values.shape[0] if n == axis else 1 for n in range(rank)])
+    return values.reshape([values.shape[0] if n == axis else 1 for n in range(rank)])
 
 
 def _average_pool(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        gradient, x = _batched(ctx, axes, "grad_output", "self")
+        gradient, x = batched(ctx, axes, "grad_output", "self")
         attrs = pool_attrs(ctx, axes)
         if ctx.has("divisor_override"):
             gradient = gradient / ctx.real("divisor_override")
         else:
             for n in range(axes):
                 lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
-                line = _line(ctx, ctx.cast(lengths, gradient.dtype), n + 2, gradient.rank)
+                line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
                 gradient = gradient / line
         taps = element_count(tuple(map(const, attrs["kernel"])))
         shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
-        return _patches(ctx, ctx.expand(ctx.unsqueeze(gradient, 2), shape), x, attrs)
+        return _patches(ctx, gradient.unsqueeze(2).expand(shape), x, attrs)
 
     return convert
 
@@ -155,20 +152,21 @@ def _lengths(
     over `extent` elements.
     """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
-    start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
-    end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
-    return end - (start if padded else ctx.emit("max", start, 0))
+    start: Operand = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
+    end = (start + attrs["kernel"][n]).minimum(ctx.size_scalar(extent + pad * padded))
+    length: Operand = end - (start if padded else start.maximum(0))
+    return length
 
 
 def _max_pool(axes: int) -> Converter:
     """Returns a converter that adds each window's gradient to the element that was its maximum."""
 
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
         attrs = pool_attrs(ctx, axes)
         place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
-        is_maximum = ctx.unsqueeze(maximum_places, 2).equals(place)
-        return _patches(ctx, ctx.where(is_maximum, ctx.unsqueeze(gradient, 2), 0), x, attrs)
+        is_maximum = maximum_places.unsqueeze(2).equals(place)
+        return _patches(ctx, is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
 
     return convert
 
@@ -181,9 +179,9 @@ def _places(
     for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
         start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
         tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
-        step = _line(ctx, tap, n, 2 * axes) + _line(ctx, start, axes + n, 2 * axes)
+        step = _line(tap, n, 2 * axes) + _line(start, axes + n, 2 * axes)
         place = place * ctx.size_scalar(size) + step
-    return ctx.reshape(place, (element_count(place.shape[:axes]), *counts))
+    return place.reshape((element_count(place.shape[:axes]), *counts))
 
 
 def _adaptive_average(axes: int) -> Converter:
@@ -196,10 +194,10 @@ def _adaptive_average(axes: int) -> Converter:
     """
 
     def convert(ctx: CallContext) -> Operand:
-        gradient, x = _batched(ctx, axes, "grad_output", "self")
+        gradient, x = batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
             _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
-            gradient = gradient / _line(ctx, ctx.cast(length, gradient.dtype), axis, gradient.rank)
+            gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
             gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
         return gradient
 
@@ -208,14 +206,14 @@ def _adaptive_average(axes: int) -> Converter:
 
 def _adaptive_max(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
         flat = [
-            ctx.reshape(part, (*x.shape[:2], element_count(part.shape[2:])))
+            part.reshape((*x.shape[:2], element_count(part.shape[2:])))
             for part in (maximum_places, gradient)
         ]
         start = ctx.full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
         scattered = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
-        return ctx.reshape(scattered, x.shape)
+        return scattered.reshape(x.shape)
 
     return convert
 
@@ -239,9 +237,9 @@ def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Te
     table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
     weights = np.zeros(table.shape, x.dtype.carrier)
     table[to, number], weights[to, number] = of, factors
-    gathered = ctx.emit("gather", x, ctx.constant(table), axis=axis)
+    gathered = x.gather(ctx.constant(table), axis=axis)
     weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
-    return ctx.reduce("sum", ctx.where(~weight.equals(0), gathered * weight, 0), axis + 1)
+    return (~weight.equals(0)).select(gathered * weight, 0).sum(axis + 1)
 
 
 def _scattered(to: Array) -> Terms:
@@ -300,8 +298,8 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 def _edge_pad(axes: int) -> Converter:
     """Returns a converter of the gradient of padding that repeats the elements at the border."""
 
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
+    def convert(ctx: CallContext, x: Operand) -> Operand:
+        gradient = ctx.widened(ctx.operand("grad_output"))
         before = ctx.integers("padding")[::2]
         for n in range(axes):
             axis = x.rank - 1 - n
@@ -325,11 +323,11 @@ def _attention(ctx: CallContext) -> Results:
     names = ("grad_out", "query", "key", "value", "out")
     gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
-    weights = ctx.where(scores.equals(-math.inf), 0, ctx.emit("softmax", scores, axis=3))
-    shares = gradient @ swap_axes(ctx, v, 2, 3)
-    mean = ctx.reduce("sum", gradient * out, 3, keepdims=True)
+    weights = scores.equals(-math.inf).select(0, ctx.emit("softmax", scores, axis=3))
+    shares = gradient @ v.swap_axes(2, 3)
+    mean = (gradient * out).sum(3, keepdims=True)
     pull = weights * (shares - mean) * scale
-    return pull @ k, swap_axes(ctx, pull, 2, 3) @ q, swap_axes(ctx, weights, 2, 3) @ gradient
+    return pull @ k, pull.swap_axes(2, 3) @ q, weights.swap_axes(2, 3) @ gradient
 
 
 def _weight_norm(ctx: CallContext) -> Results:
@@ -340,7 +338,7 @@ def _weight_norm(ctx: CallContext) -> Results:
     names = ("grad_w", "saved_v", "saved_g", "saved_norms")
     gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
     across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
-    along = ctx.reduce("sum", gradient * v, across, keepdims=True) / norms
+    along = (gradient * v).sum(across, keepdims=True) / norms
     return (gradient - v * along / norms) * g / norms, along
 
 
@@ -349,7 +347,7 @@ def _shrink(name: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         bound = ctx.real("lambd")
-        return ctx.where(abs(ctx.operand("self")) <= bound, 0, ctx.operand(name))
+        return (abs(ctx.operand("self")) <= bound).select(0, ctx.operand(name))
 
     return convert
 
@@ -369,28 +367,28 @@ def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> C
 
 
 def _sigmoid(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
-    value = ctx.emit("sigmoid", x)
+    value = x.sigmoid()
     return value, value * (1 - value)
 
 
 def _soft_tangent(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
     value = ctx.emit("tanh", ctx.emit("softplus", x))
-    return value, (1 - value * value) * ctx.emit("sigmoid", x)
+    return value, (1 - value * value) * x.sigmoid()
 
 
 CONVERTERS: Converters = {
     "convolution_backward": _convolution,
-    **{f"avg_pool{n}d_backward": _average_pool(n) for n in (2, 3)},
-    **{f"max_pool{n}d_with_indices_backward": _max_pool(n) for n in (2, 3)},
-    **{f"_adaptive_avg_pool{n}d_backward": _adaptive_average(n) for n in (2, 3)},
-    **{f"adaptive_max_pool{n}d_backward": _adaptive_max(n) for n in (2, 3)},
-    **{f"upsample_nearest{n}d_backward": _nearest(False) for n in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{n}d_backward": _nearest(True) for n in (1, 2, 3)},
+    **of_axes("avg_pool{}d_backward", _average_pool, (2, 3)),
+    **of_axes("max_pool{}d_with_indices_backward", _max_pool, (2, 3)),
+    **of_axes("_adaptive_avg_pool{}d_backward", _adaptive_average, (2, 3)),
+    **of_axes("adaptive_max_pool{}d_backward", _adaptive_max, (2, 3)),
+    **of_axes("upsample_nearest{}d_backward", lambda _: _nearest(False)),
+    **of_axes("_upsample_nearest_exact{}d_backward", lambda _: _nearest(True)),
     **{
         f"{name}_backward": _interpolated(mode, smooth=smooth)
         for name, (mode, smooth) in INTERPOLATIONS.items()
     },
-    **{f"replication_pad{n}d_backward": _edge_pad(n) for n in (1, 2, 3)},
+    **of_axes("replication_pad{}d_backward", _edge_pad),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "_weight_norm_interface_backward": _weight_norm,
     "silu_backward": _gated(_sigmoid),

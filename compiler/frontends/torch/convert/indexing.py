@@ -19,18 +19,18 @@ def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
     is cast to i64.
     """
     x = ctx.operand(source) if isinstance(source, str) else source
-    return x if x.dtype in (I32, I64) else ctx.cast(x, I64)
+    return x if x.dtype in (I32, I64) else x.cast(I64)
 
 
 def _index_select(ctx: CallContext) -> Operand:
     x, axis = ctx.along()
-    at = ctx.flat(as_indices(ctx, "index"))
-    return ctx.emit("gather", x, at, axis=axis)
+    at = as_indices(ctx, "index").flat()
+    return x.gather(at, axis=axis)
 
 
 def _embedding(ctx: CallContext) -> Operand:
     at = as_indices(ctx, "indices")
-    return ctx.emit("gather", ctx.operand("weight"), at, axis=0)
+    return ctx.operand("weight").gather(at, axis=0)
 
 
 def _gather(ctx: CallContext) -> Operand:
@@ -38,12 +38,12 @@ def _gather(ctx: CallContext) -> Operand:
     at = as_indices(ctx, ctx.lined("index"))
     if at.is_empty:
         return ctx.full(0, x.dtype, at.shape)
-    return ctx.emit("gather_elements", x, at, axis=axis)
+    return x.gather_elements(at, axis=axis)
 
 
 def _take(ctx: CallContext) -> Operand:
     at = as_indices(ctx, "index")
-    return ctx.emit("gather", ctx.flat(ctx.operand("self")), at, axis=0)
+    return ctx.operand("self").flat().gather(at, axis=0)
 
 
 # ---- index tensors on several axes ---------------------------------------------------------------
@@ -79,14 +79,14 @@ def places_of(ctx: CallContext, rank: int) -> Places:
     present = [tensor for tensor in tensors if tensor is not None]
     shape = ctx.broadcast(*(tensor.shape for tensor in present))
     first = axes[0] if axes == tuple(range(axes[0], axes[0] + len(axes))) else 0
-    wide = tuple(ctx.expand(ctx.cast(t, I64), shape) for t in present)
+    wide = tuple(t.cast(I64).expand(shape) for t in present)
     return Places(wide, axes, tuple(n for n in range(rank) if n not in axes), first, shape)
 
 
 def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
     """Returns the positions where a mask is true: one vector for each of its axes."""
     positions = non_zero(ctx, mask)
-    return [select(ctx, positions, 0, const(n)) for n in range(mask.rank)]
+    return [select(positions, 0, const(n)) for n in range(mask.rank)]
 
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
@@ -94,17 +94,16 @@ def tuples(ctx: CallContext, places: Places) -> Operand:
     return ctx.stack(places.tensors, len(places.shape))
 
 
-def _index(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _index(ctx: CallContext, x: Operand) -> Operand:
     places = places_of(ctx, x.rank)
     if len(places.axes) == 1:
-        return ctx.emit("gather", x, places.tensors[0], axis=places.axes[0])
-    front = ctx.transpose(x, (*places.axes, *places.other_axes))
+        return x.gather(places.tensors[0], axis=places.axes[0])
+    front = x.transpose((*places.axes, *places.other_axes))
     gathered = ctx.emit("gather_nd", front, tuples(ctx, places), batch_dims=0)
     count = len(places.shape)
     before = tuple(range(count, count + places.first))
     after = tuple(range(count + places.first, gathered.rank))
-    return ctx.transpose(gathered, (*before, *range(count), *after))
+    return gathered.transpose((*before, *range(count), *after))
 
 
 # ---- order ---------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def _ordered(
     values, at = ctx.emit_all(
         "top_k", [ctx.numbers(x)], axis=axis, k=k, largest=largest, sorted=True
     )
-    return ctx.cast(values, x.dtype), at
+    return values.cast(x.dtype), at
 
 
 def _line(ctx: CallContext) -> tuple[Operand, int, int]:
@@ -141,7 +140,7 @@ def _sort(ctx: CallContext) -> Sequence[Operand]:
 
 def _kth_value(ctx: CallContext) -> Sequence[Operand]:
     (x, axis), k = ctx.along(), ctx.integer("k")
-    return [ctx.slice_axis(part, axis, k - 1, 1) for part in _ordered(ctx, x, axis, const(k))]
+    return [part.slice_axis(axis, k - 1, 1) for part in _ordered(ctx, x, axis, const(k))]
 
 
 def _first(ctx: CallContext, x: Operand, axis: int) -> Operand:
@@ -153,12 +152,12 @@ def _median(ctx: CallContext) -> Any:
     """Returns the lower median and, if there is an axis, its position; NaN if an element is NaN."""
     x, axis, size = _line(ctx)
     pair = _ordered(ctx, x, axis, const(size))
-    middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
+    middle, at = (part.slice_axis(axis, (size - 1) // 2, 1) for part in pair)
     if x.dtype.is_float:
-        odd = ctx.emit("is_nan", x)
-        some = ctx.reduce("max", odd, axis, keepdims=True)
-        middle = ctx.where(some, float("nan"), middle)
-        at = ctx.where(some, _first(ctx, ctx.numbers(odd), axis), at)
+        odd = x.is_nan()
+        some = odd.max(axis, keepdims=True)
+        middle = some.select(float("nan"), middle)
+        at = some.select(_first(ctx, ctx.numbers(odd), axis), at)
     return (middle, at) if ctx.has("dim") else middle
 
 
@@ -166,11 +165,11 @@ def _nan_median(ctx: CallContext) -> Any:
     """Returns the lower median of the elements that are not NaN and, if there is an axis, its
     position."""
     x, axis, size = _line(ctx)
-    odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
-    count = ctx.reduce("sum", ctx.expand(odd, x.shape), axis, keepdims=True)
-    half = ctx.emit("max", size - 1 - count, 0) / 2
+    odd = x.is_nan().cast(I64) if x.dtype.is_float else ctx.filled(0, I64)
+    count = odd.expand(x.shape).sum(axis, keepdims=True)
+    half = (size - 1 - count).maximum(0) / 2
     pair = _ordered(ctx, x, axis, const(size))
-    value, at = (ctx.emit("gather_elements", part, half, axis=axis) for part in pair)
+    value, at = (part.gather_elements(half, axis=axis) for part in pair)
     return (value, at) if ctx.has("dim") else value
 
 
@@ -181,9 +180,9 @@ def _mode(ctx: CallContext) -> Sequence[Operand]:
     """
     x, axis, size = _line(ctx)
     ranked, _ = _ordered(ctx, x, axis, const(size))
-    is_equal = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
-    count = ctx.reduce("sum", ctx.cast(is_equal, I64), axis + 1)
-    value = ctx.emit("gather_elements", ranked, _first(ctx, count, axis), axis=axis)
+    is_equal = ranked.unsqueeze(axis).equals(ranked.unsqueeze(axis + 1))
+    count = is_equal.cast(I64).sum(axis + 1)
+    value = ranked.gather_elements(_first(ctx, count, axis), axis=axis)
     here = ctx.numbers(x.equals(value))
     return value, ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
 
@@ -196,10 +195,10 @@ def non_zero(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("non_zero", x, size=ctx.fresh_count())
 
 
-def _masked_select(ctx: CallContext) -> Operand:
-    x, mask = ctx.operand("self"), ctx.operand("mask")
+def _masked_select(ctx: CallContext, x: Operand) -> Operand:
+    mask = ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
-    flat, flat_mask = (ctx.flat(ctx.expand(part, shape)) for part in (x, mask))
+    flat, flat_mask = (part.expand(shape).flat() for part in (x, mask))
     return ctx.emit("compress", flat, flat_mask, axis=0, size=ctx.fresh_count())
 
 
@@ -207,31 +206,30 @@ def _repeated_places(ctx: CallContext) -> Operand:
     """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
     says."""
     times = ctx.operand("repeats", I64)
-    length = ctx.reduce("sum", times, 0)
-    (size,) = ctx.sizes(ctx.reshape(length, (1,)), "the number of repetitions")
+    length = times.sum(0)
+    (size,) = ctx.sizes(length.reshape((1,)), "the number of repetitions")
     ends = ctx.emit("cum_sum", times, axis=0)
-    return _searched(ctx, ends, counted(ctx, size), True)
+    return _searched(ends, counted(ctx, size), True)
 
 
-def _non_zero_static(ctx: CallContext) -> Operand:
+def _non_zero_static(ctx: CallContext, x: Operand) -> Operand:
     """Returns the first `size` positions of elements that are not zero, filled up with
     `fill_value`."""
-    x, size = ctx.operand("self"), ctx.integer("size")
+    size = ctx.integer("size")
     filler = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
     if x.is_empty or not x.rank:
         return filler
-    positions = ctx.transpose(non_zero(ctx, x), (1, 0))
-    return ctx.slice_axis(ctx.concat([positions, filler], 0), 0, 0, size)
+    positions = non_zero(ctx, x).transpose((1, 0))
+    return ctx.concat([positions, filler], 0).slice_axis(0, 0, size)
 
 
-def _unique(ctx: CallContext) -> Results:
+def _unique(ctx: CallContext, x: Operand) -> Results:
     """Returns the distinct elements, for each element its position among them, and how often each
     occurs."""
-    x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
-        "unique", [ctx.flat(x)], axis=None, sorted=True, size=ctx.fresh_count()
+        "unique", [x.flat()], axis=None, sorted=True, size=ctx.fresh_count()
     )
-    return values, *_requested(ctx, ctx.reshape(inverse, x.shape), counts)
+    return values, *_requested(ctx, inverse.reshape(x.shape), counts)
 
 
 def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
@@ -239,42 +237,41 @@ def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
     return [value if ctx.flag(name) else None for name, value in candidates]
 
 
-def _unique_consecutive(ctx: CallContext) -> Results:
+def _unique_consecutive(ctx: CallContext, x: Operand) -> Results:
     """Returns three results for runs of equal elements.
 
     They are the first element of each run, the number of each element's run, and the runs' lengths.
     """
-    x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:
         raise ctx.fail("runs of slices are not supported")
     if x.is_empty:
         raise ctx.fail("it has no elements")
-    flat = ctx.flat(x)
+    flat = x.flat()
     (length,) = flat.shape
-    before, after = ctx.slice_axis(flat, 0, 0, length - 1), ctx.slice_axis(flat, 0, 1, length - 1)
+    before, after = flat.slice_axis(0, 0, length - 1), flat.slice_axis(0, 1, length - 1)
     new = ctx.concat([ctx.full(True, BOOL, (1,)), ~before.equals(after)], 0)
     size = ctx.fresh_count(1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
-    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0) - 1
+    number = ctx.emit("cum_sum", new.cast(I64), axis=0) - 1
     one_each = ctx.full(1, I64, (length,))
     counts = ctx.emit(
         "scatter_elements", ctx.full(0, I64, (size,)), number, one_each, axis=0, reduction="add"
     )
-    return values, *_requested(ctx, ctx.reshape(number, x.shape), counts)
+    return values, *_requested(ctx, number.reshape(x.shape), counts)
 
 
 # ---- search --------------------------------------------------------------------------------------
 
 
-def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
+def _searched(edges: Operand, x: Operand, right: bool) -> Operand:
     """Returns for each element of `x` the number of the ascending `edges` below it.
 
     If `right`, edges equal to the element count too.
     """
-    lined = edges if edges.rank == 1 else ctx.unsqueeze(edges, edges.rank - 1)
-    wide = ctx.unsqueeze(x, x.rank)
+    lined = edges if edges.rank == 1 else edges.unsqueeze(edges.rank - 1)
+    wide = x.unsqueeze(x.rank)
     below = lined <= wide if right else lined < wide
-    return ctx.reduce("sum", ctx.cast(below, I64), x.rank)
+    return below.cast(I64).sum(x.rank)
 
 
 def _search(name: str) -> Converter:
@@ -286,8 +283,8 @@ def _search(name: str) -> Converter:
         edges = ctx.operand(name, dtype)
         if ctx.has("sorter") and not edges.is_empty:
             order = as_indices(ctx, "sorter")
-            edges = ctx.emit("gather_elements", edges, order, axis=edges.rank - 1)
-        return _searched(ctx, edges, ctx.operand("self", dtype), right)
+            edges = edges.gather_elements(order, axis=edges.rank - 1)
+        return _searched(edges, ctx.operand("self", dtype), right)
 
     return convert
 
@@ -297,18 +294,18 @@ def _histogram(ctx: CallContext) -> Operand:
 
     The last interval includes its upper end.
     """
-    flat, bins = ctx.flat(ctx.operand("self")), ctx.integer("bins")
+    flat, bins = ctx.operand("self").flat(), ctx.integer("bins")
     low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):
-        low, high = ctx.reduce("min", flat, 0), ctx.reduce("max", flat, 0)
+        low, high = flat.min(0), flat.max(0)
         even = low.equals(high)
-        low, high = ctx.where(even, low - 1, low), ctx.where(even, low + 1, high)
-    place = ctx.cast((flat - low) * bins / (high - low), I64)
-    place = ctx.emit("min", place, bins - 1)
+        low, high = even.select(low - 1, low), even.select(low + 1, high)
+    place = ((flat - low) * bins / (high - low)).cast(I64)
+    place = place.minimum(bins - 1)
     above, below = flat >= low, flat <= high
-    in_bin = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
-    counts_in_bin = in_bin & ctx.unsqueeze(above & below, 1)
-    return ctx.reduce("sum", ctx.cast(counts_in_bin, I64), 0)
+    in_bin = place.unsqueeze(1).equals(counted(ctx, const(bins)))
+    counts_in_bin = in_bin & (above & below).unsqueeze(1)
+    return counts_in_bin.cast(I64).sum(0)
 
 
 CONVERTERS: Converters = {
@@ -323,7 +320,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(("median.default", "median.dim"), _median),
     **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
     "mode": _mode,
-    "nonzero": lambda ctx: ctx.transpose(non_zero(ctx, ctx.operand("self")), (1, 0)),
+    "nonzero": lambda ctx, x: non_zero(ctx, x).transpose((1, 0)),
     "nonzero_static": _non_zero_static,
     "repeat_interleave.Tensor": _repeated_places,
     "_unique2": _unique,

@@ -7,7 +7,7 @@ import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
-from tcc.frontends.torch.convert.movement import flipped, swap_axes
+from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
 from tcc.ops import OPS
@@ -19,14 +19,14 @@ def _wide(ctx: CallContext, name: str) -> Operand:
     return ctx.operand(name, F64)
 
 
-def _transposed(ctx: CallContext, x: Operand) -> Operand:
+def _transposed(x: Operand) -> Operand:
     """Transposes each matrix."""
-    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+    return x.swap_axes(-2, -1)
 
 
 def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
     row, column = grid(ctx, rows, rows if columns is None else columns)
-    return ctx.cast(column.equals(row), F64)
+    return column.equals(row).cast(F64)
 
 
 def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Operand:
@@ -39,29 +39,29 @@ def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Ope
 
 def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
-    x = ctx.slice_axis(ctx.slice_axis(x, x.rank - 2, 0, few), x.rank - 1, 0, few)
-    return ctx.reduce("sum", _triangle(ctx, _triangle(ctx, x, True), False), x.rank - 1)
+    x = x.slice_axis(x.rank - 2, 0, few).slice_axis(x.rank - 1, 0, few)
+    return _triangle(ctx, _triangle(ctx, x, True), False).sum(x.rank - 1)
 
 
 def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
     """Broadcasts the axes before the last two of several matrices."""
     outer = ctx.broadcast(*(x.shape[:-2] for x in operands))
-    return [ctx.expand(x, (*outer, *x.shape[-2:])) for x in operands]
+    return [x.expand((*outer, *x.shape[-2:])) for x in operands]
 
 
-def _rows_in(ctx: CallContext, x: Operand, order: Operand) -> Operand:
+def _rows_in(x: Operand, order: Operand) -> Operand:
     """Permutes the rows of each matrix by a vector of positions."""
-    at = ctx.expand(ctx.unsqueeze(order, order.rank), x.shape)
+    at = order.unsqueeze(order.rank).expand(x.shape)
     if x.is_empty:
         return x
-    return ctx.emit("gather_elements", x, at, axis=x.rank - 2)
+    return x.gather_elements(at, axis=x.rank - 2)
 
 
 # ---- elimination ---------------------------------------------------------------------------------
 
 
 def _order(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
-    return ctx.emit("pivot_order", ctx.cast(pivots, I32), rows=rows)
+    return ctx.emit("pivot_order", pivots.cast(I32), rows=rows)
 
 
 def _solve_half(
@@ -84,22 +84,22 @@ def _solve_factored(
     With `adjoint` a' takes the place of a. Unless `from_left`, it solves x a = b.
     """
     if not from_left:
-        solution = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
-        return _transposed(ctx, solution)
+        solution = _solve_factored(ctx, packed, pivots, _transposed(b), not adjoint)
+        return _transposed(solution)
     order = _order(ctx, pivots, packed.shape[-1])
     packed, b = _batched(ctx, packed, b)
-    order = ctx.expand(order, (*packed.shape[:-2], order.shape[-1]))
+    order = order.expand((*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
-        half = _solve_half(ctx, packed, _rows_in(ctx, b, order), False, True)
+        half = _solve_half(ctx, packed, _rows_in(b, order), False, True)
         return _solve_half(ctx, packed, half, True)
-    transposed = _transposed(ctx, packed)
+    transposed = _transposed(packed)
     half = _solve_half(ctx, transposed, b, False)
     half = _solve_half(ctx, transposed, half, True, True)
     if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
     _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
-    return _rows_in(ctx, half, back)
+    return _rows_in(half, back)
 
 
 def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
@@ -108,14 +108,14 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
     pivots = _diagonal(ctx, packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
-        return ctx.expand(ctx.filled(0, I32), pivots.shape[:-1])
+        return ctx.filled(0, I32).expand(pivots.shape[:-1])
     reverse_number = ctx.size_scalar(count) - counted(ctx, count)
     zero = pivots.equals(0)
-    reverse_of_zeros = ctx.where(zero, reverse_number, 0)
-    highest = ctx.reduce("max", reverse_of_zeros, pivots.rank - 1)
+    reverse_of_zeros = zero.select(reverse_number, 0)
+    highest = reverse_of_zeros.max(pivots.rank - 1)
     number = ctx.size_scalar(count + 1) - highest
     none = highest.equals(0)
-    return ctx.cast(ctx.where(none, 0, number), I32)
+    return none.select(0, number).cast(I32)
 
 
 def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
@@ -123,7 +123,7 @@ def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ..
     if not ctx.flag("pivot", True):
         raise ctx.fail("elimination without pivoting is not supported")
     matrix = _wide(ctx, "A")
-    return ctx.emit_all("lu", [_transposed(ctx, matrix) if transposed else matrix])
+    return ctx.emit_all("lu", [_transposed(matrix) if transposed else matrix])
 
 
 def _is_row_major(ctx: CallContext) -> bool:
@@ -155,16 +155,16 @@ def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
     """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
-    first_columns = ctx.slice_axis(packed, packed.rank - 1, 0, few)
+    first_columns = packed.slice_axis(packed.rank - 1, 0, few)
     lower = _triangle(ctx, first_columns, False, 1) + _eye(ctx, rows, few)
-    return lower, _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
+    return lower, _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
 
 
 def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
     """Returns the permutation matrix P of the factorization P L U."""
     order = _order(ctx, pivots, rows)
-    here = ctx.reshape(counted(ctx, rows), (rows, 1))
-    return ctx.cast(here.equals(ctx.unsqueeze(order, order.rank - 1)), F64)
+    here = counted(ctx, rows).reshape((rows, 1))
+    return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
 
 def _lu(ctx: CallContext) -> Results:
@@ -190,9 +190,9 @@ def _solve(ctx: CallContext) -> Results:
     if ctx.flag("check_errors"):
         _checked(ctx, info)
     columns = b.rank in (1, packed.rank - 1)
-    right = ctx.unsqueeze(b, b.rank) if columns else b
+    right = b.unsqueeze(b.rank) if columns else b
     solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
-    result = ctx.squeeze(solution, (solution.rank - 1,)) if columns else solution
+    result = solution.squeeze((solution.rank - 1,)) if columns else solution
     return result, packed, pivots, info
 
 
@@ -215,10 +215,10 @@ def _sign_and_log(ctx: CallContext) -> Results:
     diagonal = _diagonal(ctx, packed)
     last = (diagonal.rank - 1,)
     steps = counted(ctx, diagonal.shape[-1]) + 1
-    stays = ctx.cast(pivots, I64).equals(steps)
-    turns = ctx.where(stays, ctx.filled(1.0, F64), -1.0)
-    sign = ctx.reduce("prod", turns * ctx.emit("sign", diagonal), last)
-    log_sum = ctx.reduce("sum", ctx.emit("log", abs(diagonal)), last)
+    stays = pivots.cast(I64).equals(steps)
+    turns = stays.select(ctx.filled(1.0, F64), -1.0)
+    sign = ctx.reduce("prod", turns * diagonal.sign(), last)
+    log_sum = abs(diagonal).log().sum(last)
     return sign, log_sum, packed, pivots
 
 
@@ -230,31 +230,31 @@ def _solve_triangular(ctx: CallContext) -> Operand:
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
         return _solve_half(ctx, a, b, upper, unit_diagonal)
-    solution = _solve_half(ctx, _transposed(ctx, a), _transposed(ctx, b), not upper, unit_diagonal)
-    return _transposed(ctx, solution)
+    solution = _solve_half(ctx, _transposed(a), _transposed(b), not upper, unit_diagonal)
+    return _transposed(solution)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
     b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     transposed = ctx.flag("transpose")
-    matrix = _transposed(ctx, a) if transposed else a
+    matrix = _transposed(a) if transposed else a
     return _solve_half(ctx, matrix, b, upper != transposed, unit_diagonal), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
     x, upper = _wide(ctx, "self"), ctx.flag("upper")
-    factor, info = ctx.emit_all("cholesky", [_transposed(ctx, x) if upper else x])
-    factor = _transposed(ctx, factor) if upper else factor
+    factor, info = ctx.emit_all("cholesky", [_transposed(x) if upper else x])
+    factor = _transposed(factor) if upper else factor
     if ctx.flag("check_errors", True):
         _checked(ctx, info, "a matrix is not positive definite")
     return factor, info
 
 
 def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
-    first = _transposed(ctx, factor) if upper else factor
+    first = _transposed(factor) if upper else factor
     half = _solve_half(ctx, first, b, False)
-    return _solve_half(ctx, _transposed(ctx, first), half, True)
+    return _solve_half(ctx, _transposed(first), half, True)
 
 
 def _cholesky_solve(ctx: CallContext) -> Operand:
@@ -278,11 +278,11 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     (I + D S)^-1 D.
     """
     count = tau.shape[-1]
-    columns = ctx.slice_axis(packed, packed.rank - 1, 0, count)
+    columns = packed.slice_axis(packed.rank - 1, 0, count)
     eye = _eye(ctx, columns.shape[-2], count)
     vectors = _triangle(ctx, columns, False, 1) + eye
-    above = _triangle(ctx, _transposed(ctx, vectors) @ vectors, True, 1)
-    factors = ctx.unsqueeze(tau, tau.rank)
+    above = _triangle(ctx, _transposed(vectors) @ vectors, True, 1)
+    factors = tau.unsqueeze(tau.rank)
     system = factors * above + _eye(ctx, count)
     scaled = factors * _eye(ctx, count)
     return vectors, _solve_half(ctx, system, scaled, True, True)
@@ -291,8 +291,8 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
 def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
     """Returns the first `columns` columns of the product of the reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
-    head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
-    transposed = _transposed(ctx, head)
+    head = vectors.slice_axis(vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
+    transposed = _transposed(head)
     change = vectors @ middle @ transposed
     return _eye(ctx, packed.shape[-2], columns) - change
 
@@ -307,8 +307,8 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
     packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
     vectors, middle = _reflectors(ctx, packed, tau)
     if ctx.flag("transpose"):
-        middle = _transposed(ctx, middle)
-    transposed = _transposed(ctx, vectors)
+        middle = _transposed(middle)
+    transposed = _transposed(vectors)
     if ctx.flag("left"):
         return c - (vectors @ middle) @ (transposed @ c)
     return c - c @ vectors @ middle @ transposed
@@ -319,7 +319,7 @@ def _qr(ctx: CallContext) -> Results:
     packed, tau = ctx.emit_all("qr", [x])
     rows, columns = x.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
-    right = _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
+    right = _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
     return None if mode == "r" else _orthogonal(ctx, packed, tau, few), right
 
 
@@ -331,7 +331,7 @@ def _completed(ctx: CallContext, x: Operand) -> Operand:
     packed, tau = ctx.emit_all("qr", [x])
     rows, columns = x.shape[-2:]
     basis = _orthogonal(ctx, packed, tau, rows)
-    more = ctx.slice_axis(basis, basis.rank - 1, columns, rows - columns)
+    more = basis.slice_axis(basis.rank - 1, columns, rows - columns)
     return ctx.concat([x, more], x.rank - 1)
 
 
@@ -340,7 +340,7 @@ def _svd(ctx: CallContext) -> Results:
     if not ctx.flag("compute_uv"):
         return None, s, None
     if ctx.flag("full_matrices"):
-        u, vt = _completed(ctx, u), _transposed(ctx, _completed(ctx, _transposed(ctx, vt)))
+        u, vt = _completed(ctx, u), _transposed(_completed(ctx, _transposed(vt)))
     return u, s, vt
 
 
@@ -351,12 +351,12 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     its eigenvalues are its singular values.
     """
     half = _triangle(ctx, x, upper)
-    symmetric = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
+    symmetric = half + _transposed(_triangle(ctx, x, upper, 1))
     shift = ctx.reduce("l2", symmetric, (x.rank - 2, x.rank - 1), keepdims=True)
     scaled = shift * _eye(ctx, x.shape[-1])
     _, s, vt = ctx.emit_all("svd", [symmetric + scaled])
-    values = s - ctx.squeeze(shift, (x.rank - 1,))
-    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(ctx, vt), x.rank - 1)
+    values = s - shift.squeeze((x.rank - 1,))
+    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(vt), x.rank - 1)
 
 
 def _eigh(ctx: CallContext) -> Results:
@@ -368,19 +368,19 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if ctx.flag("hermitian"):
         signed, vectors = _eigen(ctx, x, False)
-        sizes, u, v = abs(signed), vectors, _transposed(ctx, vectors)
+        sizes, u, v = abs(signed), vectors, _transposed(vectors)
     else:
         u, signed, v = ctx.emit_all("svd", [x])
         sizes = signed
     if x.is_empty:
         return ctx.full(0, F64, ctx.result_shape())
-    largest = ctx.reduce("max", sizes, sizes.rank - 1, keepdims=True)
+    largest = sizes.max(sizes.rank - 1, keepdims=True)
     bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
-    bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0))
+    bound = bound.maximum(_limit(ctx, "atol", 0.0))
     is_large = sizes > bound
-    inverse = ctx.where(is_large, ctx.emit("reciprocal", signed), 0)
-    back = _transposed(ctx, v) * ctx.unsqueeze(inverse, inverse.rank - 1)
-    return back @ _transposed(ctx, u)
+    inverse = is_large.select(signed.reciprocal(), 0)
+    back = _transposed(v) * inverse.unsqueeze(inverse.rank - 1)
+    return back @ _transposed(u)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:
@@ -396,7 +396,7 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
 
 def _limit(ctx: CallContext, name: str, default: float) -> Operand:
     tolerance = ctx.operand(name, F64, default)
-    return ctx.unsqueeze(tolerance, tolerance.rank) if tolerance.rank else tolerance
+    return tolerance.unsqueeze(tolerance.rank) if tolerance.rank else tolerance
 
 
 # ---- powers and exponentials ---------------------------------------------------------------------
@@ -417,19 +417,19 @@ def _exponential(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if x.is_empty:
         return x
-    norm = ctx.reduce("sum", abs(x), x.rank - 1, keepdims=True)
-    norm = ctx.reduce("max", norm, x.rank - 2, keepdims=True)
-    double = ctx.emit("max", norm * 2, 1)
-    log = ctx.emit("log", double) / float(np.log(2))
-    count = ctx.emit("min", ctx.emit("ceil", log), float(_SQUARINGS))
-    part = x / ctx.emit("pow", ctx.scalar(2, x), count)
+    norm = abs(x).sum(x.rank - 1, keepdims=True)
+    norm = norm.max(x.rank - 2, keepdims=True)
+    double = (norm * 2).maximum(1)
+    log = double.log() / float(np.log(2))
+    count = log.ceil().minimum(float(_SQUARINGS))
+    part = x / (ctx.scalar(2, x) ** count)
     eye = _eye(ctx, x.shape[-1])
     power = eye
     for term in range(_TERMS, 0, -1):
         power = (part @ power) * (1 / term) + eye
     for step in range(_SQUARINGS):
         more = count > float(step)
-        power = ctx.where(more, power @ power, power)
+        power = more.select(power @ power, power)
     return power
 
 

@@ -6,36 +6,28 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.extents import from_front
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
 
 
-def _view(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _view(ctx: CallContext, x: Operand) -> Operand:
     if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
         raise ctx.fail("it reads the bits of elements as those of another type")
-    return ctx.reshape(x, ctx.result_shape())
+    return x.reshape(ctx.result_shape())
 
 
-def _permute(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return ctx.transpose(x, ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
+def _permute(ctx: CallContext, x: Operand) -> Operand:
+    return x.transpose(ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
-    perm = list(range(x.rank))
-    perm[a], perm[b] = perm[b], perm[a]
-    return ctx.transpose(x, perm)
-
-
-def _channel_shuffle(ctx: CallContext) -> Operand:
+def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
-    x, groups = ctx.operand("self"), ctx.integer("groups")
+    groups = ctx.integer("groups")
     batch, channels, *extent = x.shape
-    split = ctx.reshape(x, (batch, groups, channels // groups, *extent))
-    return ctx.reshape(swap_axes(ctx, split, 1, 2), x.shape)
+    split = x.reshape((batch, groups, channels // groups, *extent))
+    return split.swap_axes(1, 2).reshape(x.shape)
 
 
 # ---- selections of elements ----------------------------------------------------------------------
@@ -47,13 +39,13 @@ def _slice(ctx: CallContext) -> Operand:
     return ctx.cut(x, axis, start, end, ctx.integer("step"))
 
 
-def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
+def select(x: Operand, axis: int, position: Index) -> Operand:
     """Returns the slice of `x` at one position of an axis, without the axis."""
-    return ctx.element(x, axis, from_front(position, x.shape[axis]))
+    return x.element(axis, from_front(position, x.shape[axis]))
 
 
 def _select(ctx: CallContext) -> Operand:
-    return select(ctx, *ctx.along(), ctx.index("index"))
+    return select(*ctx.along(), ctx.index("index"))
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
@@ -81,21 +73,20 @@ def _flip(ctx: CallContext) -> Operand:
 def _roll(ctx: CallContext) -> Operand:
     source = ctx.lined("self")
     shifts, axes = ctx.integers("shifts"), ctx.integers("dims") or (0,)
-    x = source if ctx.arguments["dims"] else ctx.flat(source)
+    x = source if ctx.arguments["dims"] else source.flat()
     for shift, axis in zip(shifts, (ctx.axis(axis, x.rank) for axis in axes), strict=True):
         dim = x.shape[axis]
         if as_int(dim) == 0:
             continue
         back = (dim * (abs(shift) + 1) - shift) % dim
-        first = ctx.slice_axis(x, axis, back, dim - back)
-        second = ctx.slice_axis(x, axis, 0, back)
+        first = x.slice_axis(axis, back, dim - back)
+        second = x.slice_axis(axis, 0, back)
         x = ctx.concat([first, second], axis)
-    return ctx.reshape(x, source.shape)
+    return x.reshape(source.shape)
 
 
-def _diagonal(ctx: CallContext) -> Operand:
+def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     """Returns the elements of a diagonal, gathered from the two axes merged into one."""
-    x = ctx.operand("self")
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     shape = ctx.result_shape()
@@ -103,27 +94,25 @@ def _diagonal(ctx: CallContext) -> Operand:
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
         raise ctx.fail("the diagonal of a matrix of symbolic sizes is not supported")
-    flat = ctx.reshape(
-        ctx.transpose(x, (*other_axes, first, second)),
-        (*(x.shape[n] for n in other_axes), rows * columns),
+    flat = x.transpose((*other_axes, first, second)).reshape(
+        (*(x.shape[n] for n in other_axes), rows * columns)
     )
     start = max(offset, 0) + max(-offset, 0) * step
     places = ctx.constant(start + np.arange(count, dtype=np.int64) * (step + 1))
-    return ctx.emit("gather", flat, places, axis=flat.rank - 1)
+    return flat.gather(places, axis=flat.rank - 1)
 
 
-def _unfold(ctx: CallContext) -> Operand:
+def _unfold(ctx: CallContext, x: Operand) -> Operand:
     """Returns windows along an axis, with their elements on a new last axis."""
-    x = ctx.operand("self")
     axis, size, step = ctx.axis_of("dimension", x.rank), ctx.integer("size"), ctx.integer("step")
     if not x.rank:
-        return ctx.expand(ctx.reshape(x, (1,)), ctx.result_shape())
+        return x.reshape((1,)).expand(ctx.result_shape())
     count = as_int(ctx.result_shape()[axis])
     if count is None:
         raise ctx.fail("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
-    windows = ctx.emit("gather", x, ctx.constant(places), axis=axis)
-    return ctx.moved(windows, axis + 1, windows.rank - 1)
+    windows = x.gather(ctx.constant(places), axis=axis)
+    return windows.moved(axis + 1, windows.rank - 1)
 
 
 # The most elements of a tensor with strides; each takes eight bytes of memory in the compiler.
@@ -163,19 +152,19 @@ def _strided_places(ctx: CallContext) -> Array:
 
 def _as_strided(ctx: CallContext) -> Operand:
     places = ctx.constant(_strided_places(ctx))
-    return ctx.emit("gather", ctx.flat(ctx.operand("self")), places, axis=0)
+    return ctx.operand("self").flat().gather(places, axis=0)
 
 
-def _as_strided_scatter(ctx: CallContext) -> Operand:
-    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
+    source = ctx.operand("src", ctx.result_dtype())
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
     scattered = ctx.emit(
-        "scatter_elements", ctx.flat(x), ctx.constant(places), ctx.flat(source), axis=0,
+        "scatter_elements", x.flat(), ctx.constant(places), source.flat(), axis=0,
         reduction="none",
     )  # fmt: skip
-    return ctx.reshape(scattered, x.shape)
+    return scattered.reshape(x.shape)
 
 
 # ---- joins and repeats ---------------------------------------------------------------------------
@@ -191,9 +180,9 @@ def _cat(ctx: CallContext) -> Operand:
     return ctx.concat(nonempty, ctx.axis_of("dim", rank))
 
 
-def _repeat(ctx: CallContext) -> Operand:
-    x, repeats = ctx.operand("self"), ctx.indices("repeats")
-    x = ctx.reshape(x, (*[1] * (len(repeats) - x.rank), *x.shape))
+def _repeat(ctx: CallContext, x: Operand) -> Operand:
+    repeats = ctx.indices("repeats")
+    x = x.reshape((*[1] * (len(repeats) - x.rank), *x.shape))
     if not repeats or all(as_int(r) == 1 for r in repeats):
         return x
     return ctx.emit("tile", x, repeats=repeats)
@@ -216,47 +205,44 @@ def padded(
     # comes first.
     first = mode in ("edge", "reflect")
     if not first:
-        x = _cut_off(ctx, x, before, after)
+        x = _cut_off(x, before, after)
     more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
     if any(as_int(p) != 0 for side in more for p in side):
         operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
         ends = {"before": tuple(more[0]), "after": tuple(more[1])}
         x = ctx.emit("pad", *operands, **ends, mode=mode)
-    return _cut_off(ctx, x, before, after) if first else x
+    return _cut_off(x, before, after) if first else x
 
 
-def _cut_off(
-    ctx: CallContext, x: Operand, before: Sequence[Index], after: Sequence[Index]
-) -> Operand:
+def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Operand:
     """Cuts off the elements of negative paddings."""
     for axis in range(x.rank):
         low, high = (max(-(as_int(side[axis]) or 0), 0) for side in (before, after))
         if low or high:
-            x = ctx.slice_axis(x, axis, low, x.shape[axis] - low - high)
+            x = x.slice_axis(axis, low, x.shape[axis] - low - high)
     return x
 
 
-def _constant_pad(ctx: CallContext) -> Operand:
-    return padded(ctx, ctx.operand("self"), ctx.indices("pad"), "constant", ctx.real("value"))
+def _constant_pad(ctx: CallContext, x: Operand) -> Operand:
+    return padded(ctx, x, ctx.indices("pad"), "constant", ctx.real("value"))
 
 
 def _mode_pad(name: str, mode: str) -> Converter:
-    return lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
+    return lambda ctx, x: padded(ctx, x, ctx.indices(name), mode)
 
 
 # ---- triangles, single numbers -------------------------------------------------------------------
 
 
 def _triangle(upper: bool) -> Converter:
-    return lambda ctx: ctx.emit("trilu", ctx.operand("self"), upper=upper, k=ctx.index("diagonal"))
+    return lambda ctx, x: ctx.emit("trilu", x, upper=upper, k=ctx.index("diagonal"))
 
 
-def _scalar_of(ctx: CallContext) -> Index:
+def _scalar_of(ctx: CallContext, x: Operand) -> Index:
     """Returns the number in a tensor of one element, as a size that the run reads."""
-    x = ctx.operand("self")
     if x.dtype.is_float:
         raise ctx.fail("a real number that data decide is not supported")
-    (size,) = ctx.sizes(ctx.cast(ctx.reshape(x, (1,)), I64), "the number", lo=0, signed=True)
+    (size,) = ctx.sizes(x.reshape((1,)).cast(I64), "the number", lo=0, signed=True)
     return size
 
 
@@ -268,7 +254,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(_COPIES, lambda ctx: ctx.operand(ctx.first())),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
-    "expand": lambda ctx: ctx.expand(ctx.operand("self"), ctx.result_shape()),
+    "expand": lambda ctx, x: x.expand(ctx.result_shape()),
     "permute": _permute,
     "slice": _slice,
     "slice_copy": _slice,
@@ -283,8 +269,8 @@ CONVERTERS: Converters = {
     "cat": _cat,
     "repeat": _repeat,
     "constant_pad_nd": _constant_pad,
-    **{f"reflection_pad{n}d": _mode_pad("padding", "reflect") for n in (1, 2, 3)},
-    **{f"replication_pad{n}d": _mode_pad("padding", "edge") for n in (1, 2, 3)},
+    **of_axes("reflection_pad{}d", lambda _: _mode_pad("padding", "reflect")),
+    **of_axes("replication_pad{}d", lambda _: _mode_pad("padding", "edge")),
     "_pad_circular": _mode_pad("pad", "wrap"),
     "tril": _triangle(False),
     "triu": _triangle(True),

@@ -15,7 +15,7 @@ def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1
     """Returns a tensor with `value` in all elements; it is a constant if the sizes are constant."""
     numbers = [size for d in shape if (size := as_int(d)) is not None]
     if len(numbers) != len(shape):
-        return ctx.expand(ctx.filled(value, x.dtype), tuple(shape))
+        return ctx.filled(value, x.dtype).expand(tuple(shape))
     return ctx.constant(np.full(numbers, value).astype(x.dtype.carrier), x.dtype)
 
 
@@ -83,37 +83,36 @@ def _batch_norm(ctx: CallContext) -> Results:
 def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
     """Returns the mean and the variance over axes, in f32 or wider."""
     x = ctx.widened(x)
-    mean = ctx.reduce("mean", x, axes, keepdims=True)
+    mean = x.mean(axes, keepdims=True)
     gap = x - mean
-    variance = ctx.reduce("mean", gap * gap, axes)
-    return ctx.squeeze(mean, axes), variance
+    variance = (gap * gap).mean(axes)
+    return mean.squeeze(axes), variance
 
 
 def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
     raised = variance + ctx.real("eps")
-    return ctx.emit("reciprocal", ctx.emit("sqrt", raised))
+    return raised.sqrt().reciprocal()
 
 
 def _in_groups(ctx: CallContext, groups: int) -> Operand:
     x = ctx.operand("input")
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
-    wide = ctx.unsqueeze(x, 2) if x.rank == 2 else x
+    wide = x.unsqueeze(2) if x.rank == 2 else x
     return ctx.emit(
         "group_normalization", wide, weight, bias, num_groups=groups, epsilon=ctx.real("eps")
     )
 
 
-def _native_group_norm(ctx: CallContext) -> Results:
+def _native_group_norm(ctx: CallContext, x: Operand) -> Results:
     """Returns the normalised tensor, and the mean and the reciprocal of the deviation of each
     group."""
-    x, groups = ctx.operand("input"), ctx.integer("group")
-    split = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    groups = ctx.integer("group")
+    split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, split, tuple(range(2, split.rank)))
     return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
 
 
-def _instance_norm(ctx: CallContext) -> Operand | None:
-    x = ctx.operand("input")
+def _instance_norm(ctx: CallContext, x: Operand) -> Operand | None:
     if not ctx.flag("use_input_stats"):
         return _batch_norm(ctx)[0]
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))

@@ -42,8 +42,7 @@ def _logical(op: str) -> Converter:
     return lambda ctx: ctx.emit(op, *ctx.both(BOOL))
 
 
-def _bitwise_not(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _bitwise_not(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
 
 
@@ -55,7 +54,7 @@ def _shift(direction: str) -> Converter:
             raise ctx.fail(f"it shifts {dtype.name}")
         if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
             inside = y >= 0
-            y = ctx.where(inside, y, dtype.bits)
+            y = inside.select(y, dtype.bits)
         return ctx.emit("bit_shift", x, y, direction=direction)
 
     return convert
@@ -106,24 +105,23 @@ def _mul(ctx: CallContext) -> Operand:
     return x & y if x.dtype is BOOL else x * y
 
 
-def _neg(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _neg(ctx: CallContext, x: Operand) -> Operand:
     return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
-def truncated(ctx: CallContext, x: Operand) -> Operand:
+def truncated(x: Operand) -> Operand:
     """Rounds `x` towards zero."""
     if not x.dtype.is_float:
         return x
-    down, up = ctx.emit("floor", x), ctx.emit("ceil", x)
-    return ctx.where(x < 0, up, down)
+    down, up = x.floor(), x.ceil()
+    return (x < 0).select(up, down)
 
 
 def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
     result = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
-    return truncated(ctx, result) if mode == "trunc" else result
+    return truncated(result) if mode == "trunc" else result
 
 
 def _divided_type(ctx: CallContext) -> DType:
@@ -146,11 +144,11 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
     remainder, differs_in_sign = _signed_remainder(ctx, x, y)
-    below = ctx.cast(differs_in_sign, x.dtype)
+    below = differs_in_sign.cast(x.dtype)
     if not x.dtype.is_float:
         return quotient - below
-    rounded = ctx.emit("round", (x - remainder) / y - below)
-    return ctx.where(y.equals(0), quotient, rounded)
+    rounded = ((x - remainder) / y - below).round()
+    return y.equals(0).select(quotient, rounded)
 
 
 def _signed_remainder(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
@@ -168,7 +166,7 @@ def _remainder(ctx: CallContext) -> Operand:
     if not x.dtype.is_float:
         return ctx.emit("mod", x, y, fmod=False)
     remainder, differs_in_sign = _signed_remainder(ctx, x, y)
-    return ctx.where(differs_in_sign, remainder + y, remainder)
+    return differs_in_sign.select(remainder + y, remainder)
 
 
 def _pow(ctx: CallContext) -> Operand:
@@ -180,14 +178,14 @@ def _pow(ctx: CallContext) -> Operand:
         if value == 2:
             return x * x
         if value == 0.5:
-            return ctx.emit("sqrt", x)
-    return ctx.emit("pow", x, ctx.operand(exponent, dtype))
+            return x.sqrt()
+    return x ** ctx.operand(exponent, dtype)
 
 
 def _where(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     condition = ctx.operand("condition", BOOL)
-    return ctx.where(condition, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return condition.select(ctx.operand("self", dtype), ctx.operand("other", dtype))
 
 
 def _clamp(ctx: CallContext) -> Operand:
@@ -199,8 +197,8 @@ def _clamp(ctx: CallContext) -> Operand:
     x = ctx.input()
     low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
     if low is not None:
-        x = ctx.emit("max", x, low)
-    return x if high is None else ctx.emit("min", x, high)
+        x = x.maximum(low)
+    return x if high is None else x.minimum(high)
 
 
 def _extremum(op: str) -> Converter:
@@ -211,8 +209,8 @@ def _extremum(op: str) -> Converter:
         extremum = ctx.emit(op, x, y)
         if not x.dtype.is_float:
             return extremum
-        other = ctx.where(ctx.emit("is_nan", y), x, extremum)
-        return ctx.where(ctx.emit("is_nan", x), y, other)
+        other = y.is_nan().select(x, extremum)
+        return x.is_nan().select(y, other)
 
     return convert
 
@@ -226,34 +224,31 @@ def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
     return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
 
 
-def _elu(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _elu(ctx: CallContext, x: Operand) -> Operand:
     alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
     if scale == inner == 1:
         return ctx.emit("elu", x, alpha=alpha)
     rising = x * scale
-    falling = (ctx.emit("exp", x * inner) - 1) * (alpha * scale)
-    return ctx.where(x > 0, rising, falling)
+    falling = ((x * inner).exp() - 1) * (alpha * scale)
+    return (x > 0).select(rising, falling)
 
 
-def _softplus(ctx: CallContext) -> Operand:
-    x, beta, threshold = ctx.operand("self"), ctx.real("beta"), ctx.real("threshold")
+def _softplus(ctx: CallContext, x: Operand) -> Operand:
+    beta, threshold = ctx.real("beta"), ctx.real("threshold")
     scaled = x if beta == 1 else x * beta
     soft = ctx.emit("softplus", scaled)
     if beta != 1:
         soft = soft / beta
-    return ctx.where(scaled > threshold, x, soft)
+    return (scaled > threshold).select(x, soft)
 
 
-def _hardtanh(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _hardtanh(ctx: CallContext, x: Operand) -> Operand:
     low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
-    return ctx.emit("min", ctx.emit("max", x, low), high)
+    return x.maximum(low).minimum(high)
 
 
-def _relu(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, 0)
+def _relu(ctx: CallContext, x: Operand) -> Operand:
+    return ctx.emit("relu", x) if x.dtype.is_float else x.maximum(0)
 
 
 _UNARY = (
@@ -292,7 +287,7 @@ CONVERTERS: Converters = {
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
     "elu": _elu,
     "softplus": _softplus,
-    "log_sigmoid": lambda ctx: -ctx.emit("softplus", -ctx.operand("self")),
+    "log_sigmoid": lambda ctx, x: -ctx.emit("softplus", -x),
     "hardtanh": _hardtanh,
     "relu": _relu,
     "neg": _neg,

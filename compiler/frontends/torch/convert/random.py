@@ -41,28 +41,28 @@ def _coins(ctx: CallContext) -> Operand:
     return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
-def _dropout(ctx: CallContext) -> Sequence[Operand]:
+def _dropout(ctx: CallContext, x: Operand) -> Sequence[Operand]:
     """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
     The other elements are scaled so that their sum does not change on average.
     """
-    x, chance = ctx.operand("input"), ctx.real("p")
+    chance = ctx.real("p")
     if ctx.arguments.get("train") is False or chance == 0:
         return [x, ctx.full(True, BOOL, x.shape)]
     return dropped(ctx, x, chance)
 
 
-def _multinomial(ctx: CallContext) -> Operand:
-    weights, count = ctx.operand("self"), ctx.index("num_samples")
-    rows = weights if weights.rank == 2 else ctx.unsqueeze(weights, 0)
+def _multinomial(ctx: CallContext, weights: Operand) -> Operand:
+    count = ctx.index("num_samples")
+    rows = weights if weights.rank == 2 else weights.unsqueeze(0)
     with_replacement = ctx.flag("replacement") or as_int(count) == 1
-    scores = race(ctx, ctx.emit("log", rows), count if with_replacement else const(1))
+    scores = race(ctx, rows.log(), count if with_replacement else const(1))
     if with_replacement:
         classes = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
     else:
         options = {"axis": 1, "k": count, "largest": True, "sorted": True}
-        classes = ctx.emit_all("top_k", [ctx.squeeze(scores, (1,))], **options)[1]
-    return classes if weights.rank == 2 else ctx.squeeze(classes, (0,))
+        classes = ctx.emit_all("top_k", [scores.squeeze((1,))], **options)[1]
+    return classes if weights.rank == 2 else classes.squeeze((0,))
 
 
 def _permutation(ctx: CallContext) -> Operand:
@@ -70,7 +70,7 @@ def _permutation(ctx: CallContext) -> Operand:
 
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
     """
-    keys = ctx.cast(draws(ctx, ctx.result_shape()).bits(63), I64)
+    keys = draws(ctx, ctx.result_shape()).bits(63).cast(I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
     return ctx.emit_all("top_k", [keys], **options)[1]
 

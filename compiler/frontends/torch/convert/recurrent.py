@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.frontends.torch.convert.movement import select, swap_axes
+from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import as_int, const
 
 # For each gate in the order of `recurrent.KINDS`: its position among torch's gates.
@@ -28,14 +28,14 @@ def _direction(
     hidden = as_int(recurrence.shape[1])
     if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:
         raise ctx.fail("layers with a projection are not supported")
-    projected, late_bias = x @ swap_axes(ctx, weight, 0, 1), None
+    projected, late_bias = x @ weight.swap_axes(0, 1), None
     if biases:
         projected, late_bias = with_biases(ctx, projected, biases, hidden, name == "GRU")
-    parts = [ctx.slice_axis(recurrence, 0, place * hidden, hidden) for place in places]
+    parts = [recurrence.slice_axis(0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
         hidden,
-        by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
+        by_matrices(part.swap_axes(0, 1) for part in parts),
         late_bias,
         tuple(map(_emitted, functions)),
         places,
@@ -44,8 +44,8 @@ def _direction(
 
 
 def _recurrent(name: str, function: str = "tanh") -> Converter:
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x, kind = ctx.operand("input"), KINDS[name]
+    def convert(ctx: CallContext, x: Operand) -> Sequence[Operand]:
+        kind = KINDS[name]
         hx, weights = ctx.arguments["hx"], ctx.operands("params")
         initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
         layers, directions = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
@@ -58,7 +58,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
             or x.rank != 3
         ):
             raise ctx.fail("layers with a projection are not supported")
-        x = swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x
+        x = x.swap_axes(0, 1) if ctx.flag("batch_first") else x
         last: list[tuple[Operand, ...]] = []
         for layer in range(layers):
             rows = []
@@ -66,13 +66,13 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
                 number = layer * directions + direction
                 direction_weights = weights[number * width : (number + 1) * width]
                 cell, projected = _direction(ctx, name, function, x, direction_weights)
-                states = [select(ctx, state, 0, const(number)) for state in initial]
+                states = [select(state, 0, const(number)) for state in initial]
                 outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
                 rows.append(outputs[0])
                 last.append(outputs[1:])
             x = ctx.concat(rows, 2)
         ends = [ctx.stack(final_states, 0) for final_states in zip(*last, strict=True)]
-        return [swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x, *ends]
+        return [x.swap_axes(0, 1) if ctx.flag("batch_first") else x, *ends]
 
     return convert
 

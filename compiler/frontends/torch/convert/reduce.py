@@ -31,14 +31,14 @@ def _reduction(op: str) -> Converter:
     return lambda ctx: _reduced(ctx, op, ctx.input())
 
 
-def _narrow(ctx: CallContext, x: Operand) -> Operand:
+def _narrow(x: Operand) -> Operand:
     """Returns `x` in a dtype for which the op table has minima and maxima."""
     supported = x.dtype.is_float or x.dtype in (BOOL, U8) or x.dtype.bits >= 32
-    return x if supported else ctx.cast(x, I64)
+    return x if supported else x.cast(I64)
 
 
 def _extremum(op: str) -> Converter:
-    return lambda ctx: _reduced(ctx, op, _narrow(ctx, ctx.operand("self")))
+    return lambda ctx, x: _reduced(ctx, op, _narrow(x))
 
 
 def _extremum_at(op: str) -> Converter:
@@ -46,7 +46,7 @@ def _extremum_at(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
-        extremum = ctx.reduce(op, _narrow(ctx, x), axis, keepdims=keepdim)
+        extremum = ctx.reduce(op, _narrow(x), axis, keepdims=keepdim)
         at = ctx.emit(f"arg_{op}", ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
         return extremum, at
 
@@ -80,20 +80,20 @@ def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     """Returns the variance and the mean, in f32 or wider."""
     x = ctx.widened(ctx.operand("self"))
     axes = _axes(ctx, x.rank)
-    mean = ctx.reduce("mean", x, axes, keepdims=True) if axes else x
+    mean = x.mean(axes, keepdims=True) if axes else x
     gap = x - mean
     square_sum = _reduced(ctx, "sum", gap * gap)
     count: Index = math.prod((x.shape[n] for n in axes), start=const(1))
     correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
-    divisor = ctx.cast(ctx.size_scalar(count), x.dtype) - correction
-    return square_sum / ctx.emit("max", divisor, 0), mean
+    divisor = ctx.size_scalar(count).cast(x.dtype) - correction
+    return square_sum / divisor.maximum(0), mean
 
 
 def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     """Returns the p-norm over axes."""
     if p == 0:
-        x = ctx.cast(~x.equals(0), x.dtype)
-        return ctx.reduce("sum", x, axes, keepdims=keepdim) if axes else x
+        x = (~x.equals(0)).cast(x.dtype)
+        return x.sum(axes, keepdims=keepdim) if axes else x
     if not axes:
         return abs(x)
     if math.isinf(p):
@@ -101,8 +101,8 @@ def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim:
     if p in (1, 2):
         return ctx.reduce(f"l{int(p)}", x, axes, keepdims=keepdim)
     size = ctx.widened(abs(x))
-    power_sum = ctx.reduce("sum", ctx.emit("pow", size, p), axes, keepdims=keepdim)
-    return ctx.emit("pow", power_sum, 1 / p)
+    power_sum = (size**p).sum(axes, keepdims=keepdim)
+    return power_sum ** (1 / p)
 
 
 def _norm(ctx: CallContext) -> Operand:
@@ -128,17 +128,17 @@ def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
 
     Row n of the last two axes has the elements k of the axis for k <= n, and `fill` for k > n.
     """
-    last = ctx.moved(x, axis, x.rank - 1)
+    last = x.moved(axis, x.rank - 1)
     dim = x.shape[axis]
-    wide = ctx.expand(ctx.unsqueeze(last, x.rank - 1), (*last.shape[:-1], dim, dim))
+    wide = last.unsqueeze(x.rank - 1).expand((*last.shape[:-1], dim, dim))
     row, column = grid(ctx, dim, dim)
-    return ctx.where(column <= row, wide, fill)
+    return (column <= row).select(wide, fill)
 
 
 def _running_log_sum(ctx: CallContext) -> Operand:
     x, axis = ctx.along(ctx.result_dtype())
     prefixes = _prefixes(ctx, x, axis, -math.inf)
-    return ctx.moved(ctx.reduce("log_sum_exp", prefixes, x.rank), x.rank - 1, axis)
+    return ctx.reduce("log_sum_exp", prefixes, x.rank).moved(x.rank - 1, axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:
@@ -152,11 +152,11 @@ def extreme(dtype: DType, below: bool) -> float:
 def _running_extremum(op: str) -> Converter:
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x, axis = ctx.along()
-        x = ctx.cast(x, x.dtype if x.dtype.is_float else I64)
+        x = x.cast(x.dtype if x.dtype.is_float else I64)
         prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
         extremum = ctx.reduce(op, prefixes, x.rank)
         at = ctx.emit(f"arg_{op}", prefixes, axis=x.rank, keepdims=False, select_last=True)
-        return tuple(ctx.moved(result, x.rank - 1, axis) for result in (extremum, at))
+        return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
 
     return convert
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.ir.index import Index, as_int
 
 _PADDING = ("zeros", "border", "reflection")
@@ -78,7 +78,7 @@ def _nearest(exact: bool) -> Converter:
                 continue
             places = nearest_places(n, m, scale, exact)
             if scale is not None or (places != _exact_places(n, m, exact)).any():
-                x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+                x = x.gather(ctx.constant(places), axis=axis)
                 informative[axis - 2] = None
         return ctx.emit(
             "resize",
@@ -145,8 +145,8 @@ INTERPOLATIONS = {
 }
 
 CONVERTERS: Converters = {
-    **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
+    **of_axes("upsample_nearest{}d", lambda _: _nearest(False)),
+    **of_axes("_upsample_nearest_exact{}d", lambda _: _nearest(True)),
     **{name: _upsample(mode, smooth=smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,

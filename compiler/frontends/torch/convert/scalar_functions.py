@@ -24,10 +24,10 @@ def _round(ctx: CallContext) -> Operand:
     if not x.dtype.is_float:
         return x
     if places == 0:
-        return ctx.emit("round", x)
+        return x.round()
     factor = ctx.scalar(10.0 ** abs(places), x)
     up, down = ("mul", "div") if places > 0 else ("div", "mul")
-    return ctx.emit(down, ctx.emit("round", ctx.emit(up, x, factor)), factor)
+    return ctx.emit(down, ctx.emit(up, x, factor).round(), factor)
 
 
 def _abs(ctx: CallContext) -> Operand:
@@ -40,103 +40,102 @@ def _sign(ctx: CallContext) -> Operand:
     x = ctx.input()
     if x.dtype is BOOL:
         return x
-    sign = ctx.emit("sign", x)
+    sign = x.sign()
     if not x.dtype.is_float:
         return sign
-    return ctx.where(ctx.emit("is_nan", x), 0, sign)
+    return x.is_nan().select(0, sign)
 
 
 def _exp2(ctx: CallContext) -> Operand:
     x = ctx.input()
-    return ctx.emit("pow", ctx.scalar(2, x), x)
+    return ctx.scalar(2, x) ** x
 
 
 def _expm1(ctx: CallContext) -> Operand:
     """Returns 2 sinh(x/2) exp(x/2), which does not cancel near zero."""
     x = ctx.input()
     half = x * 0.5
-    result = ctx.emit("sinh", half) * ctx.emit("exp", half) * 2
-    return ctx.where(x < -30, -1, result)
+    result = ctx.emit("sinh", half) * half.exp() * 2
+    return (x < -30).select(-1, result)
 
 
 def _log1p(ctx: CallContext) -> Operand:
     """Returns log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
     x = ctx.input()
     near_zero = 2 * ctx.emit("atanh", x / (x + 2))
-    elsewhere = ctx.emit("log", x + 1)
-    return ctx.where(abs(x) < 0.5, near_zero, elsewhere)
+    elsewhere = (x + 1).log()
+    return (abs(x) < 0.5).select(near_zero, elsewhere)
 
 
 def _logarithm(base: float) -> Converter:
-    return lambda ctx: ctx.emit("log", ctx.input()) * (1 / math.log(base))
+    return lambda ctx: ctx.input().log() * (1 / math.log(base))
 
 
 def _erfc(ctx: CallContext) -> Operand:
     """Returns 1 - erf(x), with the difference in f64."""
-    return 1 - ctx.emit("erf", ctx.cast(ctx.input(), F64))
+    return 1 - ctx.input().cast(F64).erf()
 
 
-def is_negative(ctx: CallContext, x: Operand) -> Operand:
+def is_negative(x: Operand) -> Operand:
     """True where the sign bit is set; the sign bit of NaN counts as unset."""
     below = x < 0
     if not x.dtype.is_float:
         return below
-    has_negative_reciprocal = ctx.emit("reciprocal", x) < 0
-    return ctx.where(x.equals(0), has_negative_reciprocal, below)
+    has_negative_reciprocal = x.reciprocal() < 0
+    return x.equals(0).select(has_negative_reciprocal, below)
 
 
 def _copysign(ctx: CallContext) -> Operand:
     x, sign = ctx.both()
     size = abs(x)
-    return ctx.where(is_negative(ctx, sign), -size, size)
+    return is_negative(sign).select(-size, size)
 
 
 def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
     """Returns the angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
-    ends = ctx.emit("is_inf", y) & ctx.emit("is_inf", x)
+    ends = y.is_inf() & x.is_inf()
     is_origin = y.equals(0) & x.equals(0)
-    angle = ctx.emit("atan", ctx.where(is_origin, 0, ctx.where(ends, 1, abs(y) / abs(x))))
-    angle = ctx.where(is_negative(ctx, x), math.pi - angle, angle)
-    return ctx.where(is_negative(ctx, y), -angle, angle)
+    angle = ctx.emit("atan", is_origin.select(0, ends.select(1, abs(y) / abs(x))))
+    angle = is_negative(x).select(math.pi - angle, angle)
+    return is_negative(y).select(-angle, angle)
 
 
 def _angle(ctx: CallContext) -> Operand:
     """Returns the angle of a real number: pi where it is negative."""
     x = ctx.input()
-    angle = ctx.where(x < 0, ctx.scalar(math.pi, x), 0)
-    return ctx.where(ctx.emit("is_nan", x), x, angle) if x.dtype.is_float else angle
+    angle = (x < 0).select(ctx.scalar(math.pi, x), 0)
+    return x.is_nan().select(x, angle) if x.dtype.is_float else angle
 
 
 def _of_reals(op: str, **attrs: bool) -> Converter:
     """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand("self")
+    def convert(ctx: CallContext, x: Operand) -> Operand:
         return ctx.emit(op, x, **attrs) if x.dtype.is_float else ctx.full(False, BOOL, x.shape)
 
     return convert
 
 
 def _hypot(ctx: CallContext) -> Operand:
-    x, y = (ctx.cast(part, F64) for part in ctx.both())
-    return ctx.emit("sqrt", x * x + y * y)
+    x, y = (part.cast(F64) for part in ctx.both())
+    return (x * x + y * y).sqrt()
 
 
 CONVERTERS: Converters = {
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _round,
-    "trunc": lambda ctx: truncated(ctx, ctx.input()),
+    "trunc": lambda ctx: truncated(ctx.input()),
     "abs": _abs,
     "sign": _sign,
-    "rsqrt": lambda ctx: ctx.emit("reciprocal", ctx.emit("sqrt", ctx.input())),
+    "rsqrt": lambda ctx: ctx.input().sqrt().reciprocal(),
     "exp2": _exp2,
     "expm1": _expm1,
     "log1p": _log1p,
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     "erfc": _erfc,
-    "signbit": lambda ctx: is_negative(ctx, ctx.numbers(ctx.operand("self"))),
+    "signbit": lambda ctx, x: is_negative(ctx.numbers(x)),
     "copysign": _copysign,
     "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
     "angle": _angle,

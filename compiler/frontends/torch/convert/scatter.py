@@ -27,7 +27,7 @@ def _scattered(
     if at.is_empty:
         return x
     for n, size in enumerate(at.shape):
-        source = ctx.slice_axis(source, n, 0, size)
+        source = source.slice_axis(n, 0, size)
     at = as_indices(ctx, at)
     return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction=how)
 
@@ -38,7 +38,7 @@ def _scatter(how: str = "none") -> Converter:
         if ctx.has("src"):
             source = ctx.lined("src", x.dtype)
         else:
-            source = ctx.expand(ctx.operand("value", x.dtype), at.shape)
+            source = ctx.operand("value", x.dtype).expand(at.shape)
         combined = _REDUCTIONS[ctx.text("reduce")] if ctx.has("reduce") else how
         return _scattered(ctx, x, at, source, axis, combined)
 
@@ -55,13 +55,13 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: 
     zeros, one_each = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
     count = _scattered(ctx, zeros, at, one_each, axis, "add")
     untouched = count.equals(0)
-    start = x if include_self else ctx.where(untouched, x, _neutral(x.dtype, row))
+    start = x if include_self else untouched.select(x, _neutral(x.dtype, row))
     result = _scattered(ctx, start, at, source, axis, row)
     if how != "mean":
         return result
-    divisor = count + 1 if include_self else ctx.emit("max", count, 1)
-    mean = quotient(ctx, result, ctx.cast(divisor, x.dtype))
-    return ctx.where(untouched, x, mean)
+    divisor = count + 1 if include_self else count.maximum(1)
+    mean = quotient(ctx, result, divisor.cast(x.dtype))
+    return untouched.select(x, mean)
 
 
 def _neutral(dtype: DType, row: str) -> float:
@@ -75,8 +75,7 @@ def _scatter_reduce(ctx: CallContext) -> Operand:
     return _combined(ctx, x, ctx.lined("index"), ctx.lined("src"), axis)
 
 
-def _index_put(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
+def _index_put(ctx: CallContext, x: Operand) -> Operand:
     values = ctx.operand("values", x.dtype)
     only = [value for value in ctx.arguments["indices"] if value is not None]
     plain = not ctx.flag("accumulate") and len(only) == 1 and only[0].dtype in (BOOL, U8)
@@ -84,24 +83,24 @@ def _index_put(ctx: CallContext) -> Operand:
         return _filled_where(ctx, x, only[0], values)
     places = places_of(ctx, x.rank)
     perm = (*places.axes, *places.other_axes)
-    front = ctx.transpose(x, perm)
+    front = x.transpose(perm)
     other_dims = tuple(x.shape[n] for n in places.other_axes)
     target = (*other_dims[: places.first], *places.shape, *other_dims[places.first :])
-    spread = ctx.expand(values, target)
+    spread = values.expand(target)
     count, first = len(places.shape), places.first
     order = (*range(first, first + count), *range(first), *range(first + count, len(target)))
-    updates = ctx.transpose(spread, order)
+    updates = spread.transpose(order)
     how = "add" if ctx.flag("accumulate") else "none"
     scattered = ctx.emit("scatter_nd", front, tuples(ctx, places), updates, reduction=how)
-    return ctx.transpose(scattered, tuple(perm.index(n) for n in range(x.rank)))
+    return scattered.transpose(tuple(perm.index(n) for n in range(x.rank)))
 
 
 def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -> Operand:
     """Returns `x` with one value where a mask over its leading axes is true."""
     leading = next(n for n, v in enumerate(ctx.arguments["indices"]) if v is not None)
     trailing = x.rank - leading - mask.rank
-    wide = ctx.reshape(mask, (*[1] * leading, *mask.shape, *[1] * trailing))
-    return ctx.where(ctx.cast(wide, BOOL), ctx.reshape(value, ()), x)
+    wide = mask.reshape((*[1] * leading, *mask.shape, *[1] * trailing))
+    return wide.cast(BOOL).select(value.reshape(()), x)
 
 
 def _bin_count(ctx: CallContext) -> Operand:
@@ -110,7 +109,7 @@ def _bin_count(ctx: CallContext) -> Operand:
     The number of bins depends on data.
     """
     at, minimum = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
-    last = ctx.reduce("max", ctx.concat([at, ctx.reshape(minimum, (1,))], 0), 0, keepdims=True)
+    last = ctx.concat([at, minimum.reshape((1,))], 0).max(0, keepdims=True)
     (size,) = ctx.sizes(last + 1, "the number of bins")
     reason = "bincount counts numbers from zero on"
     attrs = OPS["check_indices"].attrs(size, reason=reason, signed=False)
@@ -118,7 +117,7 @@ def _bin_count(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     weights = ctx.operand("weights", dtype, 1)
     start = ctx.full(0, dtype, (size,))
-    return _scattered(ctx, start, at, ctx.expand(weights, at.shape), 0, "add")
+    return _scattered(ctx, start, at, weights.expand(at.shape), 0, "add")
 
 
 # ---- whole slices --------------------------------------------------------------------------------
@@ -129,7 +128,7 @@ def _along(
 ) -> Operand:
     """Reshapes positions to lie along `axis`, and repeats them over the other axes to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
-    return ctx.expand(ctx.reshape(as_indices(ctx, at), line), shape)
+    return as_indices(ctx, at).reshape(line).expand(shape)
 
 
 def _index_reduce(ctx: CallContext) -> Operand:
@@ -137,18 +136,17 @@ def _index_reduce(ctx: CallContext) -> Operand:
     (x, axis), at = ctx.along(), ctx.operand("index")
     count = element_count(at.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
-    source = ctx.reshape(ctx.operand("source", x.dtype), shape)
+    source = ctx.operand("source", x.dtype).reshape(shape)
     return _combined(ctx, x, _along(ctx, x, axis, at, shape), source, axis)
 
 
-def _put(ctx: CallContext) -> Operand:
+def _put(ctx: CallContext, x: Operand) -> Operand:
     """Writes `source` to positions of the flattened tensor."""
-    x = ctx.operand("self")
     flat, at, source = (
-        ctx.flat(part) for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
+        part.flat() for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
     )
     how = "add" if ctx.flag("accumulate") else "none"
-    return ctx.reshape(_scattered(ctx, flat, at, source, 0, how), x.shape)
+    return _scattered(ctx, flat, at, source, 0, how).reshape(x.shape)
 
 
 def _embedding_bag(ctx: CallContext) -> Results:
@@ -161,40 +159,40 @@ def _embedding_bag(ctx: CallContext) -> Results:
     bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
     if ctx.call.used_results - {0} or at.is_empty or as_int(bags) == 0:
         raise ctx.fail("it has no index or run, or its results for gradients are read")
-    starts = ctx.slice_axis(offsets, 0, 0, bags)
-    places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
-    begun = ctx.cast(starts <= places, I64)
-    bag = ctx.reduce("sum", begun, 1) - 1
-    rows = ctx.emit("gather", weight, at, axis=0)
+    starts = offsets.slice_axis(0, 0, bags)
+    places = counted(ctx, at.shape[0]).unsqueeze(1)
+    begun = (starts <= places).cast(I64)
+    bag = begun.sum(1) - 1
+    rows = weight.gather(at, axis=0)
     if ctx.has("per_sample_weights"):
-        rows = rows * ctx.unsqueeze(ctx.operand("per_sample_weights"), 1)
+        rows = rows * ctx.operand("per_sample_weights").unsqueeze(1)
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
     is_counted = ctx.full(True, BOOL, at.shape)
     padding = ctx.index("padding_idx", -1)
     if as_int(padding) != -1:
         is_counted = ~at.equals(ctx.size_scalar(padding))
-        rows = ctx.where(ctx.unsqueeze(is_counted, 1), rows, start)
-    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, ctx.cast(is_counted, I64), 0, "add")
-    how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
+        rows = is_counted.unsqueeze(1).select(rows, start)
+    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
+    how, target = "max" if mode == 2 else "add", start.expand((bags, weight.shape[1]))
     along = _along(ctx, rows, 0, bag, rows.shape)
     bag_values = _scattered(ctx, target, along, rows, 0, how)
     if mode == 1:
-        counts = ctx.unsqueeze(ctx.emit("max", count, 1), 1)
-        bag_values = bag_values / ctx.cast(counts, rows.dtype)
-    empty = ctx.unsqueeze(count.equals(0), 1)
-    return ctx.where(empty, 0, bag_values), None, None, None
+        counts = count.maximum(1).unsqueeze(1)
+        bag_values = bag_values / counts.cast(rows.dtype)
+    empty = count.equals(0).unsqueeze(1)
+    return empty.select(0, bag_values), None, None, None
 
 
 def _masked_scatter(ctx: CallContext) -> Operand:
     """Writes elements of `source`, one after the other, where the mask is true."""
-    x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
-    mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
+    x, source = ctx.operand("self").expand(ctx.result_shape()), ctx.operand("source")
+    mask = ctx.operand("mask", BOOL).expand(x.shape)
     if x.is_empty or source.is_empty:
         return x
-    flat_mask = ctx.cast(ctx.flat(mask), I64)
+    flat_mask = mask.flat().cast(I64)
     at = ctx.emit("cum_sum", flat_mask, axis=0, exclusive=True) * flat_mask
-    gathered = ctx.reshape(ctx.emit("gather", ctx.flat(source), at, axis=0), x.shape)
-    return ctx.where(mask, gathered, x)
+    gathered = source.flat().gather(at, axis=0).reshape(x.shape)
+    return mask.select(gathered, x)
 
 
 def _strided_write(
@@ -203,8 +201,8 @@ def _strided_write(
     """Writes `source` to the positions `start`, `start + step`, ... of an axis."""
     size = source.shape[axis]
     if step == 1:
-        parts = [ctx.slice_axis(x, axis, 0, start), source]
-        parts.append(ctx.slice_axis(x, axis, start + size, x.shape[axis] - start - size))
+        parts = [x.slice_axis(axis, 0, start), source]
+        parts.append(x.slice_axis(axis, start + size, x.shape[axis] - start - size))
         return ctx.concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
     at = counted(ctx, size) * ctx.constant(step) + ctx.size_scalar(start)
     return _scattered(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
@@ -215,7 +213,7 @@ def _slice_scatter(ctx: CallContext) -> Operand:
     dim = x.shape[axis]
     start = from_front(ctx.index("start", 0), dim)
     size = ctx.cut(x, axis, start, ctx.index("end", dim), step).shape
-    source = ctx.expand(ctx.operand("src", x.dtype), size)
+    source = ctx.operand("src", x.dtype).expand(size)
     number, extent = as_int(start), as_int(dim)
     if number is not None and extent is not None:
         start = const(min(max(number, 0), extent))
@@ -226,13 +224,13 @@ def _select_scatter(ctx: CallContext) -> Operand:
     x, axis = ctx.along()
     start = from_front(ctx.index("index"), x.shape[axis])
     shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
-    source = ctx.reshape(ctx.operand("src", x.dtype), shape)
+    source = ctx.operand("src", x.dtype).reshape(shape)
     return _strided_write(ctx, x, source, axis, start, 1)
 
 
-def _diagonal_scatter(ctx: CallContext) -> Operand:
+def _diagonal_scatter(ctx: CallContext, x: Operand) -> Operand:
     """Writes `src` to a diagonal, by a mask of row and column."""
-    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    source = ctx.operand("src", ctx.result_dtype())
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
     offset = ctx.integer("offset")
     rows, columns = x.shape[first], x.shape[second]
@@ -244,14 +242,14 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     # column.
     along = column if offset < 0 else row
     last = ctx.size_scalar(source.shape[-1] - 1)
-    place = ctx.expand(ctx.emit("min", along, last), (rows, columns))
-    spread = ctx.emit("gather", source, place, axis=source.rank - 1)
+    place = along.minimum(last).expand((rows, columns))
+    spread = source.gather(place, axis=source.rank - 1)
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     order = (*other_axes, first, second)
     back = tuple(order.index(n) for n in range(x.rank))
-    transposed = ctx.transpose(spread, back)
-    mask = ctx.reshape(is_diagonal, (*[1] * len(other_axes), rows, columns))
-    return ctx.where(ctx.transpose(mask, back), transposed, x)
+    transposed = spread.transpose(back)
+    mask = is_diagonal.reshape((*[1] * len(other_axes), rows, columns))
+    return mask.transpose(back).select(transposed, x)
 
 
 CONVERTERS: Converters = {
@@ -267,5 +265,5 @@ CONVERTERS: Converters = {
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,
-    "copy": lambda ctx: ctx.expand(ctx.operand("src", ctx.result_dtype()), ctx.result_shape()),
+    "copy": lambda ctx: ctx.operand("src", ctx.result_dtype()).expand(ctx.result_shape()),
 }

@@ -26,29 +26,29 @@ _NEWTON = 3
 
 def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        return function(ctx, ctx.cast(ctx.input(), F64))
+        return function(ctx, ctx.input().cast(F64))
 
     return convert
 
 
-def _part(ctx: CallContext, x: Operand) -> Operand:
+def _part(x: Operand) -> Operand:
     """Returns pi times the fractional part of `x`, its distance from the integer below."""
-    return (x - ctx.emit("floor", x)) * math.pi
+    return (x - x.floor()) * math.pi
 
 
 def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     """Returns log |gamma(x)|; below 1/2 by reflection."""
     low = x < 0.5
-    reflected = ctx.where(low, 1 - x, x)
+    reflected = low.select(1 - x, x)
     series = _LANCZOS[1] / reflected + _LANCZOS[0]
     for n, factor in enumerate(_LANCZOS[2:], 1):
         series = series + factor / (reflected + n)
     base = reflected + (_LANCZOS_G - 0.5)
-    power = (reflected - 0.5) * ctx.emit("log", base)
-    result = power - base + ctx.emit("log", series * math.sqrt(2 * math.pi))
-    mirror = math.pi / ctx.emit("sin", _part(ctx, x))
-    result = ctx.where(low, ctx.emit("log", mirror) - result, result)
-    return ctx.where(ctx.emit("is_inf", x), math.inf, result)
+    power = (reflected - 0.5) * base.log()
+    result = power - base + (series * math.sqrt(2 * math.pi)).log()
+    mirror = math.pi / ctx.emit("sin", _part(x))
+    result = low.select(mirror.log() - result, result)
+    return x.is_inf().select(math.inf, result)
 
 
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
@@ -58,32 +58,32 @@ def _digamma(ctx: CallContext, x: Operand) -> Operand:
     argument. Arguments below 1/2 are reflected.
     """
     low = x < 0.5
-    reflected = ctx.where(low, 1 - x, x)
+    reflected = low.select(1 - x, x)
     shifted = reflected + _SHIFT
     inverse = 1 / shifted
     square = inverse * inverse
-    result = ctx.emit("log", shifted) - inverse * 0.5
+    result = shifted.log() - inverse * 0.5
     result = result - square * _polynomial(square, _BERNOULLI)
     for n in range(_SHIFT):
         result = result - 1 / (reflected + n)
-    result = ctx.where(low, result - math.pi / ctx.emit("tan", _part(ctx, x)), result)
-    result = ctx.where(x.equals(ctx.emit("floor", x)) & low, math.nan, result)
-    pole = ctx.where(is_negative(ctx, x), ctx.scalar(math.inf, x), -math.inf)
-    return ctx.where(x.equals(0), pole, result)
+    result = low.select(result - math.pi / ctx.emit("tan", _part(x)), result)
+    result = (x.equals(x.floor()) & low).select(math.nan, result)
+    pole = is_negative(x).select(ctx.scalar(math.inf, x), -math.inf)
+    return x.equals(0).select(pole, result)
 
 
 def _erfinv(ctx: CallContext, x: Operand) -> Operand:
     """Returns the inverse of erf: Winitzki's approximation, then Newton's method."""
     a = 0.147
-    log = ctx.emit("log", 1 - x * x)
+    log = (1 - x * x).log()
     half = log * 0.5 + 2 / (math.pi * a)
-    size = ctx.emit("sqrt", ctx.emit("sqrt", half * half - log * (1 / a)) - half)
-    estimate = ctx.where(is_negative(ctx, x), -size, size)
+    size = ((half * half - log * (1 / a)).sqrt() - half).sqrt()
+    estimate = is_negative(x).select(-size, size)
     for _ in range(_NEWTON):
-        gap = ctx.emit("erf", estimate) - x
-        slope = ctx.emit("exp", -(estimate * estimate)) * (2 / math.sqrt(math.pi))
+        gap = estimate.erf() - x
+        slope = (-(estimate * estimate)).exp() * (2 / math.sqrt(math.pi))
         estimate = estimate - gap / slope
-    return ctx.where(abs(x).equals(1), x * math.inf, estimate)
+    return abs(x).equals(1).select(x * math.inf, estimate)
 
 
 # The scaled erfc as a trapezoidal sum (Matta and Reichel 1971) of exp(-t^2) / (x^2 + t^2) over
@@ -94,18 +94,18 @@ _NODES = tuple(_STEP * n for n in range(1, 13))
 
 def _erfcx(ctx: CallContext, x: Operand) -> Operand:
     """Returns exp(x^2) erfc(x), by way of 1 - erf(x) where that does not cancel."""
-    size, growth = abs(x), ctx.emit("exp", x * x)
-    middle = growth * (1 - ctx.emit("erf", x))
-    large = ctx.emit("max", size, 1)
+    size, growth = abs(x), (x * x).exp()
+    middle = growth * (1 - x.erf())
+    large = size.maximum(1)
     node_sum = 1 / large
     for node in _NODES:
         node_sum = node_sum + 2 * math.exp(-(node**2)) / (large + node**2 / large)
     period = large * (-2 * math.pi / _STEP)
     # The sum's correction for the poles of its terms at t = i x; it is negligible beyond x = 6.
-    pole = ctx.emit("exp", large * large + period) * 2 / (1 - ctx.emit("exp", period))
-    positive = node_sum * (_STEP / math.pi) - ctx.where(large < 6, pole, 0)
-    outer = ctx.where(x < 0, growth * 2 - positive, positive)
-    return ctx.where(size < 1, middle, outer)
+    pole = (large * large + period).exp() * 2 / (1 - period.exp())
+    positive = node_sum * (_STEP / math.pi) - (large < 6).select(pole, 0)
+    outer = (x < 0).select(growth * 2 - positive, positive)
+    return (size < 1).select(middle, outer)
 
 
 # Abramowitz and Stegun 26.2.23: the normal quantile to four digits.
@@ -125,16 +125,16 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
     """Returns the inverse of the normal distribution: an approximation, then Newton's method on the
     logarithm of the tail."""
     reflected = 1 - p
-    tail = ctx.emit("min", p, reflected)
-    log = ctx.emit("log", tail)
-    t = ctx.emit("sqrt", log * -2)
+    tail = p.minimum(reflected)
+    log = tail.log()
+    t = (log * -2).sqrt()
     z = t - _polynomial(t, _ABOVE) / _polynomial(t, _BELOW)
     for _ in range(_NEWTON):
         scaled = _erfcx(ctx, z * math.sqrt(0.5))
-        here = ctx.emit("log", scaled * 0.5) - z * z * 0.5
+        here = (scaled * 0.5).log() - z * z * 0.5
         z = z + (here - log) * scaled * math.sqrt(math.pi / 2)
-    z = ctx.where(tail.equals(0), math.inf, z)
-    return ctx.where(p < reflected, -z, z)
+    z = tail.equals(0).select(math.inf, z)
+    return (p < reflected).select(-z, z)
 
 
 # ---- Bessel's I ----------------------------------------------------------------------------------
@@ -160,17 +160,17 @@ def _bessel_i(order: int, scaled: bool) -> Converter:
 
     def function(ctx: CallContext, x: Operand) -> Operand:
         size = abs(x)
-        near_size = ctx.unsqueeze(ctx.emit("min", size, _FAR), x.rank)
-        terms = ctx.emit("exp", near_size * ctx.constant(_COSINES - 1)) * ctx.constant(weights)
-        result = ctx.reduce("sum", terms, x.rank)
+        near_size = size.minimum(_FAR).unsqueeze(x.rank)
+        terms = (near_size * ctx.constant(_COSINES - 1)).exp() * ctx.constant(weights)
+        result = terms.sum(x.rank)
         inverse = 1 / size
-        far_result = ctx.emit("sqrt", inverse * (1 / (2 * math.pi)))
+        far_result = (inverse * (1 / (2 * math.pi))).sqrt()
         far_result = far_result * _polynomial(inverse, _hankel(order))
-        result = ctx.where(size > _FAR, far_result, result)
+        result = (size > _FAR).select(far_result, result)
         if not scaled:  # exp(size) alone may overflow
-            half = ctx.emit("exp", size * 0.5)
-            result = ctx.where(ctx.emit("is_inf", x), size, result * half * half)
-        return result * ctx.emit("sign", x) if order else result
+            half = (size * 0.5).exp()
+            result = x.is_inf().select(size, result * half * half)
+        return result * x.sign() if order else result
 
     return _special(function)
 

@@ -5,16 +5,21 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
 
 
+def batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
+    """Returns arguments with a batch axis before their channels; adds it where it is absent."""
+    operands = map(ctx.operand, names)
+    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in operands]
+
+
 def _image(ctx: CallContext, axes: int) -> Operand:
-    """Returns the tensor with a batch axis before its channels; adds it where it is absent."""
-    x = ctx.operand("self")
-    return ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x
+    """Returns the call's image with a batch axis."""
+    return batched(ctx, axes, "self")[0]
 
 
 def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
@@ -28,8 +33,8 @@ def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _conv(ctx: CallContext) -> Operand:
-    x, weight = ctx.operand("input"), ctx.operand("weight")
+def _conv(ctx: CallContext, x: Operand) -> Operand:
+    weight = ctx.operand("weight")
     axes = weight.rank - 2
     row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
     if ctx.flag("transposed"):
@@ -110,9 +115,9 @@ def adaptive_windows(
     number, extent = counted(ctx, bins), ctx.size_scalar(size)
     count = ctx.size_scalar(maximum(bins, 1))
     start, end = number * extent / count, ((number + 1) * extent + count - 1) / count
-    places = ctx.unsqueeze(start, 1) + counted(ctx, _longest_window(size, bins))
-    ends = ctx.unsqueeze(end, 1)
-    return ctx.emit("min", places, ends - 1), places < ends, end - start
+    places = start.unsqueeze(1) + counted(ctx, _longest_window(size, bins))
+    ends = end.unsqueeze(1)
+    return places.minimum(ends - 1), places < ends, end - start
 
 
 def _longest_window(size: Index, bins: Index) -> Index:
@@ -128,15 +133,15 @@ def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> O
     if bins is x.shape[axis]:
         return x
     places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
-    gathered = ctx.emit("gather", x, places, axis=axis)
+    gathered = x.gather(places, axis=axis)
     if how == "max":
-        return ctx.reduce("max", gathered, axis + 1)
+        return gathered.max(axis + 1)
     trailing = [1] * (x.rank - axis - 1)
-    is_counted = ctx.reshape(counts, (*places.shape, *trailing))
-    window_sum = ctx.reduce("sum", ctx.where(is_counted, gathered, 0), axis + 1)
+    is_counted = counts.reshape((*places.shape, *trailing))
+    window_sum = is_counted.select(gathered, 0).sum(axis + 1)
     if how == "sum":
         return window_sum
-    return window_sum / ctx.reshape(ctx.cast(length, x.dtype), (*length.shape, *trailing))
+    return window_sum / length.cast(x.dtype).reshape((*length.shape, *trailing))
 
 
 def _adaptive(op: str, reduce: str, axes: int) -> Converter:
@@ -174,11 +179,11 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
     if bins == size:
         return x
     if not bins:
-        return ctx.slice_axis(x, axis, 0, 0)
+        return x.slice_axis(axis, 0, 0)
     parts = []
     for n in range(bins):
         start, end = n * size // bins, -(-(n + 1) * size // bins)
-        window = ctx.slice_axis(x, axis, start, end - start)
+        window = x.slice_axis(axis, start, end - start)
         parts.append(ctx.reduce(reduce, window, axis, keepdims=True))
     return ctx.concat(parts, axis)
 
@@ -205,17 +210,17 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     for n, (size, bins) in enumerate(zip(x.shape[2:], target, strict=True)):
         line, _, _ = adaptive_windows(ctx, size, bins)
         ends = {n: line.shape[0], axes + n: line.shape[1]}
-        step = ctx.reshape(line, [ends.get(axis, const(1)) for axis in range(2 * axes)])
+        step = line.reshape([ends.get(axis, const(1)) for axis in range(2 * axes)])
         table = table * ctx.size_scalar(size) + step
     counts = element_count(target), element_count(table.shape[axes:])
-    table = ctx.reshape(table, counts)
-    flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
-    gathered = ctx.emit("gather", flat, table, axis=2)
-    maxima = ctx.reduce("max", gathered, 3)
+    table = table.reshape(counts)
+    flat = x.reshape((*x.shape[:2], element_count(x.shape[2:])))
+    gathered = flat.gather(table, axis=2)
+    maxima = gathered.max(3)
     best = ctx.emit("arg_max", gathered, axis=3, keepdims=True, select_last=False)
     is_best = best.equals(counted(ctx, counts[1]))
-    at = ctx.reduce("sum", ctx.where(is_best, table, 0), 3)
-    return ctx.reshape(maxima, shape), ctx.reshape(at, shape)
+    at = is_best.select(table, 0).sum(3)
+    return maxima.reshape(shape), at.reshape(shape)
 
 
 def _col2im(ctx: CallContext) -> Operand:
@@ -230,11 +235,11 @@ def _col2im(ctx: CallContext) -> Operand:
 
 CONVERTERS: Converters = {
     "convolution": _conv,
-    **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
-    **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
-    **{f"avg_pool{n}d": _average_pool(n) for n in (1, 2, 3)},
+    **of_axes("max_pool{}d", _max_pool),
+    **of_axes("max_pool{}d_with_indices", _max_pool_indices),
+    **of_axes("avg_pool{}d", _average_pool),
     "adaptive_avg_pool1d": _adaptive("average_pool", "mean", 1),
-    **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "mean", n) for n in (2, 3)},
-    **{f"adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
+    **of_axes("_adaptive_avg_pool{}d", lambda n: _adaptive("average_pool", "mean", n), (2, 3)),
+    **of_axes("adaptive_max_pool{}d", _adaptive_max),
     "col2im": _col2im,
 }

@@ -582,6 +582,8 @@ with seeded("test_contrib_ops: refused"):
             {"groups": 2, "activation": 0, "channels_last": 0},
             "no axis of channels",
         ),
+        ("BiasSplitGelu", (f32(2, 8),), {}, "input 1 is missing"),
+        ("FusedConv", (f32(1, 2, 4), None), {}, "input 1 is missing"),
     ]
 
 
