@@ -255,9 +255,9 @@ class ExprBuilder:
         """Appends a stage and returns its first component.
 
         `iters` are the iterators of the result, and `over` the iterators that `monoid` reduces.
-        `body` has a scalar for each component.
+        Without iterators to reduce, the monoid is left out. `body` has a scalar for each component.
         """
-        self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
+        self._stages.append(Stage(_vars(iters), _vars(over), monoid if over else None, body))
         return StageRef(len(self._stages) - 1)
 
     def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:

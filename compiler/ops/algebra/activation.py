@@ -291,13 +291,13 @@ OPS = (
         "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
-        dtypes=NUMERIC, arity=2, shape=first_shape,
+        dtypes=NUMERIC, shape=first_shape,
         onnx=OnnxBinding("PRelu"),
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
-        dtypes=NUMERIC, arity=(1, 3), shape=first_shape,
+        dtypes=NUMERIC, shape=first_shape,
         tolerance=Tolerance.EXACT, onnx=OnnxBinding("Clip", since=11),
     ),
 )  # fmt: skip

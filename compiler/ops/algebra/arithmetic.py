@@ -10,15 +10,11 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
     Array,
-    Arrays,
     NoAttrs,
     OnnxBinding,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BOOL,
@@ -32,9 +28,10 @@ from tcc.ir.types import (
     TensorType,
     dtype_of,
 )
-from tcc.ops.formula import by_element, choose, fn, read_aligned
+from tcc.ops.formula import choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import truncated
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     BOOLS,
     FLOATS,
@@ -45,8 +42,6 @@ from tcc.ops.shapes import (
     broadcast_shapes,
     broadcast_types,
     check_dtype,
-    present,
-    required,
     same_dtype,
 )
 
@@ -88,7 +83,7 @@ def _binary(
     """
     return pointwise_op(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
-        dtypes=dtypes, arity=2, result=result,
+        dtypes=dtypes, result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
         onnx=OnnxBinding(onnx),
     )  # fmt: skip
@@ -176,32 +171,29 @@ def _pow_dtype(base: DType, exponent: DType) -> DType:
     return F64 if F64 in (base, exponent) else F32
 
 
-def _pow_infer(types: Types, _: NoAttrs) -> OutTypes:
-    x, y = present(types)
+def _pow_infer(_: NoAttrs, x: TensorType, y: TensorType) -> TensorType:
     check_dtype(x.dtype, _POW_BASES, "the base")
     check_dtype(y.dtype, NUMERIC, "the exponent")
-    return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
+    return TensorType(x.dtype, broadcast_shapes(x.shape, y.shape))
 
 
-def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
-    x, y = present(b.params)
+def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs, x: TensorType, y: TensorType) -> Scalar:
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
     return fn("pow", base, exponent)
 
 
-def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    x, y = present(arrays)
+def _pow_reference(_: NoAttrs, x: Array, y: Array) -> Array:
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
         wrap = 1 << (8 * x.dtype.itemsize)
         pairs = zip(*(o.ravel() for o in out), strict=True)
         flat = [_int_power(int(a), int(e), wrap) for a, e in pairs]
         signed = [(v + wrap // 2) % wrap - wrap // 2 for v in flat]
-        return (np.array(signed, x.dtype).reshape(out[0].shape),)
+        return np.array(signed, x.dtype).reshape(out[0].shape)
     with np.errstate(all="ignore"):
         power = np.power(x.astype(np.float64), y.astype(np.float64))
-    return (truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype),)
+    return truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype)
 
 
 def _int_power(base: int, exponent: int, wrap: int) -> int:
@@ -212,8 +204,8 @@ def _int_power(base: int, exponent: int, wrap: int) -> int:
     return base ** (-exponent % 2) if abs(base) == 1 else 0
 
 
-_POW = by_element(
-    "pow", NoAttrs, 2, _pow_infer, _pow_reference, _POW_BASES,
+_POW = op_row(
+    "pow", NoAttrs, _pow_infer, _pow_reference, _POW_BASES,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
     Tolerance.ELEMENTWISE,
     element=_pow_element, traits=Trait.ELEMENTWISE,
@@ -224,23 +216,21 @@ _POW = by_element(
 # ---- selection ----------------------------------------------------------------------------------
 
 
-def _where_infer(types: Types, _: NoAttrs) -> OutTypes:
-    condition = required(types, 0)
+def _where_infer(_: NoAttrs, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
     check_dtype(condition.dtype, BOOLS, "the condition")
-    return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
+    return TensorType(same_dtype(x, y), broadcast_types((condition, x, y)))
 
 
-def _where_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
-    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(present(b.params))))
+def _where_element(b: ExprBuilder, at: Point, _: NoAttrs, *types: TensorType) -> Scalar:
+    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(types)))
 
 
-def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    condition, x, y = present(arrays)
-    return (np.where(condition, x, y),)
+def _where_reference(_: NoAttrs, condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition, x, y)
 
 
-_WHERE = by_element(
-    "where", NoAttrs, 3, _where_infer, _where_reference, MOVED,
+_WHERE = op_row(
+    "where", NoAttrs, _where_infer, _where_reference, MOVED,
     "x where the condition holds, else y.",
     element=_where_element, traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Where", since=9),
@@ -259,7 +249,7 @@ OPS = (
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, arity=2, onnx=OnnxBinding("Mod", since=10),
+        dtypes=NUMERIC, attrs=ModAttrs, onnx=OnnxBinding("Mod", since=10),
     ),
     _POW,
     _nary(
@@ -333,7 +323,7 @@ OPS = (
     pointwise_op(
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
-        dtypes=INTEGERS, attrs=BitShiftAttrs, arity=2,
+        dtypes=INTEGERS, attrs=BitShiftAttrs,
         tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
     ),
     _WHERE,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
@@ -10,24 +11,21 @@ from tcc.ir.expr.scalar import Scalar
 from tcc.ir.narrow import rounded
 from tcc.ir.op import (
     Array,
-    Arrays,
     NoAttrs,
     OnnxBinding,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BOOL,
     DType,
     TensorType,
 )
-from tcc.ops.formula import by_element, fn
+from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import truncated
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     ALL,
     BOOLS,
@@ -37,8 +35,6 @@ from tcc.ops.shapes import (
     NUMERIC,
     SIGNED,
     Point,
-    present,
-    required,
 )
 
 
@@ -104,40 +100,34 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
 # ---- ops that copy or convert one element: identity and cast -------------------------------------
 
 
-def _copied(b: ExprBuilder, at: Point, _: object) -> Scalar:
+def _copied(b: ExprBuilder, at: Point, _: object, x: TensorType) -> Scalar:
     return b.read(0, *at)
 
 
-def _identity_infer(types: Types, _: NoAttrs) -> OutTypes:
-    return (required(types, 0),)
+def _cast_infer(attrs: CastAttrs, x: TensorType) -> TensorType:
+    return TensorType(attrs.to, x.shape)
 
 
-def _cast_infer(types: Types, attrs: CastAttrs) -> OutTypes:
-    return (TensorType(attrs.to, required(types, 0).shape),)
-
-
-def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _cast_reference(attrs: CastAttrs, x: Array) -> Any:
     to = attrs.to
     if to is BOOL:
-        return (x != 0,)
+        return x != 0
     with np.errstate(all="ignore"):
         if to.is_integer and x.dtype.kind == "f":
-            return (truncated(x, to),)
+            return truncated(x, to)
         value = x.astype(to.carrier)
-        return (rounded(value, to) if to.is_narrow else value,)
+        return rounded(value, to) if to.is_narrow else value
 
 
-_IDENTITY = by_element(
-    "identity", NoAttrs, 1, _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
-    MOVED,
+_IDENTITY = op_row(
+    "identity", NoAttrs, lambda _, x: x, lambda _, x: np.array(x), MOVED,
     "The operand itself.",
     element=_copied,
     traits=Trait.ELEMENTWISE | Trait.MOVEMENT, onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
-_CAST = by_element(
-    "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL,
+_CAST = op_row(
+    "cast", CastAttrs, _cast_infer, _cast_reference, ALL,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
     element=_copied, traits=Trait.ELEMENTWISE,
 )  # fmt: skip

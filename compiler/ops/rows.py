@@ -1,0 +1,90 @@
+"""Builds rows of the op table from functions whose parameters are an op's operands.
+
+    infer(attrs, x, w, bias=None)             the type of the result
+    reference(attrs, x, w, bias=None)         the result, a NumPy array
+    expr(b, attrs, x, w, bias=None)           the stage of the result, appended to the builder b
+    element(b, at, attrs, x, w, bias=None)    the scalar at the point `at` of the result
+
+An absent operand is None. An op with several results returns tuples.
+"""
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import cast
+from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, T, Tolerance, Types
+from tcc.ir.types import DType
+from tcc.ops.reference import as_tuple
+from tcc.ops.shapes import present
+
+# A function of the operands in the order that the module's docstring shows.
+Function = Callable[..., Any]
+
+
+def op_row(
+    name: str,
+    attrs: type[Any],
+    infer: Function,
+    reference: Function,
+    dtypes: Sequence[DType],
+    doc: str,
+    tolerance: Tolerance = Tolerance.EXACT,
+    expr: Function | None = None,
+    *,
+    element: Function | None = None,
+    arity: Arity | None = None,
+    **more: Any,
+) -> OpSpec:
+    """Returns the row of an op; `more` are further fields of `OpSpec`.
+
+    The parameters of `infer` are the operands, and those with a default are optional. `arity` is
+    due where `infer` takes any number of operands; then `infer` checks that they are present. An
+    `element` is the expression of a single stage, rounded to the result's type. `calls` and
+    `free_axes` take the arguments of `infer`.
+
+    The functions of the row raise ValueError for a missing operand and for too many operands.
+    """
+    numbers = arity or arity_of(infer)
+    least, most = (numbers, numbers) if isinstance(numbers, int) else numbers
+
+    def checked(operands: Sequence[T | None]) -> Sequence[T | None]:
+        present(operands, least)
+        if len(operands) > most:
+            raise ValueError(f"there are {len(operands)} operands, at most {most} are due")
+        return operands
+
+    def results(types: Types, attributes: Any) -> OutTypes:
+        return as_tuple(infer(attributes, *checked(types)))
+
+    def computed(arrays: Arrays, attributes: Any) -> OutArrays:
+        return tuple(map(np.asarray, as_tuple(reference(attributes, *checked(arrays)))))
+
+    def expression(types: Types, attributes: Any) -> Expr:
+        b = ExprBuilder(*types)
+        if expr is not None:
+            return b.done(*as_tuple(expr(b, attributes, *types)))
+        assert element is not None
+        (y,) = results(types, attributes)
+        at = b.point(y)
+        return b.finish(at, cast(element(b, at, attributes, *types), y.dtype))
+
+    for field in more.keys() & {"calls", "free_axes"}:
+        more[field] = _of_operands(more[field])
+    return OpSpec(
+        name, attrs, numbers, results, computed, tuple(dtypes), doc, tolerance,
+        expression if expr or element else None, **more,
+    )  # fmt: skip
+
+
+def _of_operands(function: Function) -> Callable[[Types, Any], Any]:
+    return lambda types, attrs: function(attrs, *types)
+
+
+def arity_of(function: Function) -> Arity:
+    """Returns the number of operands of a function whose first parameter are the attributes."""
+    _, *operands = signature(function).parameters.values()
+    least = sum(p.default is Parameter.empty for p in operands)
+    return least if least == len(operands) else (least, len(operands))
