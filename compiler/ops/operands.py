@@ -28,6 +28,11 @@ def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
     return numbers
 
 
+def known(size: IndexLike) -> int:
+    """Returns a size as an integer; raises ValueError if it is symbolic."""
+    return sizes((size,))[0]
+
+
 def dims(*values: int) -> tuple[Index, ...]:
     """Returns integers as constant sizes."""
     return tuple(const(n) for n in values)

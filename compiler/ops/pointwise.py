@@ -36,14 +36,16 @@ def pointwise_op(
     result: DType | None = None,
     shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
-    onnx: OnnxBinding | None = None,
+    onnx: str = "",
+    since: int = 1,
 ) -> OpSpec:
     """Returns the op-table row of a pointwise op whose operands have one element type.
 
     `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` compute the same function. Both get None
     for an absent optional operand. The parameters of `numpy` give the arity; `arity` is due where
     `numpy` takes any number of operands. `result` is the result's element type if it differs from
-    the operands' type. `shape` returns the shape of the result.
+    the operands' type. `shape` returns the shape of the result. `onnx` is the ONNX operator, and
+    `since` its oldest opset; without `onnx`, it has the op's name, as LeakyRelu for `leaky_relu`.
     """
 
     def infer(_: Any, *types: TensorType | None) -> TensorType:
@@ -57,5 +59,6 @@ def pointwise_op(
 
     return op_row(
         name, attrs, infer, in_f32(numpy), dtypes, doc, tolerance, element=element,
-        arity=arity or arity_of(numpy), traits=Trait.ELEMENTWISE, onnx=onnx,
+        arity=arity or arity_of(numpy), traits=Trait.ELEMENTWISE,
+        onnx=OnnxBinding(onnx or "".join(map(str.capitalize, name.split("_"))), since),
     )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.index import const
+from tcc.ir.layout import row_major_position
 from tcc.ir.op import Array, NoAttrs, OpSpec, Trait
 from tcc.ir.types import I64, U64, TensorType, tensor
 from tcc.ops.formula import fn
@@ -99,11 +99,8 @@ def _element(
     attrs: RandomBitsAttrs,
     *operands: TensorType,
 ) -> Scalar:
-    number = const(0)
-    for index, size in zip(at, attrs.shape, strict=True):
-        number = number * size + index
     seed, stream, *offset = (cast(b.read(n), U64) for n in range(len(operands)))
-    element = index_value(number, U64)
+    element = index_value(row_major_position(at, attrs.shape), U64)
     (a, above), (c, behind) = _halves(sum(offset, element)), _halves(stream)
     low, high = _halves(seed)
     for n in range(_ROUNDS):

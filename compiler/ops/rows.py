@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import cast
+from tcc.ir.expr.scalar import StageRef, cast
 from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, T, Tolerance, Types
-from tcc.ir.types import DType
+from tcc.ir.types import DType, TensorType
 from tcc.ops.reference import as_tuple
 from tcc.ops.shapes import present
 
@@ -42,8 +42,8 @@ def op_row(
 
     The parameters of `infer` are the operands, and those with a default are optional. `arity` is
     due where `infer` takes any number of operands; then `infer` checks that they are present. An
-    `element` is the expression of a single stage, rounded to the result's type. `calls` and
-    `free_axes` take the arguments of `infer`.
+    `element` is the expression of a single stage. The results of `expr` and `element` are rounded
+    to the types that `infer` gives. `calls` and `free_axes` take the arguments of `infer`.
 
     The functions of the row raise ValueError for a missing operand and for too many operands.
     """
@@ -63,13 +63,14 @@ def op_row(
         return tuple(map(np.asarray, as_tuple(reference(attributes, *checked(arrays)))))
 
     def expression(types: Types, attributes: Any) -> Expr:
-        b = ExprBuilder(*types)
-        if expr is not None:
-            return b.done(*as_tuple(expr(b, attributes, *types)))
-        assert element is not None
-        (y,) = results(types, attributes)
-        at = b.point(y)
-        return b.finish(at, cast(element(b, at, attributes, *types), y.dtype))
+        b, declared = ExprBuilder(*types), results(types, attributes)
+        if element is not None:
+            at = b.point(declared[0])
+            value = element(b, at, attributes, *types)
+            return b.finish(at, cast(value, declared[0].dtype))
+        assert expr is not None
+        stages = as_tuple(expr(b, attributes, *types))
+        return b.done(*(_rounded(b, *pair) for pair in zip(stages, declared, strict=True)))
 
     for field in more.keys() & {"calls", "free_axes"}:
         more[field] = _of_operands(more[field])
@@ -77,6 +78,13 @@ def op_row(
         name, attrs, numbers, results, computed, tuple(dtypes), doc, tolerance,
         expression if expr or element else None, **more,
     )  # fmt: skip
+
+
+def _rounded(b: ExprBuilder, stage: StageRef, y: TensorType) -> StageRef:
+    """Returns `stage`, or a new stage that rounds it to the element type of `y`, its type."""
+    at = b.point(y)
+    value = b.read(stage, *at)
+    return stage if value.dtype is y.dtype else b.stage(at, cast(value, y.dtype))
 
 
 def _of_operands(function: Function) -> Callable[[Types, Any], Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance
+from tcc.ir.op import Array, NoAttrs, OpSpec, Tolerance
 from tcc.ops.formula import choose, fn
 from tcc.ops.pointwise import pointwise_op
 from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
@@ -182,7 +182,8 @@ def _activation(
     doc: str,
     attrs: type[Any] = NoAttrs,
     *,
-    onnx: OnnxBinding | None = None,
+    onnx: str = "",
+    since: int = 1,
     exact: bool = False,
 ) -> OpSpec:
     """Returns the row of the op table for an activation of one float operand.
@@ -192,7 +193,7 @@ def _activation(
     """
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx, since=since,
     )  # fmt: skip
 
 
@@ -200,82 +201,79 @@ OPS = (
     _activation(
         "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",
-        onnx=OnnxBinding("Relu"), exact=True,
+        exact=True,
     ),
     _activation(
         "leaky_relu", lambda attrs, x: choose(x < 0.0, x * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
         "x, times alpha where negative.",
-        LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu"),
+        LeakyReluAttrs,
     ),
     _activation(
         "elu", lambda attrs, x: choose(x < 0.0, fn("expm1", x) * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
-        EluAttrs, onnx=OnnxBinding("Elu"),
+        EluAttrs,
     ),
     _activation(
         "selu", _selu,
         lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
-        SeluAttrs, onnx=OnnxBinding("Selu"),
+        SeluAttrs,
     ),
     _activation(
         "celu", _celu,
         lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
         "x, and alpha * (exp(x / alpha) - 1) where negative.",
-        CeluAttrs, onnx=OnnxBinding("Celu", since=12),
+        CeluAttrs, since=12,
     ),
     _activation(
         "thresholded_relu", lambda attrs, x: choose(x > attrs.alpha, x, 0.0),
         lambda attrs, x: np.where(x > attrs.alpha, x, _like(x, 0)),
         "x above alpha, else 0.",
         ThresholdedReluAttrs,
-        onnx=OnnxBinding("ThresholdedRelu", since=10), exact=True,
+        since=10, exact=True,
     ),
     _activation(
         "hard_sigmoid", lambda attrs, x: _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0),
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
-        HardSigmoidAttrs, onnx=OnnxBinding("HardSigmoid"),
+        HardSigmoidAttrs,
     ),
     _activation(
         "hard_swish", _hard_swish, lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
         "x * (x / 6 + 1/2 held between 0 and 1).",
-        onnx=OnnxBinding("HardSwish", since=14),
+        since=14,
     ),
     _activation(
         "sigmoid", lambda _, x: sigmoid(x), lambda _, x: _sigmoid_numpy(x),
         "1 / (1 + exp(-x)).",
-        onnx=OnnxBinding("Sigmoid"),
     ),
     _activation(
         "softplus", lambda _, x: softplus(x), lambda _, x: _softplus_numpy(x),
         "log(1 + exp(x)).",
-        onnx=OnnxBinding("Softplus"),
     ),
     _activation(
         "softsign", lambda _, x: x / (abs(x) + 1.0),
         lambda _, x: x / (1 + np.abs(x)),
         "x / (1 + |x|).",
-        onnx=OnnxBinding("Softsign"),
     ),
     _activation(
         "gelu", _gelu, _gelu_numpy,
         "x times the normal distribution function of x, by erf or by its tanh approximation.",
-        GeluAttrs, onnx=OnnxBinding("Gelu", since=20),
+        GeluAttrs, since=20,
     ),
     _activation(
         "mish", lambda _, x: x * fn("tanh", softplus(x)),
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
-        onnx=OnnxBinding("Mish", since=18),
+        since=18,
     ),
     _activation(
         "silu", lambda attrs, x: x * sigmoid(x * attrs.alpha),
         lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
         "x * sigmoid(alpha * x).",
-        SiluAttrs, onnx=OnnxBinding("Swish", since=24),
+        SiluAttrs, onnx="Swish", since=24,
     ),
     _activation(
         "shrink", _shrink,
@@ -285,19 +283,19 @@ OPS = (
             np.where(x < -a.lambd, x + _like(x, a.bias), _like(x, 0)),
         ),
         "0 within lambd of zero, outside moved towards zero by bias.",
-        ShrinkAttrs, onnx=OnnxBinding("Shrink", since=9),
+        ShrinkAttrs, since=9,
     ),
     pointwise_op(
         "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
         dtypes=NUMERIC, shape=first_shape,
-        onnx=OnnxBinding("PRelu"),
+        onnx="PRelu",
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
         dtypes=NUMERIC, shape=first_shape,
-        tolerance=Tolerance.EXACT, onnx=OnnxBinding("Clip", since=11),
+        tolerance=Tolerance.EXACT, since=11,
     ),
 )  # fmt: skip

@@ -71,7 +71,6 @@ def _binary(
     numpy: NumpyFunction,
     doc: str,
     *,
-    onnx: str,
     dtypes: Sequence[DType] = NUMERIC,
     result: DType | None = None,
     scalar: str = "",
@@ -85,7 +84,13 @@ def _binary(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=OnnxBinding(onnx),
+    )  # fmt: skip
+
+
+def _bitwise(function: str, numpy: NumpyFunction) -> OpSpec:
+    return _binary(
+        f"bitwise_{function}", numpy, f"{function.capitalize()} of every bit.",
+        dtypes=INTEGERS, scalar=f"bit_{function}", exact=True,
     )  # fmt: skip
 
 
@@ -137,7 +142,6 @@ def _nary(
     numpy: NumpyFunction,
     doc: str,
     *,
-    onnx: str,
     dtypes: Sequence[DType],
     exact: bool = False,
 ) -> OpSpec:
@@ -145,7 +149,7 @@ def _nary(
         name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
         dtypes=dtypes, arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=OnnxBinding(onnx, since=8),
+        since=8,
     )  # fmt: skip
 
 
@@ -238,93 +242,55 @@ _WHERE = op_row(
 
 
 OPS = (
-    _binary("add", np.add, "x + y.", onnx="Add"),
-    _binary("sub", np.subtract, "x - y.", onnx="Sub"),
-    _binary("mul", np.multiply, "x * y.", onnx="Mul"),
-    _binary(
-        "div", _divide,
-        "x / y; integers truncate and division by zero gives 0.",
-        onnx="Div",
-    ),
+    _binary("add", np.add, "x + y."),
+    _binary("sub", np.subtract, "x - y."),
+    _binary("mul", np.multiply, "x * y."),
+    _binary("div", _divide, "x / y; integers truncate and division by zero gives 0."),
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, onnx=OnnxBinding("Mod", since=10),
+        dtypes=NUMERIC, attrs=ModAttrs, since=10,
     ),
     _POW,
     _nary(
         "max", _fold("max"), lambda *a: reduce(np.maximum, a),
         "The largest of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Max", dtypes=NUMERIC, exact=True,
+        dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "min", _fold("min"), lambda *a: reduce(np.minimum, a),
         "The least of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Min", dtypes=NUMERIC, exact=True,
+        dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "sum", _fold("add"), lambda *a: reduce(np.add, a),
         "The sum of the operands.",
-        onnx="Sum", dtypes=FLOATS,
+        dtypes=FLOATS,
     ),
     _nary(
         "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
         "The arithmetic mean of the operands.",
-        onnx="Mean", dtypes=FLOATS,
+        dtypes=FLOATS,
     ),
     _binary(
-        "equal", np.equal, "x == y.", onnx="Equal", dtypes=(*NUMERIC, BOOL, STRING),
+        "equal", np.equal, "x == y.", dtypes=(*NUMERIC, BOOL, STRING),
         scalar="eq", result=BOOL,
     ),
-    _binary("less", np.less, "x < y.", onnx="Less", scalar="lt", result=BOOL),
-    _binary(
-        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le",
-        result=BOOL,
-    ),
-    _binary(
-        "greater", np.greater, "x > y.", onnx="Greater", scalar="gt",
-        result=BOOL,
-    ),
-    _binary(
-        "greater_or_equal", np.greater_equal, "x >= y.", onnx="GreaterOrEqual", scalar="ge",
-        result=BOOL,
-    ),
-    *(
-        _binary(
-            name,
-            numpy,
-            f"Logical {name}.",
-            onnx=onnx,
-            dtypes=BOOLS,
-            result=BOOL,
-        )
-        for name, onnx, numpy in (
-            ("and", "And", np.logical_and),
-            ("or", "Or", np.logical_or),
-            ("xor", "Xor", np.logical_xor),
-        )
-    ),
-    *(
-        _binary(
-            name,
-            numpy,
-            f"{onnx[7:]} of every bit.",
-            onnx=onnx,
-            dtypes=INTEGERS,
-            scalar=scalar,
-            exact=True,
-        )
-        for name, onnx, scalar, numpy in (
-            ("bitwise_and", "BitwiseAnd", "bit_and", np.bitwise_and),
-            ("bitwise_or", "BitwiseOr", "bit_or", np.bitwise_or),
-            ("bitwise_xor", "BitwiseXor", "bit_xor", np.bitwise_xor),
-        )
-    ),
+    _binary("less", np.less, "x < y.", scalar="lt", result=BOOL),
+    _binary("less_or_equal", np.less_equal, "x <= y.", scalar="le", result=BOOL),
+    _binary("greater", np.greater, "x > y.", scalar="gt", result=BOOL),
+    _binary("greater_or_equal", np.greater_equal, "x >= y.", scalar="ge", result=BOOL),
+    _binary("and", np.logical_and, "Logical and.", dtypes=BOOLS, result=BOOL),
+    _binary("or", np.logical_or, "Logical or.", dtypes=BOOLS, result=BOOL),
+    _binary("xor", np.logical_xor, "Logical xor.", dtypes=BOOLS, result=BOOL),
+    _bitwise("and", np.bitwise_and),
+    _bitwise("or", np.bitwise_or),
+    _bitwise("xor", np.bitwise_xor),
     pointwise_op(
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
         dtypes=INTEGERS, attrs=BitShiftAttrs,
-        tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
+        tolerance=Tolerance.EXACT, since=11,
     ),
     _WHERE,
 )  # fmt: skip

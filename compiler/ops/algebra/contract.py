@@ -60,16 +60,6 @@ class EinsumAttrs:
     equation: str
 
 
-def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
-    """Returns `sums` in the element type of `y`, whose shape they have.
-
-    This is the stage itself, or a new stage that rounds it.
-    """
-    i = b.point(y)
-    value = b.read(sums, *i)
-    return sums if value.dtype is y.dtype else b.stage(i, cast(value, y.dtype))
-
-
 # ---- matmul --------------------------------------------------------------------------------------
 
 
@@ -112,14 +102,9 @@ def matmul_sum(
 
 
 def _matmul_expr(b: ExprBuilder, attrs: NoAttrs, lhs: TensorType, rhs: TensorType) -> StageRef:
-    y = _matmul_infer(attrs, lhs, rhs)
-    sums = matmul_sum(
-        b,
-        lhs,
-        rhs,
-        lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c)),
+    return matmul_sum(
+        b, lhs, rhs, lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c))
     )
-    return rounded(b, sums, y)
 
 
 # ---- gemm ----------------------------------------------------------------------------------------
@@ -153,7 +138,6 @@ def _gemm_reference(attrs: GemmAttrs, a: Array, c: Array, bias: Array | None = N
 def _gemm_expr(
     b: ExprBuilder, attrs: GemmAttrs, a: TensorType, c: TensorType, bias: TensorType | None = None
 ) -> StageRef:
-    y = _gemm_infer(attrs, a, c, bias)
     m, n, depth = _gemm_dims(a, c, attrs)
     i, j = b.iters(m, n)
     (k,) = b.iters(depth)
@@ -161,7 +145,7 @@ def _gemm_expr(
     rhs = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
     sums = b.sum((i, j), wide(lhs) * wide(rhs), over=(k,))
     if attrs.alpha == 1.0 and bias is None:
-        return rounded(b, sums, y)
+        return sums
     i, j = b.iters(m, n)
     value: Scalar = b.read(sums, i, j)
     if attrs.alpha != 1.0:
@@ -169,7 +153,7 @@ def _gemm_expr(
     if bias is not None:
         term = wide(b.read(2, *aligned(bias.shape, (i, j))))
         value += term if attrs.beta == 1.0 else term * attrs.beta
-    return b.stage((i, j), cast(value, y.dtype))
+    return b.stage((i, j), cast(value, a.dtype))
 
 
 # ---- einsum --------------------------------------------------------------------------------------
@@ -208,7 +192,6 @@ def _einsum_reference(attrs: EinsumAttrs, *operands: Array) -> Array:
 
 
 def _einsum_expr(b: ExprBuilder, attrs: EinsumAttrs, *operands: TensorType) -> StageRef:
-    y = _einsum_infer(attrs, *operands)
     terms, output, extents = _einsum_dims(operands, attrs)
     index = {letter: b.iters(size)[0] for letter, size in extents.items()}
     factors: list[Scalar] = []
@@ -221,8 +204,7 @@ def _einsum_expr(b: ExprBuilder, attrs: EinsumAttrs, *operands: TensorType) -> S
     body = reduce(mul, factors)
     outer = tuple(index[letter] for letter in output)
     over = tuple(index[letter] for letter in extents if letter not in output)
-    sums = b.stage(outer, body, over=over, monoid="sum")
-    return rounded(b, sums, y)
+    return b.stage(outer, body, over=over, monoid="sum")
 
 
 # ---- rows of the op table ------------------------------------------------------------------------

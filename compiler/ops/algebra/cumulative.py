@@ -20,7 +20,6 @@ from tcc.ir.op import (
     Trait,
 )
 from tcc.ir.types import I32, I64, U32, U64, TensorType
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import wide
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import Function, op_row
@@ -54,8 +53,7 @@ def _expr(monoid: str, identity: int) -> Function:
         back = k + 1 if attrs.exclusive else k
         here = at[attrs.axis]
         where = replaced(at, attrs.axis, here + back if attrs.reverse else here - back)
-        running = b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
-        return rounded(b, running, x)
+        return b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
 
     return expr
 

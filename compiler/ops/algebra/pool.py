@@ -11,6 +11,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, as_index, ceildiv, const, maximum, minimum
+from tcc.ir.layout import row_major_position
 from tcc.ir.op import (
     Array,
     OutArrays,
@@ -19,7 +20,6 @@ from tcc.ir.op import (
     Trait,
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
@@ -160,9 +160,8 @@ def _indices_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> tuple[Stag
     i, k, value, at = _window(b, x, attrs, _lowest(x.dtype))
     position = (i[0] * x.shape[1] + i[1]) * element_count(x.shape[2:])
     axes = list(zip(at, x.shape[2:], strict=True))
-    spatial = const(0)
-    for index, dim in reversed(axes) if attrs.storage_order else axes:
-        spatial = spatial * dim + index
+    order = -1 if attrs.storage_order else 1
+    spatial = row_major_position(tuple(at[::order]), x.shape[2:][::order])
     where: Scalar = index_value(position + spatial, I64)
     if _leaves_image(attrs):
         tests = (inside(index_value(index, I64), dim) for index, dim in axes)
@@ -232,7 +231,7 @@ def _lp_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
         size = fn("pow", size, float(attrs.p))
     sums = b.sum(i, size, over=k)
     if attrs.p == 1:
-        return rounded(b, sums, TensorType(x.dtype, _shape(x, attrs)))
+        return sums
     i = b.iters(*_shape(x, attrs))
     power_sum = b.read(sums, *i)
     root = fn("sqrt", power_sum) if attrs.p == 2 else fn("pow", power_sum, 1.0 / attrs.p)

@@ -31,7 +31,7 @@ from tcc.ops.algebra.window import (
 from tcc.ops.formula import fn
 from tcc.ops.operands import inside, require
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import agree, check_broadcast, optional
+from tcc.ops.shapes import agree, check_broadcast, optional, required
 
 _BYTES = (U8, I8)
 
@@ -47,24 +47,27 @@ def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None
     Operand `point` is the zero point; `row` is its index if it is a vector.
     """
     value = cast(b.read(number, *at), I32)
-    zero = _parameter(b, point, row)
-    return value if zero is None else value - cast(zero, I32)
+    if optional(b.params, point) is None:
+        return value
+    return value - cast(_parameter(b, point, row), I32)
 
 
-def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
-    """Returns the scale or zero point in operand `number`, or None if the operand is absent.
-
-    If the operand is a vector, the result is its element `place`.
-    """
-    type_ = optional(b.params, number)
-    if type_ is None:
-        return None
+def _parameter(b: ExprBuilder, number: int, place: Index | None = None) -> Scalar:
+    """Returns the scale or zero point in operand `number`; of a vector, the element `place`."""
+    type_ = required(b.params, number)
     if type_.rank == 0 or place is None or type_.static_shape == (1,):
         return b.read(number, *([0] * type_.rank))
     return b.read(number, place)
 
 
-def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
+def _requantised(b: ExprBuilder, sums: Scalar, row: Index | None, column: Index | None) -> Scalar:
+    """Returns the result of a q-linear op at the row and column of the operands' scales.
+
+    Operands 1, 4 and 6 are the scales of both operands and of the result, 7 is its zero point.
+    """
+    scales = [cast(_parameter(b, *p), F32) for p in ((1, row), (4, column), (6,))]
+    factor = scales[0] * scales[1] / scales[2]
+    zero = _parameter(b, 7)
     scaled = fn("round", cast(sums, F32) * factor)
     return cast(scaled + cast(zero, F32), zero.dtype)  # this cast limits values to the type's range
 
@@ -211,10 +214,10 @@ def _conv_sum(
     border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
     fill = None if attrs.border_fill is None else border
     pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
-    zero = _parameter(b, numbers[1], None)
-    if zero is not None:
-        pixel -= cast(zero, I32)
-    if zero is not None and fill is not None:
+    has_zero = optional(b.params, numbers[1]) is not None
+    if has_zero:
+        pixel -= cast(_parameter(b, numbers[1]), I32)
+    if has_zero and fill is not None:
         # A read outside the image gives 0, from which the zero point must not be subtracted.
         image = zip(at_x[2:], x.shape[2:], strict=True)
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
@@ -275,25 +278,8 @@ def _qlinear_matmul_expr(b: ExprBuilder, attrs: NoAttrs, *types: TensorType) -> 
     sums = _integer_sum(b, a, c, (0, 2, 3, 5))
     i = b.point(y)
     row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
-    factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
-    return b.stage(i, _requantised(b.read(sums, *i), factor, _not_none(_parameter(b, 7, None))))
-
-
-def _not_none(scalar: Scalar | None) -> Scalar:
-    assert scalar is not None  # not None, because `infer` has checked it
-    return scalar
-
-
-def _factor(
-    b: ExprBuilder, lhs: tuple[int, Index | None], rhs: tuple[int, Index | None], result: int
-) -> Scalar:
-    """Returns (scale of lhs) * (scale of rhs) / (scale of the result), in f32.
-
-    `lhs` and `rhs` are pairs: the position of the scale's operand, and the index into it if it is a
-    vector.
-    """
-    scales = [cast(_not_none(_parameter(b, *p)), F32) for p in (lhs, rhs, (result, None))]
-    return scales[0] * scales[1] / scales[2]
+    column = i[-1] if c.rank > 1 else None
+    return b.stage(i, _requantised(b, b.read(sums, *i), row, column))
 
 
 def _qlinear_conv_infer(
@@ -344,8 +330,7 @@ def _qlinear_conv_expr(b: ExprBuilder, attrs: ConvAttrs, *types: TensorType) -> 
     accumulator: Scalar = b.read(sums, *i)
     if optional(types, 8) is not None:
         accumulator += b.read(8, i[1])
-    factor = _factor(b, (1, None), (4, i[1]), 6)
-    return b.stage(i, _requantised(accumulator, factor, _not_none(_parameter(b, 7, None))))
+    return b.stage(i, _requantised(b, accumulator, None, i[1]))
 
 
 # ---- rows of the op table ------------------------------------------------------------------------

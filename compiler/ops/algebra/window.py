@@ -17,13 +17,13 @@ from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
+from tcc.ir.layout import row_major_position
 from tcc.ir.op import (
     Array,
     Tolerance,
     Trait,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
@@ -242,9 +242,12 @@ def _conv_expr(
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """Returns `sums` plus operand `bias` (one element per channel), in the type of `y`."""
+    """Returns `sums` plus operand `bias`, if it is present; `y` is the type of the result.
+
+    The bias has one element per channel.
+    """
     if optional(b.params, bias) is None:
-        return rounded(b, sums, y)
+        return sums
     i = b.point(y)
     value = b.read(sums, *i) + wide(b.read(bias, i[1]))
     return b.stage(i, cast(value, y.dtype))
@@ -369,15 +372,11 @@ def _col2im_expr(b: ExprBuilder, attrs: Col2ImAttrs, x: TensorType) -> StageRef:
     n, c, *o = i = b.point(y)
     k = b.iters(*attrs.block)
     at, hits = sources(o, k, attrs)
-    row, column = c, const(0)
-    for q, size in zip(k, attrs.block, strict=True):
-        row = row * size + q
-    for index, count in zip(at, _col2im_counts(attrs), strict=True):
-        column = column * count + index
-        hits.append(inside(index_value(index, I64), count))
-    term = when(hits, wide(b.read(0, n, row, column, fill=0)))
-    sums = b.sum(i, term, over=k)
-    return rounded(b, sums, y)
+    counts = _col2im_counts(attrs)
+    row = row_major_position((c, *k), (x.shape[1], *map(as_index, attrs.block)))
+    column = row_major_position(tuple(at), counts)
+    hits += (inside(index_value(p, I64), n) for p, n in zip(at, counts, strict=True))
+    return b.sum(i, when(hits, wide(b.read(0, n, row, column, fill=0))), over=k)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
-from tcc.ops.operands import require, sizes
+from tcc.ops.operands import known, require, sizes
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
@@ -101,7 +100,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         return value
 
     def reference(attrs: SignalWindowAttrs) -> Array:
-        (size,) = sizes((attrs.size,))
+        size = known(attrs.size)
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
         return np.asarray(sum(terms)).astype(attrs.to.carrier)
@@ -143,7 +142,7 @@ def _parts(spectrum: Array, like: Array) -> Array:
 
 
 def _dft_reference(attrs: DftAttrs, x: Array) -> Array:
-    (length,) = sizes((attrs.length,))
+    length = known(attrs.length)
     signal = _complex(x)
     if attrs.onesided and attrs.inverse:
         y = np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
@@ -209,7 +208,7 @@ def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
 
 def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> StageRef:
     if not attrs.inverse:
-        return rounded(b, sums, y)
+        return sums
     i = b.point(y)
     sums_of_terms = b.read(sums, *i)
     return b.stage(i, cast(sums_of_terms / index_value(attrs.length, sums_of_terms.dtype), y.dtype))
@@ -253,8 +252,7 @@ def _stft_expr(
     term = _either(part, *_rotated(b, x, at, (n * frequency, attrs.length), False))
     if window is not None:
         term *= cast(b.read(1, n), F64)
-    sums = b.sum(outer, term, over=(n,))
-    return rounded(b, sums, y)
+    return b.sum(outer, term, over=(n,))
 
 
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
