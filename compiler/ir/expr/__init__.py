@@ -351,6 +351,15 @@ def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
     return Expr(expr.params, (*expr.stages[:at], *stages, *behind), outputs)
 
 
+def renamed(stage: Stage, mapping: Substitution) -> Stage:
+    """Returns `stage` with the variables of its loops and indices replaced by others.
+
+    All variables are replaced at the same time, so two of them may exchange their names.
+    """
+    iters, reduce = (_vars(tuple(map(mapping.__getitem__, v))) for v in (stage.iters, stage.reduce))
+    return replace(stage, iters=iters, reduce=reduce, body=substitute_all(stage.body, mapping))
+
+
 def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     """Returns `expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:
@@ -358,12 +367,7 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
 
     def moved(stage: Stage) -> Stage:
         new = {v: iterator(v.name, substitute(extent(v), sizes)) for v in stage.loops}
-        return replace(
-            stage,
-            iters=tuple(free_vars(new[v])[0] for v in stage.iters),
-            reduce=tuple(free_vars(new[v])[0] for v in stage.reduce),
-            body=substitute_all(stage.body, {**sizes, **new}),
-        )
+        return renamed(stage, {**sizes, **new})
 
     params = tuple(
         None if t is None else TensorType(t.dtype, tuple(substitute(d, sizes) for d in t.shape))
@@ -372,11 +376,11 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     return Expr(params, tuple(map(moved, expr.stages)), expr.outputs)
 
 
-def unconditional(stage: Stage) -> set[Scalar]:
-    """Returns the scalars of a stage that are evaluated whether or not the conditions of its
+def unconditional(body: Scalars) -> set[Scalar]:
+    """Returns the scalars of a body that are evaluated whether or not the conditions of its
     selects hold."""
     evaluated: set[Scalar] = set()
-    stack = list(stage.body)
+    stack = list(body)
     while stack:
         scalar = stack.pop()
         if scalar in evaluated:
