@@ -24,7 +24,6 @@ from types import MappingProxyType
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Apply,
-    Bindings,
     Read,
     Scalar,
     Scalars,
@@ -216,6 +215,7 @@ class ExprBuilder:
         self.params = params
         self._stages: list[Stage] = []
         self._count = 0
+        self._bound: dict[Var, Scalar] = {}  # the values of data-dependent indices
 
     def point(self, tensor: TensorType) -> Indices:
         """Returns a new iterator for each axis of a tensor."""
@@ -232,18 +232,18 @@ class ExprBuilder:
         source: Source,
         *indices: IndexLike,
         fill: bool | int | float | None = None,
-        indirect: Bindings = (),
     ) -> Read:
+        """Returns an element of `source`; the indices may contain results of `position`."""
+        bound = (v for v in free_vars(*map(as_index, indices)) if v in self._bound)
+        indirect = tuple((v, self._bound[v]) for v in bound)
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
-    def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """Returns (index, binding) for a data-dependent index in `[0, size)`.
-
-        `index` is a new variable. `binding` is the pair of this variable and `scalar`, its value.
-        """
+    def position(self, scalar: Scalar, size: IndexLike) -> Index:
+        """Returns a data-dependent index in `[0, size)`: a new variable with the value `scalar`."""
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
-        return index, (free_vars(index)[0], scalar)
+        self._bound[free_vars(index)[0]] = scalar
+        return index
 
     def stage(
         self,

@@ -213,9 +213,9 @@ def _angle(
     cache = required(b.params, number)
     if optional(b.params, 3) is None:
         return b.read(number, n, s, angle, fill=fill)
-    place, binding = chosen(b, b.read(3, n, s), cache.shape[0])
+    place = chosen(b, b.read(3, n, s), cache.shape[0])
     outside = fill if guard(cache.shape[0]) is None else 0
-    return b.read(number, place, angle, fill=outside, indirect=(binding,))
+    return b.read(number, place, angle, fill=outside)
 
 
 @in_f32

@@ -146,9 +146,8 @@ def _mixed(
     terms: list[Scalar] = []
     for combination in product(*taps):
         places = zip(combination, extents, strict=True)
-        bound_positions = [b.position(place, extent) for (place, _, _), extent in places]
-        at, bindings = zip(*bound_positions, strict=True)
-        value = wide(b.read(0, *lead, *at, indirect=bindings))
+        at = [b.position(place, extent) for (place, _, _), extent in places]
+        value = wide(b.read(0, *lead, *at))
         for _, weight, _ in combination:
             value = value if weight is None else value * cast(weight, value.dtype)
         terms.append(when([hit for _, _, hit in combination if hit is not None], value))

@@ -81,11 +81,11 @@ def _likelihood_expr(
         if attrs.ignore_index is not None:
             ignored = fn("eq", label, attrs.ignore_index)
             label = choose(ignored, 0, label)
-        place, bound = b.position(wrapped(label, x.shape[1]), x.shape[1])
-        loss = -wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,)))
+        place = b.position(wrapped(label, x.shape[1]), x.shape[1])
+        loss = -wide(b.read(logs, at[0], place, *at[1:]))
         weight: Scalar = literal(1.0, widened(x.dtype))
         if weights is not None:
-            weight = wide(b.read(2, place, indirect=(bound,)))
+            weight = wide(b.read(2, place))
             loss *= weight
         if attrs.ignore_index is not None:
             loss, weight = choose(ignored, 0.0, loss), choose(ignored, 0.0, weight)

@@ -434,7 +434,7 @@ def _expr(
 
 
 def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttrs) -> Scalar:
-    at, bindings = list(i), []
+    at = list(i)
     for axis in axes:
         o = i[axis.number]
         scale = _whole_scale(axis, attrs)
@@ -442,9 +442,8 @@ def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttr
             at[axis.number] = o // scale
             continue
         place = clamped(_nearest(axis, o, attrs), axis.extent)
-        at[axis.number], binding = b.position(place, axis.extent)
-        bindings.append(binding)
-    return b.read(0, *at, indirect=tuple(bindings))
+        at[axis.number] = b.position(place, axis.extent)
+    return b.read(0, *at)
 
 
 def _mixed(
@@ -503,8 +502,8 @@ def _term(
 ) -> Scalar:
     """Returns an element of `source` times its weight; its position is clamped to the extent."""
     place, weight = tap
-    at, binding = b.position(clamped(place, axis.extent), axis.extent)
-    value = wide(b.read(source, *replaced(i, axis.number, at), indirect=(binding,)))
+    at = b.position(clamped(place, axis.extent), axis.extent)
+    value = wide(b.read(source, *replaced(i, axis.number, at)))
     return value * cast(weight, value.dtype)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
-from tcc.ir.index import Index, IndexLike, Var, as_int, const
+from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
     Array,
     FreeAxes,
@@ -35,8 +35,6 @@ from tcc.ops.shapes import (
     check_axis,
     replaced,
 )
-
-Binding = tuple[Var, Scalar]
 
 
 @frozen
@@ -83,11 +81,10 @@ class TensorScatterAttrs:
     mode: str
 
 
-def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
-    """Returns (position, binding) for the tensor element `index` as index into an axis of `size`.
+def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> Index:
+    """Returns the tensor element `index` as an index into an axis of `size`.
 
-    A negative element counts from the end, and the position is clamped to the axis. The position is
-    a variable; the binding is the pair of this variable and the scalar of its value.
+    A negative element counts from the end, and the index is clamped to the axis.
     """
     return b.position(clamped(wrapped(index, size), size), size)
 
@@ -115,9 +112,9 @@ def _gather_element(
 ) -> Scalar:
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
-    at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
+    at = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
     source = (*i[: attrs.axis], at, *i[middle:])
-    return b.read(0, *source, fill=guard(size), indirect=(binding,))
+    return b.read(0, *source, fill=guard(size))
 
 
 def _elements_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
@@ -141,8 +138,8 @@ def _elements_element(
     b: ExprBuilder, i: Point, attrs: AxisAttrs, x: TensorType, indices: TensorType
 ) -> Scalar:
     size = x.shape[attrs.axis]
-    at, binding = chosen(b, b.read(1, *i), size)
-    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size), indirect=(binding,))
+    at = chosen(b, b.read(1, *i), size)
+    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size))
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Point]:
@@ -180,9 +177,9 @@ def _nd_element(
     outer = i[: indices.rank - 1]
     indexed = x.shape[batch : batch + depth]
     picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
-    source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
+    source = (*i[:batch], *picks, *i[indices.rank - 1 :])
     fill = None if all(guard(size) is None for size in indexed) else 0
-    return b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
+    return b.read(0, *source, fill=fill)
 
 
 # ---- scatter -------------------------------------------------------------------------------------
@@ -367,9 +364,9 @@ def _tensor_scatter_element(
     if attrs.mode == "circular":
         step = fn("mod", step, cache.shape[attrs.axis])
     length = update.shape[attrs.axis]
-    at, binding = b.position(clamped(step, length), length)
+    at = b.position(clamped(step, length), length)
     source = replaced(i, attrs.axis, at)
-    new = b.read(1, *source, fill=guard(length), indirect=(binding,))
+    new = b.read(1, *source, fill=guard(length))
     return choose(inside(step, length), new, b.read(0, *i))
 
 
