@@ -147,7 +147,7 @@ def _row(kind: CollectiveKind, doc: str) -> OpSpec:
     return op_row(
         kind.name.lower(), CollectiveAttrs, partial(_infer, kind), partial(_reference, kind),
         COLLECTIVE_DTYPES, doc, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT,
-        traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
     )  # fmt: skip
 
 
@@ -160,6 +160,6 @@ OPS = (
     op_row(
         "rank", NoAttrs, lambda _: tensor(I64), lambda _: np.zeros((), np.int64), (),
         "The number of the rank that computes it.",
-        traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
     ),
 )  # fmt: skip

@@ -125,7 +125,9 @@ def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
     def reference(attrs: Any) -> Array:
         return np.array(getattr(attrs, "number", 0), np.int64)
 
-    return op_row(name, attrs, lambda _: tensor(I64), reference, (), doc, traits=Trait.OPAQUE)
+    return op_row(
+        name, attrs, lambda _: tensor(I64), reference, (), doc, call=None, traits=Trait.OPAQUE
+    )
 
 
 OPS = (

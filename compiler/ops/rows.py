@@ -45,6 +45,8 @@ def op_row(
     `element` is the expression of a single stage. The results of `expr` and `element` are rounded
     to the types that `infer` gives. `calls` and `free_axes` take the arguments of `infer`.
 
+    An op without an expression is the C function of its name, unless `call` says otherwise.
+
     The functions of the row raise ValueError for a missing operand and for too many operands.
     """
     numbers = arity or arity_of(infer)
@@ -76,7 +78,8 @@ def op_row(
         more[field] = _of_operands(more[field])
     return OpSpec(
         name, attrs, numbers, results, computed, tuple(dtypes), doc, tolerance,
-        expression if expr or element else None, **more,
+        expression if expr or element else None,
+        **{"call": None if expr or element else name, **more},
     )  # fmt: skip
 
 

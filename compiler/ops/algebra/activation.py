@@ -154,22 +154,22 @@ def _sigmoid_numpy(x: Array) -> Array:
 
 
 def _softplus_numpy(x: Array) -> Array:
-    return np.asarray(np.logaddexp(x, np.zeros_like(x)))
+    return np.logaddexp(x, np.zeros_like(x))
 
 
-def _gelu_numpy(attrs: GeluAttrs, x: Array) -> Array:
+def _gelu_numpy(attrs: GeluAttrs, x: Array) -> Any:
     wide = x.astype(np.float64)
     if attrs.approximate == "tanh":
         inner = np.tanh(_TANH_SCALE * (wide + _TANH_CUBIC * wide**3))
     else:
         flat = [math.erf(v / math.sqrt(2.0)) for v in wide.ravel()]
         inner = np.array(flat).reshape(x.shape)
-    return np.asarray(0.5 * wide * (1.0 + inner)).astype(x.dtype)
+    return 0.5 * wide * (1.0 + inner)
 
 
 def _clip_numpy(_: NoAttrs, x: Array, lo: Array | None = None, hi: Array | None = None) -> Array:
     raised = x if lo is None else np.maximum(x, lo)
-    return raised if hi is None else np.asarray(np.minimum(raised, hi))
+    return raised if hi is None else np.minimum(raised, hi)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -217,13 +217,13 @@ OPS = (
     ),
     _activation(
         "selu", _selu,
-        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
+        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
         SeluAttrs,
     ),
     _activation(
         "celu", _celu,
-        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
+        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))),
         "x, and alpha * (exp(x / alpha) - 1) where negative.",
         CeluAttrs, since=12,
     ),

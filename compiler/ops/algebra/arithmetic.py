@@ -96,17 +96,17 @@ def _bitwise(function: str, numpy: NumpyFunction) -> OpSpec:
 
 def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
-        return np.asarray(x / y)
+        return x / y
     safe = np.where(y == 0, np.ones_like(y), y)
     floor = x // safe
     inexact = (x % safe != 0) & ((x < 0) != (safe < 0))
     return np.where(y == 0, np.zeros_like(floor), floor + inexact.astype(floor.dtype))
 
 
-def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
+def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Any:
     function: Callable[..., Any] = np.fmod if attrs.fmod else np.mod
     if x.dtype.kind not in "iu":
-        return np.asarray(function(x, y))
+        return function(x, y)
     return np.where(y == 0, np.zeros_like(x), function(x, np.where(y == 0, np.ones_like(y), y)))
 
 

@@ -38,6 +38,5 @@ OPS = (
         "bit_cast", BitCastAttrs, _infer, _reference,
         tuple(d for d in COMMON if _has_numpy_type(d)),
         "The same bits as elements of another type of the same width.",
-        call="bit_cast",
     ),
 )  # fmt: skip

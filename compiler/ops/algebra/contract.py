@@ -78,8 +78,8 @@ def _matmul_infer(_attrs: NoAttrs, lhs: TensorType, rhs: TensorType) -> TensorTy
 
 
 @in_f32
-def _matmul_reference(_attrs: NoAttrs, lhs: Array, rhs: Array) -> Array:
-    return np.asarray(np.matmul(lhs, rhs))
+def _matmul_reference(_attrs: NoAttrs, lhs: Array, rhs: Array) -> Any:
+    return np.matmul(lhs, rhs)
 
 
 def matmul_sum(
@@ -187,8 +187,8 @@ def _einsum_infer(attrs: EinsumAttrs, *operands: TensorType) -> TensorType:
 
 
 @in_f32
-def _einsum_reference(attrs: EinsumAttrs, *operands: Array) -> Array:
-    return np.asarray(np.einsum(attrs.equation, *operands))
+def _einsum_reference(attrs: EinsumAttrs, *operands: Array) -> Any:
+    return np.einsum(attrs.equation, *operands)
 
 
 def _einsum_expr(b: ExprBuilder, attrs: EinsumAttrs, *operands: TensorType) -> StageRef:

@@ -4,6 +4,8 @@ The stored values are called levels.  A level minus a zero point, times a scale,
 is multiplied; a block of levels has a common zero point and scale.
 """
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
@@ -124,7 +126,7 @@ def _reference(
     levels: Array,
     scale: Array | None = None,
     zero: Array | None = None,
-) -> Array:
+) -> Any:
     wide = levels.astype(np.float32)
     if attrs.bits == 4:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
@@ -133,7 +135,7 @@ def _reference(
         if parameter is not None:
             spread = np.repeat(parameter.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = combine(wide, spread)
-    return np.asarray(np.matmul(x.astype(np.float32), wide))
+    return np.matmul(x.astype(np.float32), wide)
 
 
 OPS = (

@@ -183,7 +183,7 @@ def _average_reference(attrs: PoolAttrs, x: Array) -> Any:
         none = (0,) * len(before)
         spans = replace(attrs, before=none, after=none)
     counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, window_sum.shape))]
-    return (window_sum / counts).astype(x.dtype)
+    return window_sum / counts
 
 
 def _average_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
@@ -287,6 +287,6 @@ OPS = (
         "max_unpool", MaxUnpoolAttrs, _unpool_infer, _unpool_reference,
         FLOATS,
         "Zeros with each element of x at its position; positions outside are dropped.",
-        call="max_unpool", traits=Trait.OPAQUE,
+        traits=Trait.OPAQUE,
     ),
 )  # fmt: skip

@@ -128,10 +128,8 @@ def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
 
 def _matmul_integer_reference(
     _attrs: NoAttrs, a: Array, c: Array, a_zero: Array | None = None, c_zero: Array | None = None
-) -> Array:
-    a = _less_zero(a, a_zero, -2)
-    c = _less_zero(c, c_zero, -1)
-    return np.asarray(np.matmul(a, c))
+) -> Any:
+    return np.matmul(_less_zero(a, a_zero, -2), _less_zero(c, c_zero, -1))
 
 
 def _integer_sum(

@@ -26,6 +26,7 @@ from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel,
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
 from tcc.ops.formula import fn, number, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
+from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes
 
@@ -208,6 +209,7 @@ def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array
     return weighted_sum
 
 
+@in_f32
 def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
@@ -217,7 +219,7 @@ def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
         else:
             places = [((p + 1) * n - 1) / 2 for p, n in pairs]
         y[(at[0], slice(None), *at[1:])] = _sampled(x[at[0]], places, attrs)
-    return y.astype(x.dtype)
+    return y
 
 
 # ---- affine_grid ---------------------------------------------------------------------------------
@@ -251,6 +253,7 @@ def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
     return spread - 1.0
 
 
+@in_f32
 def _affine_reference(attrs: AffineGridAttrs, theta: Array) -> Any:
     image = sizes(attrs.size)[2:]
     axes = []
@@ -260,8 +263,7 @@ def _affine_reference(attrs: AffineGridAttrs, theta: Array) -> Any:
         axes.append(aligned if attrs.align_corners else (2 * step + 1) / n - 1)
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*mesh, np.ones(image)], axis=-1)
-    y = np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
-    return y.astype(theta.dtype)
+    return np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
 
 
 # ---- deform_conv ---------------------------------------------------------------------------------
@@ -323,6 +325,7 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 
+@in_f32
 def _deform_reference(
     attrs: DeformConvAttrs,
     x: Array,
@@ -349,7 +352,7 @@ def _deform_reference(
             ]
             scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
             y[n, m, oh, ow] += _sampled(x[n, channel], at, _LINEAR) * w[m, c, kh, kw] * scale
-    return with_bias(y, bias).astype(x.dtype)
+    return with_bias(y, bias)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------

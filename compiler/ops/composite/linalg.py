@@ -4,6 +4,7 @@ Importers build solvers, inverses, determinants and pseudo-inverses from these o
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
@@ -19,6 +20,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
 from tcc.ops.operands import known, require
+from tcc.ops.reference import in_f32
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import agree, agree_shapes
 
@@ -63,8 +65,9 @@ def _det_infer(_attrs: NoAttrs, x: TensorType) -> TensorType:
     return TensorType(x.dtype, x.shape[:-2])
 
 
-def _det_reference(_attrs: NoAttrs, x: Array) -> Array:
-    return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)
+@in_f32
+def _det_reference(_attrs: NoAttrs, x: Array) -> Any:
+    return np.linalg.det(x.astype(np.float64))
 
 
 def _lu_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
@@ -72,6 +75,7 @@ def _lu_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
     return (x, TensorType(I32, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
+@in_f32
 def _lu_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     packed = x.astype(np.float64)
     pivots = np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int32)
@@ -84,7 +88,7 @@ def _lu_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
             if a[step, step] != 0:
                 a[step + 1 :, step] /= a[step, step]
                 a[step + 1 :, step + 1 :] -= np.outer(a[step + 1 :, step], a[step, step + 1 :])
-    return packed.astype(x.dtype), pivots
+    return packed, pivots
 
 
 def _order_infer(attrs: RowsAttrs, pivots: TensorType) -> TensorType:
@@ -117,17 +121,17 @@ def _triangle_infer(_attrs: TriangleAttrs, a: TensorType, b: TensorType) -> Tens
     return b
 
 
+@in_f32
 def _triangle_reference(attrs: TriangleAttrs, a: Array, b: Array) -> Array:
     a = a.astype(np.float64)
     x, rows = b.astype(np.float64), range(a.shape[-1])
-    with np.errstate(all="ignore"):  # a singular matrix makes it divide by zero
-        for row in reversed(rows) if attrs.upper else rows:
-            solved = slice(row + 1, None) if attrs.upper else slice(0, row)
-            products = a[..., row : row + 1, solved] @ x[..., solved, :]
-            x[..., row, :] -= products[..., 0, :]
-            if not attrs.unit:
-                x[..., row, :] /= a[..., row, row, None]
-        return x.astype(b.dtype)
+    for row in reversed(rows) if attrs.upper else rows:
+        solved = slice(row + 1, None) if attrs.upper else slice(0, row)
+        products = a[..., row : row + 1, solved] @ x[..., solved, :]
+        x[..., row, :] -= products[..., 0, :]
+        if not attrs.unit:
+            x[..., row, :] /= a[..., row, row, None]  # of a singular matrix, by zero
+    return x
 
 
 def _cholesky_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
@@ -135,6 +139,7 @@ def _cholesky_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
     return (x, TensorType(I32, x.shape[:-2]))
 
 
+@in_f32
 def _cholesky_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     lower, failed = np.tril(x.astype(np.float64)), np.zeros(x.shape[:-2], np.int32)
     for at in _each(x, 2):
@@ -145,7 +150,7 @@ def _cholesky_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
                 failed[at] = column + 1
                 break
             a[column:, column] /= np.sqrt(a[column, column])
-    return lower.astype(x.dtype), failed
+    return lower, failed
 
 
 # ---- QR and singular value decomposition ---------------------------------------------------------
@@ -156,6 +161,7 @@ def _qr_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
     return (x, TensorType(x.dtype, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
+@in_f32
 def _qr_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     packed = x.astype(np.float64)
     tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
@@ -171,7 +177,7 @@ def _qr_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
             tau[(*at, step)] = (length - column[0]) / length
             a[step:, step:] -= tau[(*at, step)] * np.outer(v, v @ a[step:, step:])
             a[step + 1 :, step] = v[1:]
-    return packed.astype(x.dtype), tau.astype(x.dtype)
+    return packed, tau
 
 
 def _svd_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
@@ -182,6 +188,7 @@ def _svd_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
     return tuple(TensorType(x.dtype, shape) for shape in shapes)
 
 
+@in_f32
 def _svd_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     is_finite = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
     u, s, vt = np.linalg.svd(np.where(is_finite, x, 0).astype(np.float64), full_matrices=False)
@@ -193,7 +200,7 @@ def _svd_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
         at = np.argmax(np.abs(u), axis=-2, keepdims=True)
         sign = np.sign(np.take_along_axis(u, at, axis=-2))
         u, vt = u * sign, vt * sign.swapaxes(-1, -2)
-    return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
+    return u, s, vt
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -210,8 +217,7 @@ def _factorization(
 ) -> OpSpec:
     """Returns the op-table row of a factorization: one operand and no attributes."""
     return op_row(
-        name, NoAttrs, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE,
-        call=name, onnx=onnx,
+        name, NoAttrs, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE, onnx=onnx,
     )  # fmt: skip
 
 
@@ -228,14 +234,12 @@ OPS = (
     op_row(
         "pivot_order", RowsAttrs, _order_infer, _order_reference, (I32,),
         "Where each row comes from after the exchanges of `lu`.",
-        call="pivot_order",
     ),
     op_row(
         "solve_triangular", TriangleAttrs, _triangle_infer, _triangle_reference,
         _FLOATS,
         "x of a x = b, a being a triangle of each matrix.",
         Tolerance.ACCUMULATE,
-        call="solve_triangular",
     ),
     _factorization(
         "cholesky", _cholesky_infer, _cholesky_reference,

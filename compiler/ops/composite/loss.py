@@ -4,6 +4,8 @@ Scores have shape (n, classes, d...), labels (n, d...), weights (classes). A neg
 from the last class.
 """
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
@@ -124,7 +126,7 @@ def _entropy_expr(
 @in_f32
 def _likelihood_reference(
     attrs: LossAttrs, logs: Array, labels: Array, weights: Array | None = None
-) -> Array:
+) -> Any:
     loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
     for at in np.ndindex(labels.shape):
         label = int(labels[at])
@@ -137,7 +139,7 @@ def _likelihood_reference(
     if attrs.reduction == "none":
         return loss
     loss_sum = np.sum(loss)
-    return np.asarray(loss_sum / np.sum(weight) if attrs.reduction == "mean" else loss_sum)
+    return loss_sum / np.sum(weight) if attrs.reduction == "mean" else loss_sum
 
 
 @in_f32

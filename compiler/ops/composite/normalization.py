@@ -173,8 +173,7 @@ def _channel_affine(
 @in_f32
 def _instance_reference(attrs: EpsilonAttrs, x: Array, scale: Array, bias: Array) -> Array:
     normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
-    y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-    return y.astype(x.dtype)
+    return normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
 def _group_infer(
@@ -207,8 +206,7 @@ def _group_reference(attrs: GroupNormAttrs, x: Array, scale: Array, bias: Array)
     size = prod(x.shape[1:]) // attrs.num_groups
     grouped = x.reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
-    y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-    return y.astype(x.dtype)
+    return normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
 def _batch_infer(
@@ -234,7 +232,7 @@ def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs, *types: Tenso
 def _batch_reference(attrs: EpsilonAttrs, x: Array, *vectors: Array) -> Any:
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
-    return ((x - mean) / root * scale + bias).astype(x.dtype)
+    return (x - mean) / root * scale + bias
 
 
 # ONNX adds this epsilon to the deviation, not to the variance.

@@ -17,6 +17,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import dims, require
+from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import agree
 
@@ -90,6 +91,7 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
     return [(low, 1 - fraction), (high, fraction)]
 
 
+@in_f32
 def _align_reference(attrs: RoiAlignAttrs, x: Array, rois: Array, batches: Array) -> Array:
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
@@ -119,7 +121,7 @@ def _align_reference(attrs: RoiAlignAttrs, x: Array, rois: Array, batches: Array
             y[r, c, ph, pw] = (
                 float(np.max([v for t in terms for v in t], initial=-np.inf)) if terms else 0.0
             )
-    return y.astype(x.dtype)
+    return y
 
 
 # ---- max_roi_pool --------------------------------------------------------------------------------
@@ -163,12 +165,12 @@ OPS = (
         (F32, F64),
         "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
         Tolerance.ACCUMULATE,
-        call="roi_align", traits=Trait.OPAQUE,
+        traits=Trait.OPAQUE,
     ),
     op_row(
         "max_roi_pool", MaxRoiPoolAttrs, _pool_infer, _pool_reference,
         (F32, F64),
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
-        call="max_roi_pool", traits=Trait.OPAQUE, onnx=OnnxBinding("MaxRoiPool"),
+        traits=Trait.OPAQUE, onnx=OnnxBinding("MaxRoiPool"),
     ),
 )  # fmt: skip

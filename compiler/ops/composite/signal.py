@@ -16,6 +16,7 @@ from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.formula import choose, fn, number, widened
 from tcc.ops.operands import known, require, sizes
+from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
@@ -137,21 +138,21 @@ def _complex(x: Array) -> Array:
     return real + 1j * x[..., 1] if x.shape[-1] == 2 else real
 
 
-def _parts(spectrum: Array, like: Array) -> Array:
-    return np.stack([spectrum.real, spectrum.imag], axis=-1).astype(like.dtype)
+def _parts(spectrum: Array) -> Array:
+    return np.stack([spectrum.real, spectrum.imag], axis=-1)
 
 
+@in_f32
 def _dft_reference(attrs: DftAttrs, x: Array) -> Array:
     length = known(attrs.length)
     signal = _complex(x)
     if attrs.onesided and attrs.inverse:
-        y = np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
-        return y.astype(x.dtype)
+        return np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
     transform = np.fft.ifft if attrs.inverse else np.fft.fft
     spectrum = transform(signal, length, axis=attrs.axis)
     if attrs.onesided:
         spectrum = np.take(spectrum, range(length // 2 + 1), axis=attrs.axis)
-    return _parts(spectrum, x)
+    return _parts(spectrum)
 
 
 def _rotated(
@@ -231,6 +232,7 @@ def _stft_infer(attrs: StftAttrs, x: TensorType, window: TensorType | None = Non
     return TensorType(x.dtype, (x.shape[0], frames, extent, const(2)))
 
 
+@in_f32
 def _stft_reference(attrs: StftAttrs, x: Array, window: Array | None = None) -> Array:
     step, length = sizes((attrs.step, attrs.length))
     signal = _complex(x.reshape(*x.shape[:2], prod(x.shape[2:])))
@@ -239,7 +241,7 @@ def _stft_reference(attrs: StftAttrs, x: Array, window: Array | None = None) -> 
     spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
     if attrs.onesided:
         spectrum = spectrum[..., : length // 2 + 1]
-    return _parts(spectrum, x)
+    return _parts(spectrum)
 
 
 def _stft_expr(

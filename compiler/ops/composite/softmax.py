@@ -4,6 +4,7 @@ The largest element is subtracted first, so that no exponential overflows.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -96,14 +97,14 @@ def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
     return below, np.exp(below)
 
 
-def _softmax(x: Array, axis: int) -> Array:
+def _softmax(x: Array, axis: int) -> Any:
     _, e = _exponentials(x, axis)
-    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def _log_softmax(x: Array, axis: int) -> Array:
+def _log_softmax(x: Array, axis: int) -> Any:
     below, e = _exponentials(x, axis)
-    return np.asarray(below - np.log(np.sum(e, axis=axis, keepdims=True)))
+    return below - np.log(np.sum(e, axis=axis, keepdims=True))
 
 
 def _hardmax(x: Array, axis: int) -> Array:

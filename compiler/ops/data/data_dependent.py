@@ -272,34 +272,34 @@ OPS = (
     op_row(
         "top_k", TopKAttrs, _top_k_infer, _top_k_reference, NUMERIC,
         "The k largest or smallest elements along an axis, and their places.",
-        call="top_k", free_axes=_top_k_free,
+        free_axes=_top_k_free,
     ),
     op_row(
         "non_zero", NonZeroAttrs, _non_zero_infer, _non_zero_reference,
         COMMON,
         "The indices of elements that are not zero, one column each, in row-major order.",
-        call="non_zero", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
     op_row(
         "compress", CompressAttrs, _compress_infer, _compress_reference,
         STORED,
         "The slices along an axis whose condition is true.",
-        call="compress", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
     op_row(
         "unique", UniqueAttrs, _unique_infer, _unique_reference, COMMON,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
-        call="unique", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
     op_row(
         "non_max_suppression", NonMaxSuppressionAttrs, _nms_infer, _nms_reference,
         (F32,),
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
-        call="non_max_suppression", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
     op_row(
         "bind_size", BindSizeAttrs, _bind_infer, lambda *_: (), (I32, I64),
         "Gives a size symbol the value of one element of a tensor.",
-        call="bind_size", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
 )  # fmt: skip

@@ -380,13 +380,13 @@ def _one_hot_infer(attrs: OneHotAttrs, indices: TensorType, values: TensorType) 
     return TensorType(values.dtype, shape)
 
 
-def _one_hot_reference(attrs: OneHotAttrs, x: Array, values: Array) -> Array:
+def _one_hot_reference(attrs: OneHotAttrs, x: Array, values: Array) -> Any:
     off, on = values
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     depth = known(attrs.depth)
     places = np.where(indices < 0, indices + depth, indices)
     hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)
-    return np.asarray(np.where(hot, on, off))
+    return np.where(hot, on, off)
 
 
 def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs, *_operands: object) -> Scalar:
@@ -422,14 +422,14 @@ OPS = (
         "scatter_elements", ScatterAttrs, _scatter_elements_infer,
         _scatter_elements_reference, COMMON,
         "x with updates combined in at the places an index tensor gives along one axis.",
-        call="scatter_elements", onnx=OnnxBinding("ScatterElements", since=11),
+        onnx=OnnxBinding("ScatterElements", since=11),
         free_axes=_scatter_elements_free,
     ),
     op_row(
         "scatter_nd", ScatterNdAttrs, _scatter_nd_infer, _scatter_nd_reference,
         COMMON,
         "x with slices combined in at the places that tuples of indices give.",
-        call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
+        onnx=OnnxBinding("ScatterND", since=11),
         free_axes=_scatter_nd_free,
     ),
     op_row(
@@ -441,7 +441,7 @@ OPS = (
         "update_slice", UpdateSliceAttrs, _update_slice_infer, _update_slice_reference,
         COMMON,
         "x with the rows from `start` on along an axis replaced by the update's.",
-        call="update_slice", free_axes=_update_slice_free,
+        free_axes=_update_slice_free,
     ),
     op_row(
         "tensor_scatter", TensorScatterAttrs, _tensor_scatter_infer,

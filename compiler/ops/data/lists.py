@@ -262,7 +262,7 @@ def _row(
     doc: str,
     arity: Arity | None = None,
 ) -> OpSpec:
-    return op_row(name, attrs, infer, reference, ALL, doc, arity=arity, call=name, traits=_OPAQUE)
+    return op_row(name, attrs, infer, reference, ALL, doc, arity=arity, traits=_OPAQUE)
 
 
 OPS = (

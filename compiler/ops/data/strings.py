@@ -326,7 +326,7 @@ _NUMBERS = (BOOL, *INTEGERS, F32, F64)
 def _row(
     name: str, attrs: type, infer: Function, reference: Function, doc: str, **more: Any
 ) -> OpSpec:
-    return op_row(name, attrs, infer, reference, (STRING,), doc, call=name, **more)
+    return op_row(name, attrs, infer, reference, (STRING,), doc, **more)
 
 
 OPS = (

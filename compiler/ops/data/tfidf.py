@@ -117,6 +117,5 @@ OPS = (
     op_row(
         "tf_idf", TfIdfAttrs, _infer, _reference, (I32, I64, STRING),
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
-        call="tf_idf",
     ),
 )  # fmt: skip
