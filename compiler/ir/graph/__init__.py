@@ -53,6 +53,11 @@ class Value:
 Values: TypeAlias = tuple[Value, ...]
 
 
+def types_of(values: Iterable[Value | None]) -> tuple[TensorType | None, ...]:
+    """Returns the types of operands, None for an absent one."""
+    return tuple(None if v is None else v.type for v in values)
+
+
 @entity
 class Node:
     """An application of an op.
@@ -414,7 +419,7 @@ class GraphBuilder:
         """
         attrs = NoAttrs() if attrs is None else attrs
         loc = self.loc if loc is None else loc
-        result = result_types(op, [None if v is None else v.type for v in inputs], attrs, loc)
+        result = result_types(op, types_of(inputs), attrs, loc)
         hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))

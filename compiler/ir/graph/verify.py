@@ -15,6 +15,7 @@ from tcc.ir.graph import (
     Value,
     Values,
     bodies,
+    types_of,
 )
 from tcc.ir.graph.text import variables
 from tcc.ir.index import Var
@@ -100,8 +101,7 @@ class _Verifier:
     def _types(self, node: Node, where: str) -> None:
         declared = tuple(v.type for v in node.outputs)
         try:
-            types = [None if v is None else v.type for v in node.inputs]
-            due = tuple(node.op.infer(types, node.attrs))
+            due = node.op.infer(types_of(node.inputs), node.attrs)
         except ValueError as error:
             self.problems.append(f"{where} does not take its operands: {error}")
             return
