@@ -91,8 +91,7 @@ def total(
     """
     at = b.iters(*shape)
     result_axes, over = outside(at, axes), tuple(at[n] for n in axes)
-    body = (e(at) for e in element)
-    return b.stage(result_axes, *body, over=over, monoid=monoid)
+    return b.stage(result_axes, *(e(at) for e in element), over=over, monoid=monoid)
 
 
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:

@@ -55,8 +55,7 @@ def wrapped(index: Scalar, size: IndexLike) -> Scalar:
 
 def clamped(index: Scalar, size: IndexLike) -> Scalar:
     """Returns `index` clamped to [0, size), so that no input can make a read leave the tensor."""
-    last = index_value(as_index(size) - 1, I64)
-    return fn("max", fn("min", index, last), 0)
+    return fn("max", fn("min", index, index_value(as_index(size) - 1, I64)), 0)
 
 
 def inside(index: Scalar, size: IndexLike) -> Scalar:

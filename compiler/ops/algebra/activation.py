@@ -100,8 +100,7 @@ def sigmoid(x: Scalar) -> Scalar:
 
 def softplus(x: Scalar) -> Scalar:
     """Returns log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|))."""
-    small = fn("log1p", fn("exp", -abs(x)))
-    return fn("max", x, 0.0) + small
+    return fn("max", x, 0.0) + fn("log1p", fn("exp", -abs(x)))
 
 
 def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
@@ -114,13 +113,11 @@ def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
 
 
 def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("expm1", x) * attrs.alpha
-    return choose(x <= 0.0, bend, x) * attrs.gamma
+    return choose(x <= 0.0, fn("expm1", x) * attrs.alpha, x) * attrs.gamma
 
 
 def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("expm1", x / attrs.alpha) * attrs.alpha
-    return choose(x > 0.0, x, bend)
+    return choose(x > 0.0, x, fn("expm1", x / attrs.alpha) * attrs.alpha)
 
 
 def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:

@@ -89,8 +89,7 @@ def matmul_sum(
 
     `term` gets the indices into each operand and returns one product.
     """
-    shape = matmul_shape(a, c)
-    i = b.iters(*shape)
+    i = b.iters(*matmul_shape(a, c))
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
     matrix_axes = (a.rank > 1) + (c.rank > 1)
     batch = i[: len(i) - matrix_axes]

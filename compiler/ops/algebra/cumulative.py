@@ -77,8 +77,7 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
     result = np.asarray(numpy(along, axis=attrs.axis, dtype=x.dtype))
     if attrs.exclusive and x.shape[attrs.axis]:
         first = np.full_like(np.take(result, [0], attrs.axis), identity)
-        shifted = np.delete(result, -1, attrs.axis)
-        result = np.concatenate([first, shifted], attrs.axis)
+        result = np.concatenate([first, np.delete(result, -1, attrs.axis)], attrs.axis)
     return np.flip(result, attrs.axis) if attrs.reverse else result
 
 

@@ -62,8 +62,7 @@ def _unpacked(attrs: LevelsAttrs, x: TensorType, levels: TensorType) -> TensorTy
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
     if levels.rank != 2 or x.rank < 2:
         raise ValueError(f"there is no product of {x!r} and levels {levels!r}")
-    rows = levels.shape[0] * (8 // attrs.bits)
-    return tensor(F32, rows, levels.shape[1])
+    return tensor(F32, levels.shape[0] * (8 // attrs.bits), levels.shape[1])
 
 
 def _infer(

@@ -218,8 +218,7 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
 
 @in_f32
 def _lp_reference(attrs: PoolAttrs, x: Array) -> Any:
-    power_sum = (np.abs(_patches(x, attrs, 0)) ** attrs.p).sum(axis=0)
-    return power_sum ** (1 / attrs.p)
+    return (np.abs(_patches(x, attrs, 0)) ** attrs.p).sum(axis=0) ** (1 / attrs.p)
 
 
 def _lp_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:

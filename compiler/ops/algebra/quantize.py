@@ -247,8 +247,7 @@ def _dynamic_expr(b: ExprBuilder, _: NoAttrs, x: TensorType) -> tuple[StageRef, 
     zero = b.stage((), cast(fn("round", shift), U8))
     at = b.point(x)
     level = fn("round", b.read(0, *at) / b.read(scale))
-    y = b.stage(at, cast(level + cast(b.read(zero), F32), U8))
-    return y, scale, zero
+    return b.stage(at, cast(level + cast(b.read(zero), F32), U8)), scale, zero
 
 
 def _dynamic_reference(_: NoAttrs, x: Array) -> OutArrays:

@@ -196,8 +196,7 @@ def _conv_integer_reference(
     w = _less_zero(w, w_zero, 0)
     # The padding's value is subtracted first, because `convolve` pads with zeros.
     sums = convolve(x - np.int32(attrs.border), w, attrs)
-    weight_sums = w.reshape(len(w), -1).sum(1, dtype=np.int32)
-    return with_bias(sums, attrs.border * weight_sums)
+    return with_bias(sums, attrs.border * w.reshape(len(w), -1).sum(1, dtype=np.int32))
 
 
 def _conv_sum(

@@ -123,8 +123,7 @@ def _reverse_sequence_element(
     length = b.read(1, i[attrs.batch_axis])
     step = index_value(i[attrs.time_axis], I64)
     back = length - 1 - step
-    extent = x.shape[attrs.time_axis]
-    at = b.position(choose(step < length, back, step), extent)
+    at = b.position(choose(step < length, back, step), x.shape[attrs.time_axis])
     indices = replaced(i, attrs.time_axis, at)
     # A length above the extent gives indices outside the tensor, where the read gives the fill.
     return b.read(0, *indices, fill=0)

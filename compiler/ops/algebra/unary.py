@@ -73,8 +73,7 @@ def _function(
 
 
 def _erf(x: Array) -> Array:
-    flat = [math.erf(float(v)) for v in x.ravel()]
-    return np.array(flat, x.dtype).reshape(x.shape)
+    return np.array([math.erf(float(v)) for v in x.ravel()], x.dtype).reshape(x.shape)
 
 
 def _sign(x: Array) -> Array:

@@ -227,8 +227,7 @@ def conv_indices(
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
-    at = window_places(o, k, attrs)
-    return i, over, (n, channel, *at), (m, c, *k)
+    return i, over, (n, channel, *window_places(o, k, attrs)), (m, c, *k)
 
 
 def _conv_expr(
@@ -237,8 +236,7 @@ def _conv_expr(
     y = _conv_infer(attrs, x, w, bias)
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    sums = b.sum(i, pixel * wide(b.read(1, *at_w)), over=over)
-    return biased(b, sums, y, 2)
+    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, 2)
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
@@ -249,8 +247,7 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
     if optional(b.params, bias) is None:
         return sums
     i = b.point(y)
-    value = b.read(sums, *i) + wide(b.read(bias, i[1]))
-    return b.stage(i, cast(value, y.dtype))
+    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(bias, i[1])), y.dtype))
 
 
 # ---- conv transpose ------------------------------------------------------------------------------
@@ -312,9 +309,7 @@ def _transpose_expr(
     at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
-    term = when(hits, pixel * weight)
-    sums = b.sum(i, term, over=over)
-    return biased(b, sums, y, 2)
+    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, 2)
 
 
 def sources(
@@ -335,8 +330,7 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
     """Returns `value` where all conditions hold, else zero."""
     if not conditions:
         return value
-    condition = reduce(and_, conditions)
-    return choose(condition, value, 0)
+    return choose(reduce(and_, conditions), value, 0)
 
 
 # ---- col2im --------------------------------------------------------------------------------------
@@ -368,8 +362,7 @@ def _col2im_reference(attrs: Col2ImAttrs, x: Array) -> Array:
 
 
 def _col2im_expr(b: ExprBuilder, attrs: Col2ImAttrs, x: TensorType) -> StageRef:
-    y = _col2im_infer(attrs, x)
-    n, c, *o = i = b.point(y)
+    n, c, *o = i = b.point(_col2im_infer(attrs, x))
     k = b.iters(*attrs.block)
     at, hits = sources(o, k, attrs)
     counts = _col2im_counts(attrs)

@@ -230,8 +230,7 @@ def _affine_infer(attrs: AffineGridAttrs, theta: TensorType) -> TensorType:
     due_shape = dims(spatial, spatial + 1)
     require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
     agree_shapes(theta.shape[1:], due_shape, "the matrices theta")
-    image = attrs.size[2:]
-    return TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial)))
+    return TensorType(theta.dtype, (attrs.size[0], *attrs.size[2:], *dims(spatial)))
 
 
 def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs, theta: TensorType) -> Scalar:
@@ -309,12 +308,10 @@ def _deform_expr(
         start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
         at = cast(index_value(start, I64), shift.dtype) + shift
         taps.append(_linear_taps(at, x.shape[2 + axis]))
-    value = _mixed(b, (n, channel), taps, x.shape[2:])
-    term = value * wide(b.read(1, m, c, *k))
+    term = _mixed(b, (n, channel), taps, x.shape[2:]) * wide(b.read(1, m, c, *k))
     if mask is not None:
         term *= wide(b.read(4, n, element, *o))
-    sums = b.sum(i, term, over=over)
-    return biased(b, sums, y, 3)
+    return biased(b, b.sum(i, term, over=over), y, 3)
 
 
 def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:

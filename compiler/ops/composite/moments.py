@@ -104,8 +104,7 @@ def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
 def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """Returns (x normalised over `axes`, its mean, its reciprocal deviation)."""
     mean = mean_of(x, axes)
-    variance = mean_of((x - mean) ** 2, axes)
-    root = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
+    root = 1 / np.sqrt(mean_of((x - mean) ** 2, axes) + np.asarray(epsilon, x.dtype))
     return (x - mean) * root, mean, root
 
 

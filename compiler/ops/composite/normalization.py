@@ -224,8 +224,7 @@ def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs, *types: Tenso
     compute = F64 if any(t.dtype is F64 for t in types) else F32
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
     distance = cast(b.read(0, *at), compute) - mean
-    normal = distance * reciprocal_root(variance, attrs.epsilon)
-    return scaled(normal, scale, bias)
+    return scaled(distance * reciprocal_root(variance, attrs.epsilon), scale, bias)
 
 
 @in_f32

@@ -128,8 +128,7 @@ def _dft_infer(attrs: DftAttrs, x: TensorType) -> TensorType:
     half = attrs.onesided and not attrs.inverse
     extent = attrs.length // 2 + 1 if half else attrs.length
     out = const(1 if attrs.onesided and attrs.inverse else 2)
-    shape = (*replaced(x.shape[:-1], attrs.axis, extent), out)
-    return TensorType(x.dtype, shape)
+    return TensorType(x.dtype, (*replaced(x.shape[:-1], attrs.axis, extent), out))
 
 
 def _complex(x: Array) -> Array:
@@ -192,8 +191,7 @@ def _dft_expr(b: ExprBuilder, attrs: DftAttrs, x: TensorType) -> StageRef:
         term = re * _mirrored(n, attrs.length, re.dtype)
     else:
         term = _either(part, re, im)
-    sums = b.sum(outer, term, over=(n,))
-    return _scaled(b, sums, y, attrs)
+    return _scaled(b, b.sum(outer, term, over=(n,)), y, attrs)
 
 
 def _input_length(attrs: DftAttrs) -> Index:
@@ -247,8 +245,7 @@ def _stft_reference(attrs: StftAttrs, x: Array, window: Array | None = None) -> 
 def _stft_expr(
     b: ExprBuilder, attrs: StftAttrs, x: TensorType, window: TensorType | None = None
 ) -> StageRef:
-    y = _stft_infer(attrs, x, window)
-    batch, frame, frequency, part = outer = b.point(y)
+    batch, frame, frequency, part = outer = b.point(_stft_infer(attrs, x, window))
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
     term = _either(part, *_rotated(b, x, at, (n * frequency, attrs.length), False))

@@ -88,8 +88,7 @@ def _hardmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
     )
     at = b.point(x)
     place = b.read(StageRef(extremum.stage, 1), *outside(at, (axis,)))
-    here = fn("eq", at[axis], place)
-    return b.stage(at, choose(here, literal(1, x.dtype), 0))
+    return b.stage(at, choose(fn("eq", at[axis], place), literal(1, x.dtype), 0))
 
 
 def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:

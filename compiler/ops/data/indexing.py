@@ -99,8 +99,7 @@ def _check_indices(indices: TensorType) -> None:
 def _gather_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
-    shape = replaced(x.shape, attrs.axis, *indices.shape)
-    return TensorType(x.dtype, shape)
+    return TensorType(x.dtype, replaced(x.shape, attrs.axis, *indices.shape))
 
 
 def _gather_reference(attrs: AxisAttrs, x: Array, indices: Array) -> Array:
@@ -113,8 +112,7 @@ def _gather_element(
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
     at = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
-    source = (*i[: attrs.axis], at, *i[middle:])
-    return b.read(0, *source, fill=guard(size))
+    return b.read(0, *(*i[: attrs.axis], at, *i[middle:]), fill=guard(size))
 
 
 def _elements_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
@@ -162,8 +160,7 @@ def _nd_infer(attrs: GatherNdAttrs, x: TensorType, indices: TensorType) -> Tenso
 
 def _nd_reference(attrs: GatherNdAttrs, x: Array, indices: Array) -> Array:
     batch = attrs.batch_dims
-    depth = indices.shape[-1]
-    y = np.empty((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
+    y = np.empty((*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :]), x.dtype)
     for at in np.ndindex(*indices.shape[:-1]):
         y[at] = x[(*at[:batch], *(int(n) for n in indices[at]))]
     return y
@@ -365,8 +362,7 @@ def _tensor_scatter_element(
         step = fn("mod", step, cache.shape[attrs.axis])
     length = update.shape[attrs.axis]
     at = b.position(clamped(step, length), length)
-    source = replaced(i, attrs.axis, at)
-    new = b.read(1, *source, fill=guard(length))
+    new = b.read(1, *replaced(i, attrs.axis, at), fill=guard(length))
     return choose(inside(step, length), new, b.read(0, *i))
 
 

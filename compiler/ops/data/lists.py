@@ -243,8 +243,7 @@ def _split_reference(attrs: ListSplitAttrs, x: Array, lengths: Array) -> Array:
         require(int(lengths) > 0, "pieces have at least one element")
         sizes = [min(int(lengths), extent - at) for at in range(0, extent, int(lengths))]
     require(min(sizes, default=0) >= 0 and sum(sizes) == extent, f"pieces {sizes} of {extent}")
-    ends = np.cumsum(sizes)[:-1]
-    pieces = np.split(x, ends, attrs.axis) if sizes else []
+    pieces = np.split(x, np.cumsum(sizes)[:-1], attrs.axis) if sizes else []
     return pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces])
 
 
