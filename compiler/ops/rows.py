@@ -49,8 +49,7 @@ def op_row(
 
     The functions of the row raise ValueError for a missing operand and for too many operands.
     """
-    numbers = arity or arity_of(infer)
-    least, most = (numbers, numbers) if isinstance(numbers, int) else numbers
+    least, most = arity or arity_of(infer)
 
     def checked(operands: Sequence[T | None]) -> Sequence[T | None]:
         present(operands, least)
@@ -77,7 +76,7 @@ def op_row(
     for field in more.keys() & {"calls", "free_axes"}:
         more[field] = _of_operands(more[field])
     return OpSpec(
-        name, attrs, numbers, results, computed, tuple(dtypes), doc, tolerance,
+        name, attrs, (least, most), results, computed, tuple(dtypes), doc, tolerance,
         expression if expr or element else None,
         **{"call": None if expr or element else name, **more},
     )  # fmt: skip
@@ -95,7 +94,6 @@ def _of_operands(function: Function) -> Callable[[Types, Any], Any]:
 
 
 def arity_of(function: Function) -> Arity:
-    """Returns the number of operands of a function whose first parameter are the attributes."""
+    """Returns the number of operands of a function, which follow the attributes."""
     _, *operands = signature(function).parameters.values()
-    least = sum(p.default is Parameter.empty for p in operands)
-    return least if least == len(operands) else (least, len(operands))
+    return sum(p.default is Parameter.empty for p in operands), len(operands)

@@ -127,12 +127,12 @@ def _row(
 ) -> OpSpec:
     """Returns the op-table row of a node without operands and outputs."""
     integers = tuple(d for d in DTYPES.values() if d.is_integer)
-    return OpSpec(name, attrs, 0, infer, reference, integers, doc, traits=Trait.OPAQUE)
+    return OpSpec(name, attrs, (0, 0), infer, reference, integers, doc, traits=Trait.OPAQUE)
 
 
 OPS = (
     OpSpec(
-        "check_indices", CheckIndicesAttrs, 1, _indices_types, _check_indices,
+        "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
         (I32, I64),
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=Trait.OPAQUE,

@@ -83,7 +83,7 @@ class _Verifier:
         where = f"{node.op.name} at {node.loc or _names(node.outputs)}"
         missing = [v for v in node.inputs if v is not None and v not in visible]
         self.problems.extend(f"{where} reads %{v.name}, not defined here" for v in missing)
-        minimum, maximum = node.op.numbers
+        minimum, maximum = node.op.arity
         if not minimum <= len(node.inputs) <= maximum:
             self.problems.append(
                 f"{where} has {len(node.inputs)} inputs, not {minimum} to {maximum}"

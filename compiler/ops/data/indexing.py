@@ -112,7 +112,7 @@ def _gather_element(
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
     at = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
-    return b.read(0, *(*i[: attrs.axis], at, *i[middle:]), fill=guard(size))
+    return b.read(0, *i[: attrs.axis], at, *i[middle:], fill=guard(size))
 
 
 def _elements_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
