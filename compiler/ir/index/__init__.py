@@ -596,6 +596,5 @@ def _combined(
 
 
 def _smaller_or_larger(which: str, a: Any, b: Any) -> Any:
-    # Not written with min and max, so that arrays work too.
-    smaller = a + (b - a) * (b < a)
+    smaller = a + (b - a) * (b < a)  # works for arrays too, unlike `min`
     return smaller if which == "min" else a + b - smaller
