@@ -28,7 +28,7 @@ def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
     return numbers
 
 
-def known(size: IndexLike) -> int:
+def integer(size: IndexLike) -> int:
     """Returns a size as an integer; raises ValueError if it is symbolic."""
     return sizes((size,))[0]
 

@@ -41,8 +41,8 @@ def in_f32(reference: Callable[..., Any]) -> Callable[..., OutArrays]:
 
     def apply(attrs: Any, x: Array, *arrays: Array | None) -> OutArrays:
         with np.errstate(all="ignore"):
-            wide, *others = (None if a is None else widen_half(a) for a in (x, *arrays))
-            results = as_tuple(reference(attrs, wide, *others))
+            wide, *operands = (None if a is None else widen_half(a) for a in (x, *arrays))
+            results = as_tuple(reference(attrs, wide, *operands))
             if wide is None or x.dtype.kind != "f":
                 return results
             # f64 results for an f16 operand are rounded to f32 first, as f32 is what it is read in.

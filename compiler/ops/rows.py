@@ -49,12 +49,12 @@ def op_row(
 
     The functions of the row raise ValueError for a missing operand and for too many operands.
     """
-    least, most = arity or arity_of(infer)
+    minimum, maximum = arity or arity_of(infer)
 
     def checked(operands: Sequence[T | None]) -> Sequence[T | None]:
-        present(operands, least)
-        if len(operands) > most:
-            raise ValueError(f"there are {len(operands)} operands, at most {most} are due")
+        present(operands, minimum)
+        if len(operands) > maximum:
+            raise ValueError(f"there are {len(operands)} operands, at most {maximum} are due")
         return operands
 
     def results(types: Types, attributes: Any) -> OutTypes:
@@ -76,7 +76,7 @@ def op_row(
     for field in more.keys() & {"calls", "free_axes"}:
         more[field] = _of_operands(more[field])
     return OpSpec(
-        name, attrs, (least, most), results, computed, tuple(dtypes), doc, tolerance,
+        name, attrs, (minimum, maximum), results, computed, tuple(dtypes), doc, tolerance,
         expression if expr or element else None,
         **{"call": None if expr or element else name, **more},
     )  # fmt: skip

@@ -10,7 +10,7 @@ from tcc.ir.index import Index, const
 from tcc.ir.op import Array, NoAttrs, Tolerance
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import chosen, wide
-from tcc.ops.operands import known, require, sizes
+from tcc.ops.operands import integer, require, sizes
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, same_dtype
 
@@ -49,7 +49,7 @@ def _range_infer(
 
 
 def _range_reference(attrs: RangeAttrs, start: Array, limit: Array, delta: Array) -> Any:
-    size = known(attrs.size)
+    size = integer(attrs.size)
     wide = np.float32 if start.dtype == np.float16 else start.dtype
     steps = np.arange(size).astype(wide)
     return (start.astype(wide) + steps * delta.astype(wide)).astype(start.dtype)

@@ -16,7 +16,7 @@ from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import choose, fn, read_aligned, wide
-from tcc.ops.operands import guard, known, require
+from tcc.ops.operands import guard, integer, require
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, required
@@ -152,7 +152,7 @@ def _attention_reference(
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if attrs.is_causal:
-        offset = known(attrs.offset)
+        offset = integer(attrs.offset)
         scores = np.where(
             np.tri(scores.shape[2], scores.shape[3], offset, dtype=np.bool_), scores, -np.inf
         )

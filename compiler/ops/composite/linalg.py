@@ -19,7 +19,7 @@ from tcc.ir.op import (
     Tolerance,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import known, require
+from tcc.ops.operands import integer, require
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import agree, agree_shapes
@@ -99,7 +99,7 @@ def _order_infer(attrs: RowsAttrs, pivots: TensorType) -> TensorType:
 
 
 def _order_reference(attrs: RowsAttrs, pivots: Array) -> Array:
-    rows = known(attrs.rows)
+    rows = integer(attrs.rows)
     order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
     for at in _each(pivots, 1):
         for step, pivot in enumerate(pivots[at]):

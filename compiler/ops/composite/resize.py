@@ -30,7 +30,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import clamped, dims, inside, known, require, sizes
+from tcc.ops.operands import clamped, dims, inside, integer, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced
@@ -322,7 +322,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         return [(_nearest_place(x, attrs.nearest_mode), 1.0)]
     radius, scale = (1 if attrs.mode == "linear" else 2), 1.0
     if attrs.taps is not None:
-        radius = known(attrs.taps) // 2
+        radius = integer(attrs.taps) // 2
         scale = min(m / n if axis.scale is None else _as_float(axis.scale), 1.0)
     elif attrs.mode == "linear":
         x = min(max(x, 0), n - 1)
@@ -524,7 +524,7 @@ def _reference(
     axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
     outside = np.zeros(sizes(attrs.sizes), np.bool_)
     for axis in axes:
-        size = known(axis.size)
+        size = integer(axis.size)
         taps = [_reference_taps(axis, o, attrs) for o in range(size)]
         y = _apply_taps(y, axis.number, taps, attrs.mode)
         places = [_place(axis, o, attrs) for o in range(size)]

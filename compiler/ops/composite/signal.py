@@ -15,7 +15,7 @@ from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.formula import choose, fn, number, widened
-from tcc.ops.operands import known, require, sizes
+from tcc.ops.operands import integer, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
@@ -101,7 +101,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         return value
 
     def reference(attrs: SignalWindowAttrs) -> Array:
-        size = known(attrs.size)
+        size = integer(attrs.size)
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
         return np.asarray(sum(terms)).astype(attrs.to.carrier)
@@ -143,7 +143,7 @@ def _parts(spectrum: Array) -> Array:
 
 @in_f32
 def _dft_reference(attrs: DftAttrs, x: Array) -> Array:
-    length = known(attrs.length)
+    length = integer(attrs.length)
     signal = _complex(x)
     if attrs.onesided and attrs.inverse:
         return np.fft.irfft(signal, length, axis=attrs.axis)[..., None]

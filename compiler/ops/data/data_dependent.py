@@ -15,7 +15,7 @@ from tcc.ir.op import (
     Trait,
 )
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import known, require
+from tcc.ops.operands import integer, require
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     COMMON,
@@ -110,7 +110,7 @@ def _top_k_free(attrs: TopKAttrs, x: TensorType) -> list[FreeAxes]:
 
 
 def _top_k_reference(attrs: TopKAttrs, x: Array) -> OutArrays:
-    k = known(attrs.k)
+    k = integer(attrs.k)
     if attrs.largest:
         # Equal elements must keep their order. A stable ascending sort of the reversed axis, read
         # backwards, does that.

@@ -21,7 +21,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose, fn
-from tcc.ops.operands import clamped, guard, inside, known, require, wrapped
+from tcc.ops.operands import clamped, guard, inside, integer, require, wrapped
 from tcc.ops.reference import in_f32, truncated
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
@@ -309,7 +309,7 @@ def _update_slice_free(
 
 def _update_slice_reference(attrs: UpdateSliceAttrs, x: Array, update: Array) -> Array:
     y = x.copy()
-    start = known(attrs.start)
+    start = integer(attrs.start)
     rows = slice(start, start + update.shape[attrs.axis])
     y[(slice(None),) * attrs.axis + (rows,)] = update
     return y
@@ -379,7 +379,7 @@ def _one_hot_infer(attrs: OneHotAttrs, indices: TensorType, values: TensorType) 
 def _one_hot_reference(attrs: OneHotAttrs, x: Array, values: Array) -> Any:
     off, on = values
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
-    depth = known(attrs.depth)
+    depth = integer(attrs.depth)
     places = np.where(indices < 0, indices + depth, indices)
     hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)
     return np.where(hot, on, off)
