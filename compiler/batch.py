@@ -18,7 +18,7 @@ from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.errors import UserError
 from tcc.frontends import Called, load_called
-from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.graph import Graph, Node, Value, types_of, uses
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import result_types
 from tcc.options import Options
@@ -97,10 +97,9 @@ class _Batched:
         if not any(value in self._values for value in uses(node)):
             return node
         inputs = tuple(None if v is None else self._values.get(v, v) for v in node.inputs)
-        operand_types = [None if v is None else v.type for v in inputs]
         for attrs in self._attributes(node):
             try:
-                types = result_types(node.op, operand_types, attrs, node.loc)
+                types = result_types(node.op, types_of(inputs), attrs, node.loc)
             except UserError:
                 continue
             outputs = tuple(map(Value, [v.name for v in node.outputs], types))

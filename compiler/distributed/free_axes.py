@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tcc.distributed.sharding import WHOLE, Sharding, Split, even, local_type
 from tcc.distributed.strategies import Strategy, Wish, can_be_whole, whole
-from tcc.ir.graph import Node
+from tcc.ir.graph import Node, types_of
 from tcc.ir.op import Axes, Types
 
 
@@ -21,7 +21,7 @@ def free_strategies(
 
     `results` and `operands` are splits that other nodes need or have, as `strategies` takes them.
     """
-    types = [None if value is None else value.type for value in node.inputs]
+    types = types_of(node.inputs)
     outputs = [value.type for value in node.outputs]
     strategies = {whole(len(types), len(outputs)): None}
     for axes in node.op.free_axes(types, node.attrs) if node.op.free_axes else ():

@@ -24,7 +24,7 @@ from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.sharding import Shardings, Split
 from tcc.distributed.strategies import Strategy, strategies, whole
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.graph import Graph, Node, Value, bodies, types_of
 from tcc.ir.index import Index
 from tcc.ir.op import Trait
 
@@ -40,7 +40,7 @@ def expr_of(node: Node) -> Expr | None:
     """Returns the expression by which ranks share a node; None for a node that stays whole."""
     if node.op.expr is None or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    return node.op.expr([None if v is None else v.type for v in node.inputs], node.attrs)
+    return node.op.expr(types_of(node.inputs), node.attrs)
 
 
 def mesh_offers(graph: Graph, axes: Sequence[MeshAxis]) -> dict[Node, tuple[NodeStrategies, ...]]:

@@ -329,7 +329,7 @@ class Scope:
         checks. Absent trailing operands are dropped if the op takes fewer operands.
         """
         row = OPS[op]
-        while len(operands) > row.numbers[0] and operands[-1] is None:
+        while len(operands) > row.arity[0] and operands[-1] is None:
             operands = operands[:-1]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]

@@ -67,7 +67,7 @@ Arrays = Sequence[Array | None]
 OutTypes = tuple[TensorType, ...]
 OutArrays = tuple[Array, ...]
 NamedArrays = Mapping[str, Array]
-Arity = int | tuple[int, int]  # the number of inputs, or (minimum, maximum)
+Arity = tuple[int, int]  # the minimum and the maximum number of inputs
 
 # An axis of each operand or of each result; None in one that has no such axis.
 Axes = tuple[int | None, ...]
@@ -115,11 +115,6 @@ class OpSpec:
     traits: Trait = Trait(0)
     onnx: OnnxBinding | None = None
     free_axes: Callable[[Types, Any], Sequence[FreeAxes]] | None = None
-
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """The minimum and the maximum number of inputs."""
-        return (self.arity, self.arity) if isinstance(self.arity, int) else self.arity
 
     def __repr__(self) -> str:
         return f"op {self.name}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -177,7 +178,4 @@ def tensor(dtype: DType, *shape: IndexLike) -> TensorType:
 
 def element_count(shape: Indices) -> Index:
     """Returns the product of the dimensions; one for a scalar."""
-    count = const(1)
-    for dim in shape:
-        count = count * dim
-    return count
+    return prod(shape, start=const(1))

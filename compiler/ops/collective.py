@@ -15,20 +15,16 @@ from tcc.frozen import frozen
 from tcc.ir.index import as_int, const
 from tcc.ir.op import (
     Array,
-    Arrays,
-    Infer,
     NoAttrs,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import I64, TensorType, tensor
 from tcc.ops.operands import differ, none_negative, require, sizes
-from tcc.ops.shapes import Shape, check_dtype, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import Shape, check_dtype
 
 
 @frozen
@@ -62,14 +58,14 @@ def collective_kind(name: str) -> CollectiveKind:
 _REDUCTIONS = tuple(reduction.name.lower() for reduction in Reduction)
 
 
-def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTypes:
-    x, ranks = required(types, 0), attrs.ranks
+def _infer(kind: CollectiveKind, attrs: CollectiveAttrs, x: TensorType) -> TensorType:
+    ranks = attrs.ranks
     check_dtype(x.dtype, COLLECTIVE_DTYPES)
     require(attrs.reduction in _REDUCTIONS, f"no reduction {attrs.reduction}")
     require({*map(len, attrs.members)} <= {ranks}, f"a group of another size than {ranks}")
     require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
     if not (kind.sends_blocks or kind.receives_blocks):
-        return (x,)
+        return x
     require(ranks > 0 and x.rank > 0, f"{x} for {ranks} ranks has no blocks")
     first = x.shape[0]
     if attrs.rows:
@@ -80,14 +76,14 @@ def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTyp
             sum(part, const(0)) for part in (attrs.rows[:-ranks], attrs.rows[-ranks:])
         )
         require(not differ(sent, first), f"its blocks have {sent.key} rows of {x}")
-        return (TensorType(x.dtype, (received, *x.shape[1:])),)
+        return TensorType(x.dtype, (received, *x.shape[1:]))
     if kind.sends_blocks:
         require((as_int(first) or 0) % ranks == 0, f"axis 0 of {x} has no {ranks} equal blocks")
     if not kind.receives_blocks:
         first = first // ranks
     elif not kind.sends_blocks:
         first = first * ranks
-    return (TensorType(x.dtype, (first, *x.shape[1:])),)
+    return TensorType(x.dtype, (first, *x.shape[1:]))
 
 
 _COMBINE: Mapping[Reduction, Callable[[Array, Array], Array]] = MappingProxyType(
@@ -140,19 +136,18 @@ def collected(
     return [operands[attrs.root]] * n
 
 
-def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> OutArrays:
+def _reference(kind: CollectiveKind, attrs: CollectiveAttrs, x: Array) -> Array:
     """Returns the result of rank 0 if all ranks have the same operand."""
     n = max(attrs.ranks, 1)
     cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
-    return (collected(kind, attrs, [required(arrays, 0)] * n, cuts)[0],)
+    return collected(kind, attrs, [x] * n, cuts)[0]
 
 
 def _row(kind: CollectiveKind, doc: str) -> OpSpec:
-    infer: Infer = partial(_infer, kind)
-    return OpSpec(
-        kind.name.lower(), CollectiveAttrs, 1, infer, partial(_reference, kind),
+    return op_row(
+        kind.name.lower(), CollectiveAttrs, partial(_infer, kind), partial(_reference, kind),
         COLLECTIVE_DTYPES, doc, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT,
-        traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
     )  # fmt: skip
 
 
@@ -162,14 +157,9 @@ OPS = (
     _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
     _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
     _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
-    OpSpec(
-        "rank",
-        NoAttrs,
-        0,
-        lambda types, attrs: (TensorType(I64, ()),),
-        lambda arrays, attrs: (np.zeros((), np.int64),),
-        (),
+    op_row(
+        "rank", NoAttrs, lambda _: tensor(I64), lambda _: np.zeros((), np.int64), (),
         "The number of the rank that computes it.",
-        traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
     ),
-)
+)  # fmt: skip

@@ -172,7 +172,7 @@ def _row(name: str, attrs: type, arity: Arity, infer: object, doc: str) -> OpSpe
 _MANY = 1 << 16
 
 OPS = (
-    _row("if", IfAttrs, 1, _if_types, "The results of one of two bodies."),
+    _row("if", IfAttrs, (1, 1), _if_types, "The results of one of two bodies."),
     _row("loop", LoopAttrs, (2, _MANY), _loop_types, "A body repeated while its condition holds."),
     _row("scan", ScanAttrs, (1, _MANY), _scan_types, "A body over the slices of its operands."),
 )

@@ -4,10 +4,8 @@ f16 and bf16 operands are widened to f32 when read, and the result is rounded on
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import (
     Const,
     Scalar,
@@ -21,7 +19,6 @@ from tcc.ir.expr.scalar import (
     literal,
 )
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.op import Arity, Infer, OpSpec, Types
 from tcc.ir.types import BF16, F16, F32, I64, DType, TensorType
 from tcc.ops.shapes import Point
 
@@ -80,41 +77,6 @@ def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[
     return b.read(source, *aligned(type.shape, at))
 
 
-def one_stage(
-    infer: Infer, element: Callable[[ExprBuilder, Point, Any], Scalar]
-) -> Callable[[Types, Any], Expr]:
-    """Returns a row's `expr` whose only stage is `element(b, at, attrs)` at each point of the
-    result.
-
-    The element is rounded to the result's type.
-    """
-
-    def expr(types: Types, attrs: Any) -> Expr:
-        (y,) = infer(types, attrs)
-        b = ExprBuilder(*types)
-        at = b.point(y)
-        return b.finish(at, cast(element(b, at, attrs), y.dtype))
-
-    return expr
-
-
-def by_element(
-    name: str,
-    attrs: type[Any],
-    arity: Arity,
-    infer: Infer,
-    *fields: Any,
-    element: Callable[[ExprBuilder, Point, Any], Scalar],
-    **more: Any,
-) -> OpSpec:
-    """Returns an op-table row whose expression is `one_stage(infer, element)`.
-
-    `fields` and `more` are further arguments of `OpSpec`.
-    """
-    row = OpSpec(name, attrs, arity, infer, *fields, **more)
-    return replace(row, expr=one_stage(infer, element))
-
-
 def total(
     b: ExprBuilder,
     shape: Sequence[Index],
@@ -129,8 +91,7 @@ def total(
     """
     at = b.iters(*shape)
     result_axes, over = outside(at, axes), tuple(at[n] for n in axes)
-    body = (e(at) for e in element)
-    return b.stage(result_axes, *body, over=over, monoid=monoid if over else None)
+    return b.stage(result_axes, *(e(at) for e in element), over=over, monoid=monoid)
 
 
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:

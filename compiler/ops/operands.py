@@ -28,6 +28,11 @@ def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
     return numbers
 
 
+def integer(size: IndexLike) -> int:
+    """Returns a size as an integer; raises ValueError if it is symbolic."""
+    return sizes((size,))[0]
+
+
 def dims(*values: int) -> tuple[Index, ...]:
     """Returns integers as constant sizes."""
     return tuple(const(n) for n in values)
@@ -50,8 +55,7 @@ def wrapped(index: Scalar, size: IndexLike) -> Scalar:
 
 def clamped(index: Scalar, size: IndexLike) -> Scalar:
     """Returns `index` clamped to [0, size), so that no input can make a read leave the tensor."""
-    last = index_value(as_index(size) - 1, I64)
-    return fn("max", fn("min", index, last), 0)
+    return fn("max", fn("min", index, index_value(as_index(size) - 1, I64)), 0)
 
 
 def inside(index: Scalar, size: IndexLike) -> Scalar:

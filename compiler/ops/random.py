@@ -19,12 +19,13 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.index import const
-from tcc.ir.op import Array, Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Trait, Types
-from tcc.ir.types import I64, U64, TensorType
-from tcc.ops.formula import by_element, fn
+from tcc.ir.layout import row_major_position
+from tcc.ir.op import Array, NoAttrs, OpSpec, Trait
+from tcc.ir.types import I64, U64, TensorType, tensor
+from tcc.ops.formula import fn
 from tcc.ops.operands import none_negative, require, sizes
-from tcc.ops.shapes import Point, Shape, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import Point, Shape, present
 
 _FACTORS, _STEPS, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
 _LOW = 0xFFFFFFFF
@@ -70,35 +71,36 @@ def philox(seed: int, stream: int, elements: Array) -> tuple[Array, ...]:
     return a, b, c, d
 
 
-def _infer(types: Types, attrs: RandomBitsAttrs) -> OutTypes:
-    for number in range(len(types)):
-        x = required(types, number)
+def _infer(attrs: RandomBitsAttrs, *operands: TensorType) -> TensorType:
+    for x in present(operands):
         require(x.dtype is I64 and x.rank == 0, f"seed, stream and offset are of type i64, not {x}")
     none_negative(attrs.shape, "a size is negative")
     require(attrs.half in (0, 1), f"there is no half {attrs.half} of the words")
     require(0 < attrs.count <= 64, f"an element has 1 to 64 bits, not {attrs.count}")
-    return (TensorType(U64, attrs.shape),)
+    return TensorType(U64, attrs.shape)
 
 
-def _reference(arrays: Arrays, attrs: RandomBitsAttrs) -> OutArrays:
-    seed, stream, *offset = (int(a) for a in arrays if a is not None)
+def _reference(attrs: RandomBitsAttrs, *operands: Array) -> Array:
+    seed, stream, *offset = map(int, operands)
     shape = sizes(attrs.shape)
     elements = np.arange(np.prod(shape, dtype=np.int64)).astype(np.uint64)
     elements += np.uint64(sum(offset) & ((1 << 64) - 1))
     low, high = philox(seed, stream, elements)[2 * attrs.half :][:2]
-    return ((high << np.uint64(32) | low).reshape(shape) >> np.uint64(64 - attrs.count),)
+    return (high << np.uint64(32) | low).reshape(shape) >> np.uint64(64 - attrs.count)
 
 
 def _halves(x: Scalar) -> tuple[Scalar, Scalar]:
     return fn("bit_and", x, _LOW), fn("shift_right", x, 32)
 
 
-def _element(b: ExprBuilder, at: Point, attrs: RandomBitsAttrs) -> Scalar:
-    number = const(0)
-    for index, size in zip(at, attrs.shape, strict=True):
-        number = number * size + index
-    seed, stream, *offset = (cast(b.read(n), U64) for n in range(len(b.params)))
-    element = index_value(number, U64)
+def _element(
+    b: ExprBuilder,
+    at: Point,
+    attrs: RandomBitsAttrs,
+    *operands: TensorType,
+) -> Scalar:
+    seed, stream, *offset = (cast(b.read(n), U64) for n in range(len(operands)))
+    element = index_value(row_major_position(at, attrs.shape), U64)
     (a, above), (c, behind) = _halves(sum(offset, element)), _halves(stream)
     low, high = _halves(seed)
     for n in range(_ROUNDS):
@@ -113,10 +115,6 @@ def _element(b: ExprBuilder, at: Point, attrs: RandomBitsAttrs) -> Scalar:
     return fn("shift_right", fn("shift_left", high, 32) + low, 64 - attrs.count)
 
 
-def _number(_types: Types, _attrs: Any) -> OutTypes:
-    return (TensorType(I64, ()),)
-
-
 def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
     """Returns the op-table row of an op without operands.
 
@@ -124,19 +122,21 @@ def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
     seed or the loop's trip: `evaluate_graph` evaluates the ops that return them.
     """
 
-    def reference(_: Arrays, attrs: Any) -> OutArrays:
-        return (np.array(getattr(attrs, "number", 0), np.int64),)
+    def reference(attrs: Any) -> Array:
+        return np.array(getattr(attrs, "number", 0), np.int64)
 
-    return OpSpec(name, attrs, 0, _number, reference, (), doc, traits=Trait.OPAQUE)
+    return op_row(
+        name, attrs, lambda _: tensor(I64), reference, (), doc, call=None, traits=Trait.OPAQUE
+    )
 
 
 OPS = (
     _opaque("run_seed", NoAttrs, "The seed of the run, on all ranks the same."),
     _opaque("trip_number", NoAttrs, "The number of the trip of the innermost loop around, from 0."),
     _opaque("stream_number", StreamAttrs, "A number that no kernel holds as a constant."),
-    by_element(
-        "random_bits", RandomBitsAttrs, (2, 3), _infer, _reference, (I64,),
+    op_row(
+        "random_bits", RandomBitsAttrs, _infer, _reference, (I64,),
         "Random bits, as many of each element; operands (seed, stream, offset of the elements).",
-        element=_element,
+        element=_element, arity=(2, 3),
     ),
 )  # fmt: skip

@@ -1,11 +1,17 @@
 """Conventions of the NumPy references; for example, f16 is computed in f32."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Array, Arrays, OutArrays, Reference
+from tcc.ir.op import Array, OutArrays
 from tcc.ir.types import DType, integer_limits
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """Returns a single result as a tuple, and a tuple of results unchanged."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 def widen_half(array: Array) -> Array:
@@ -26,19 +32,21 @@ def truncated(array: Array, dtype: DType) -> Array:
     return np.array(values, dtype.carrier).reshape(array.shape)
 
 
-def in_f32(reference: Reference) -> Reference:
+def in_f32(reference: Callable[..., Any]) -> Callable[..., OutArrays]:
     """Wraps `reference` so that f16 operands are widened to f32.
 
-    If the first operand is f16, f32 results are rounded to f16 once. NumPy's warnings are turned
-    off, because infinities and NaNs are valid results.
+    If the first operand is a float, float results are rounded to its type. NumPy's warnings are
+    turned off, because infinities and NaNs are valid results.
     """
 
-    def apply(arrays: Arrays, attrs: Any) -> OutArrays:
+    def apply(attrs: Any, x: Array, *arrays: Array | None) -> OutArrays:
         with np.errstate(all="ignore"):
-            wide = [None if a is None else widen_half(a) for a in arrays]
-            results = reference(wide, attrs)
-            if wide[0] is arrays[0]:
+            wide, *operands = (None if a is None else widen_half(a) for a in (x, *arrays))
+            results = as_tuple(reference(attrs, wide, *operands))
+            if wide is None or x.dtype.kind != "f":
                 return results
-            return tuple(r.astype(np.float16) if r.dtype == np.float32 else r for r in results)
+            # f64 results for an f16 operand are rounded to f32 first, as f32 is what it is read in.
+            pairs = ((r, r.dtype.kind == "f") for r in results)
+            return tuple(r.astype(wide.dtype).astype(x.dtype) if f else r for r, f in pairs)
 
     return apply

@@ -84,7 +84,7 @@ def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand
         raise ValueError(f"{what} may not be {dtype.name}")
 
 
-def same_dtype(types: Types) -> DType:
+def same_dtype(*types: TensorType | None) -> DType:
     """Returns the element type of all present operands; raises ValueError if they differ."""
     dtypes = [t.dtype for t in types if t is not None]
     if not dtypes:

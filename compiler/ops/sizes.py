@@ -4,7 +4,7 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.index import Extremum, Index, as_int, const, of_atom
 from tcc.ir.index.ones import if_one
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
+from tcc.ir.op import Arrays, Infer, OpSpec, OutArrays, OutTypes, Reference, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import sizes
 from tcc.ops.shapes import required
@@ -118,29 +118,36 @@ def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
     return ()
 
 
+def _nothing(_operands: object, _attrs: object) -> tuple[()]:
+    return ()
+
+
+def _row(
+    name: str, attrs: type, doc: str, infer: Infer = _nothing, reference: Reference = _nothing
+) -> OpSpec:
+    """Returns the op-table row of a node without operands and outputs."""
+    integers = tuple(d for d in DTYPES.values() if d.is_integer)
+    return OpSpec(name, attrs, (0, 0), infer, reference, integers, doc, traits=Trait.OPAQUE)
+
+
 OPS = (
     OpSpec(
-        "check_indices", CheckIndicesAttrs, 1, _indices_types, _check_indices,
+        "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
         (I32, I64),
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=Trait.OPAQUE,
     ),
-    OpSpec(
-        "broadcast_size", BroadcastSizeAttrs, 0, lambda *_: (), lambda *_: (),
-        tuple(d for d in DTYPES.values() if d.is_integer),
+    _row(
+        "broadcast_size", BroadcastSizeAttrs,
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
-        traits=Trait.OPAQUE,
     ),
-    OpSpec(
-        "name_size", NameSizeAttrs, 0, lambda *_: (), lambda *_: (),
-        tuple(d for d in DTYPES.values() if d.is_integer),
+    _row(
+        "name_size", NameSizeAttrs,
         "Names a size that others are computed from; a node without operands and outputs.",
-        traits=Trait.OPAQUE,
     ),
-    OpSpec(
-        "require", RequireAttrs, 0, _require_types, _require,
-        tuple(d for d in DTYPES.values() if d.is_integer),
+    _row(
+        "require", RequireAttrs,
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
-        traits=Trait.OPAQUE,
+        _require_types, _require,
     ),
 )  # fmt: skip

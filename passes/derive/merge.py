@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank, types_of
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
 from tcc.ir.region import Region, is_leaf, shape_of
@@ -170,7 +170,7 @@ def _one(b: GraphBuilder, group: Bundle, inputs: Inputs, join: _Join) -> Sequenc
             parts = (part.node.inputs[n] for part in group)
             operands[n] = join(b, [v for v in parts if v is not None], axis)
     sizes = tuple(part.node.outputs[0].type.shape[loop] for part in group)
-    types = tuple(None if v is None else v.type for v in operands)
+    types = types_of(operands)
     region = _region(node)
     assert region is not None
     combined = _resized(region, loop, sum(as_int(size) or 0 for size in sizes))

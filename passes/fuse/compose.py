@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads, with_sources
-from tcc.ir.expr.rename import bound_indices, canonical, renamed
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, renamed, with_reads, with_sources
+from tcc.ir.expr.rename import bound_indices, canonical
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, types_of
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
@@ -173,7 +173,7 @@ def phases(
     # The limit refuses strides that are far larger than the filter.
     if filters > max(_MOST_FILTERS, 8 * weights[0].size):
         return None
-    (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
+    (y,) = OPS["conv_transpose"].infer(types_of(operands), attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
     constant = None if _has_empty_residues(axes) else shift

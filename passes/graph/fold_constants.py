@@ -31,6 +31,7 @@ from tcc.ir.graph import (
     carrier,
     constant_bytes,
     on_each_rank,
+    types_of,
 )
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
@@ -77,7 +78,7 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
-    operand_types = [None if v is None else v.type for v in inputs]
+    operand_types = types_of(inputs)
     if is_laborious(node.op, operand_types, node.attrs):
         return None
     types = node.op.infer(operand_types, node.attrs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tcc.ir.graph import Node, Value
+from tcc.ir.graph import Node, Value, types_of
 from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule
 from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.types import TensorType
@@ -19,7 +19,7 @@ from tcc.passes.graph.emit import emit
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
     """Returns the types of the node's results, inferred for its inputs in the new graph."""
-    types = [None if v is None else v.type for v in site.inputs]
+    types = types_of(site.inputs)
     return site.node.op.infer(types, site.node.attrs)
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from tcc.errors import UserError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value, captures, walk_values
+from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
 from tcc.ir.index import Index, const, nonnegative
 from tcc.ops import OPS
@@ -158,7 +158,7 @@ def _new_rows(graph: Graph, concat: Node) -> Node:
     """Returns a node that concatenates all operands of `concat` except the first."""
     inputs = concat.inputs[1:]
     attrs = ConcatAttrs(concat.attrs.axis)
-    (form,) = concat.op.infer([None if v is None else v.type for v in inputs], attrs)
+    (form,) = concat.op.infer(types_of(inputs), attrs)
     rows = Value(_unused(graph, f"{concat.outputs[0].name}.rows"), form)
     return Node(concat.op, attrs, inputs, (rows,), concat.loc)
 

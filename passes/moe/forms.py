@@ -135,8 +135,8 @@ def rows(grouping: Grouping) -> Expr:
     chunk = b.sum((p,), passed, over=(c,))
     p, j = b.iters(g.places, g.chunk)
     at = fn("min", b.read(chunk, p), index_value(g.chunks - 1, I32))
-    position, binding = b.position(at, g.chunks)
-    place = b.read(0, position * g.chunk + j, fill=-1, indirect=(binding,))
+    position = b.position(at, g.chunks)
+    place = b.read(0, position * g.chunk + j, fill=-1)
     row = fn("add", fn("mul", at, index_value(g.chunk, I32)), index_value(j, I32))
     names_place = choose(fn("eq", place, index_value(p, I32)), row, 0)
     return b.finish((p,), names_place, over=(j,), monoid="max")
@@ -147,8 +147,8 @@ def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: In
 
     Returns 0 if an index is out of range, as for the chunk before the first.
     """
-    at, binding = b.position(matrix, g.matrices)
-    return b.read(source, *before, at, fill=0, indirect=(binding,))
+    at = b.position(matrix, g.matrices)
+    return b.read(source, *before, at, fill=0)
 
 
 def _less(a: Index, b: Index) -> Scalar:
@@ -169,10 +169,10 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
     b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
     depth = element_count(rows.shape[len(lead) :])
     t, i, n = b.iters(grouping.tiles, grouping.tile, depth)
-    row, binding = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
+    row = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
     at = aligned(lead, delinearise(row, grouping.index.shape))
     inner = delinearise(n, rows.shape[len(lead) :])
-    return b.finish((t, i, n), b.read(0, *at, *inner, indirect=(binding,)))
+    return b.finish((t, i, n), b.read(0, *at, *inner))
 
 
 def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) -> Expr:
@@ -184,8 +184,6 @@ def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) ->
     at = b.iters(*shape)
     linear, depth = linearise(at, shape), tiles.shape[2]
     places = grouping.tiles * grouping.tile
-    place, binding = b.position(b.read(1, linear // depth), places)
-    element = b.read(
-        0, place // grouping.tile, place % grouping.tile, linear % depth, indirect=(binding,)
-    )
+    place = b.position(b.read(1, linear // depth), places)
+    element = b.read(0, place // grouping.tile, place % grouping.tile, linear % depth)
     return b.finish(at, element)

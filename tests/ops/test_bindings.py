@@ -19,7 +19,7 @@ def test_onnx_operators_take_the_operands_and_attributes(name: str) -> None:
         for s in onnx.defs.get_all_schemas_with_history()
         if s.name == op.onnx.name and not s.domain
     )
-    assert schema.min_input <= op.numbers[0]
+    assert schema.min_input <= op.arity[0]
     rename = {field: onnx_name for onnx_name, field in op.onnx.attrs}
     fields = getattr(op.attrs, "__dataclass_fields__", {})
     for field in fields:

@@ -8,6 +8,7 @@ from tcc.ir.types import BOOL, F16, F32, U8, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.arithmetic import BitShiftAttrs
+from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.algebra.quantize import QuantizeAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.composite.loss import LossAttrs
@@ -107,6 +108,10 @@ REFUSED = [
     ),
     ("quantize_linear", (tensor(F32, 6), VECTOR), QuantizeAttrs(U8, 0), "scales along the axis"),
     ("lrn", (tensor(F32, 1, 3),), LrnAttrs(0), "size is 0"),
+    ("prelu", (VECTOR,), None, "operand 1 is missing"),
+    ("where", (tensor(BOOL, 3), None, VECTOR), None, "operand 1 is missing"),
+    ("concat", (VECTOR, None), ConcatAttrs(0), "operand 1 is missing"),
+    ("sqrt", (VECTOR, VECTOR), None, "there are 2 operands, at most 1 are due"),
 ]
 
 

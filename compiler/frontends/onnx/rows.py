@@ -39,7 +39,7 @@ def bound_row(domain: str, op: str, version: int) -> OpSpec | None:
 def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     """Imports the node as one node of `row`; returns its results."""
     inputs = list(ctx.inputs)
-    minimum, maximum = row.numbers
+    minimum, maximum = row.arity
     while len(inputs) > minimum and inputs[-1] is None:
         inputs.pop()
     if not minimum <= len(inputs) <= maximum:

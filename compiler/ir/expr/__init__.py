@@ -24,7 +24,6 @@ from types import MappingProxyType
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Apply,
-    Bindings,
     Read,
     Scalar,
     Scalars,
@@ -216,6 +215,7 @@ class ExprBuilder:
         self.params = params
         self._stages: list[Stage] = []
         self._count = 0
+        self._bound: dict[Var, Scalar] = {}  # the values of data-dependent indices
 
     def point(self, tensor: TensorType) -> Indices:
         """Returns a new iterator for each axis of a tensor."""
@@ -232,18 +232,18 @@ class ExprBuilder:
         source: Source,
         *indices: IndexLike,
         fill: bool | int | float | None = None,
-        indirect: Bindings = (),
     ) -> Read:
+        """Returns an element of `source`; the indices may contain results of `position`."""
+        bound = (v for v in free_vars(*map(as_index, indices)) if v in self._bound)
+        indirect = tuple((v, self._bound[v]) for v in bound)
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
-    def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """Returns (index, binding) for a data-dependent index in `[0, size)`.
-
-        `index` is a new variable. `binding` is the pair of this variable and `scalar`, its value.
-        """
+    def position(self, scalar: Scalar, size: IndexLike) -> Index:
+        """Returns a data-dependent index in `[0, size)`: a new variable with the value `scalar`."""
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
-        return index, (free_vars(index)[0], scalar)
+        self._bound[free_vars(index)[0]] = scalar
+        return index
 
     def stage(
         self,
@@ -255,9 +255,9 @@ class ExprBuilder:
         """Appends a stage and returns its first component.
 
         `iters` are the iterators of the result, and `over` the iterators that `monoid` reduces.
-        `body` has a scalar for each component.
+        Without iterators to reduce, the monoid is left out. `body` has a scalar for each component.
         """
-        self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
+        self._stages.append(Stage(_vars(iters), _vars(over), monoid if over else None, body))
         return StageRef(len(self._stages) - 1)
 
     def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:
@@ -351,6 +351,15 @@ def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
     return Expr(expr.params, (*expr.stages[:at], *stages, *behind), outputs)
 
 
+def renamed(stage: Stage, mapping: Substitution) -> Stage:
+    """Returns `stage` with the variables of its loops and indices replaced by others.
+
+    All variables are replaced at the same time, so two of them may exchange their names.
+    """
+    iters, reduce = (_vars(tuple(map(mapping.__getitem__, v))) for v in (stage.iters, stage.reduce))
+    return replace(stage, iters=iters, reduce=reduce, body=substitute_all(stage.body, mapping))
+
+
 def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     """Returns `expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:
@@ -358,12 +367,7 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
 
     def moved(stage: Stage) -> Stage:
         new = {v: iterator(v.name, substitute(extent(v), sizes)) for v in stage.loops}
-        return replace(
-            stage,
-            iters=tuple(free_vars(new[v])[0] for v in stage.iters),
-            reduce=tuple(free_vars(new[v])[0] for v in stage.reduce),
-            body=substitute_all(stage.body, {**sizes, **new}),
-        )
+        return renamed(stage, {**sizes, **new})
 
     params = tuple(
         None if t is None else TensorType(t.dtype, tuple(substitute(d, sizes) for d in t.shape))
@@ -372,11 +376,11 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     return Expr(params, tuple(map(moved, expr.stages)), expr.outputs)
 
 
-def unconditional(stage: Stage) -> set[Scalar]:
-    """Returns the scalars of a stage that are evaluated whether or not the conditions of its
+def unconditional(body: Scalars) -> set[Scalar]:
+    """Returns the scalars of a body that are evaluated whether or not the conditions of its
     selects hold."""
     evaluated: set[Scalar] = set()
-    stack = list(stage.body)
+    stack = list(body)
     while stack:
         scalar = stack.pop()
         if scalar in evaluated:

@@ -81,7 +81,7 @@ def _evaluate_stage(
     parts = []
     for ranges in cuts:
         grid = {**env, **dict(zip(names, np.ix_(*ranges), strict=True))}
-        body = _Body(operands, results, grid, must=unconditional(stage))
+        body = _Body(operands, results, grid, must=unconditional(stage.body))
         full = tuple(map(len, ranges))
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
         parts.append(_reduce(stage, values, full[: len(outer)]) if stage.monoid else values)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.expr.scalar import substitute_all
-from tcc.ir.index import Index, Substitution, Var, Vars, free_vars, iterator
+from tcc.ir.expr import Expr, Stage, extent, reads, renamed
+from tcc.ir.index import Index, Var, Vars, iterator
 
 
 def canonical(expr: Expr) -> Expr:
@@ -27,20 +26,3 @@ def canonical(expr: Expr) -> Expr:
 def bound_indices(stage: Stage) -> Vars:
     """Returns the data-dependent indices of a stage, each once, in order of use."""
     return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
-
-
-def renamed(stage: Stage, mapping: Substitution) -> Stage:
-    """Returns `stage` with its iterators and data-dependent indices renamed.
-
-    All variables are replaced at the same time, so two of them may exchange their names.
-    """
-    return replace(
-        stage,
-        iters=_vars(stage.iters, mapping),
-        reduce=_vars(stage.reduce, mapping),
-        body=substitute_all(stage.body, mapping),
-    )
-
-
-def _vars(variables: Vars, mapping: Substitution) -> Vars:
-    return tuple(free_vars(mapping[v])[0] for v in variables)

@@ -59,7 +59,7 @@ def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
             yield from _scope(extent(var), set(variables[:n]))
     yield from _monoid(stage)
     scope = set(variables)
-    must = unconditional(stage)
+    must = unconditional(stage.body)
     for scalar in walk(*stage.body):
         for problem in _scalar(expr, number, scalar, scope, scalar in must):
             yield f"{scalar_text(scalar)}: {problem}"

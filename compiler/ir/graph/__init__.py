@@ -53,6 +53,11 @@ class Value:
 Values: TypeAlias = tuple[Value, ...]
 
 
+def types_of(values: Iterable[Value | None]) -> tuple[TensorType | None, ...]:
+    """Returns the types of operands, None for an absent one."""
+    return tuple(None if v is None else v.type for v in values)
+
+
 @entity
 class Node:
     """An application of an op.
@@ -116,8 +121,8 @@ class ConstantStore:
     """
 
     def __init__(self) -> None:
-        self._arrays: dict[str, Array] = {}
-        self._per_rank: dict[str, tuple[Array, ...]] = {}
+        # The array of each rank, or the one array that all ranks have, by content hash.
+        self._arrays: dict[str, tuple[Array, ...]] = {}
         self._sources: dict[str, tuple[str, ...]] = {}
 
     def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
@@ -126,10 +131,7 @@ class ConstantStore:
         `dtype` is the element type, or None for the type of `array.dtype`. `sources` names the
         constants of the source model from which the array was computed.
         """
-        key, data = _keyed(array, dtype)
-        self._arrays.setdefault(key, data)
-        self._add_sources(key, sources)
-        return Handle(key)
+        return self.put_per_rank([array], dtype, sources)
 
     def put_per_rank(
         self, arrays: Sequence[Array], dtype: DType | None = None, sources: Sequence[str] = ()
@@ -146,53 +148,51 @@ class ConstantStore:
                 why=", ".join(forms) or "there is no array",
             )
         pairs = [_keyed(array, dtype) for array in arrays]
-        stored = dict(reversed(pairs))
+        keys, stored = [key for key, _ in pairs], dict(reversed(pairs))
         if len(stored) == 1:
-            return self.put(arrays[0], dtype, sources)
-        keys = " ".join(key for key, _ in pairs)
-        handle = Handle(hashlib.sha256(f"ranks {keys}".encode()).hexdigest())
-        self._per_rank.setdefault(handle.digest, tuple(stored[key] for key, _ in pairs))
-        self._add_sources(handle.digest, sources)
-        return handle
+            key, parts = keys[0], tuple(stored.values())
+        else:
+            key = hashlib.sha256(f"ranks {' '.join(keys)}".encode()).hexdigest()
+            parts = tuple(stored[n] for n in keys)
+        self._arrays.setdefault(key, parts)
+        self._add_sources(key, sources)
+        return Handle(key)
 
     def get(self, handle: Handle) -> Array:
         """Returns an array that all ranks have.
 
         Raises `InternalError` where it differs by rank, and `KeyError` for an unknown handle.
         """
-        if handle.digest in self._per_rank:
+        array = self.common(handle)
+        if array is None:
             raise InternalError(f"constant @{handle.digest[:16]} has another array on each rank")
-        return self._arrays[handle.digest]
+        return array
 
     def per_rank(self, handle: Handle) -> tuple[Array, ...] | None:
         """Returns the array of each rank; None for a constant that all ranks have."""
-        return self._per_rank.get(handle.digest)
+        arrays = self.arrays(handle)
+        return arrays if len(arrays) > 1 else None
 
     def common(self, handle: Handle) -> Array | None:
         """Returns an array that all ranks have; None where it differs by rank."""
-        return None if handle.digest in self._per_rank else self.get(handle)
+        arrays = self.arrays(handle)
+        return arrays[0] if len(arrays) == 1 else None
 
     def arrays(self, handle: Handle) -> tuple[Array, ...]:
         """Returns the array of each rank, or the one array that all ranks have."""
-        return self.per_rank(handle) or (self.get(handle),)
+        return self._arrays[handle.digest]
 
     def on_rank(self, handle: Handle, rank: int) -> Array:
         """Returns the array of a rank; raises `InternalError` where the constant has none for
         it."""
-        arrays = self.per_rank(handle)
-        if arrays is None:
-            return self.get(handle)
-        if not 0 <= rank < len(arrays):
+        arrays = self.arrays(handle)
+        if len(arrays) > 1 and not 0 <= rank < len(arrays):
             raise InternalError(f"a constant for {len(arrays)} ranks has no array for rank {rank}")
-        return arrays[rank]
+        return arrays[rank % len(arrays)]
 
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
         """Adds the arrays with `handle` in the store `other`, and their sources, without a copy."""
-        arrays = other.per_rank(handle)
-        if arrays is None:
-            self._arrays.setdefault(handle.digest, other.get(handle))
-        else:
-            self._per_rank.setdefault(handle.digest, arrays)
+        self._arrays.setdefault(handle.digest, other.arrays(handle))
         self._add_sources(handle.digest, other.sources(handle))
 
     def sources(self, handle: Handle) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class ConstantStore:
 
         Handles of a kind have the order in which their arrays were put.
         """
-        return map(Handle, (*self._arrays, *self._per_rank))
+        return map(Handle, sorted(self._arrays, key=lambda key: len(self._arrays[key]) > 1))
 
 
 def on_each_rank(
@@ -382,9 +382,7 @@ class GraphBuilder:
 
         `sources` names the constants of the source model from which the array was computed.
         """
-        data = np.asarray(array)
-        type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
-        return self.constant_handle(self.store.put(data, dtype, sources), type, name)
+        return self.constant_per_rank([np.asarray(array)], name, dtype, sources)
 
     def constant_per_rank(
         self,
@@ -421,7 +419,7 @@ class GraphBuilder:
         """
         attrs = NoAttrs() if attrs is None else attrs
         loc = self.loc if loc is None else loc
-        result = result_types(op, [None if v is None else v.type for v in inputs], attrs, loc)
+        result = result_types(op, types_of(inputs), attrs, loc)
         hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))

@@ -23,6 +23,7 @@ from tcc.ir.graph import (
     bodies,
     body_fields,
     captures,
+    types_of,
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
@@ -126,11 +127,10 @@ def _keep(
     `names` are the names of the results. With `inferred`, the types of the node's results fit its
     attributes; then they are inferred again only if the types of the inputs change.
     """
-    new, old = ([None if v is None else v.type for v in values] for values in (inputs, node.inputs))
     types = tuple(v.type for v in node.outputs)
-    if not inferred or new != old:
+    if not inferred or types_of(inputs) != types_of(node.inputs):
         try:
-            types = node.op.infer(new, node.attrs)
+            types = node.op.infer(types_of(inputs), node.attrs)
         except ValueError as error:
             raise InternalError(
                 f"{node.op.name} no longer takes its operands", where=node.loc, why=error

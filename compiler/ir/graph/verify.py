@@ -15,6 +15,7 @@ from tcc.ir.graph import (
     Value,
     Values,
     bodies,
+    types_of,
 )
 from tcc.ir.graph.text import variables
 from tcc.ir.index import Var
@@ -82,7 +83,7 @@ class _Verifier:
         where = f"{node.op.name} at {node.loc or _names(node.outputs)}"
         missing = [v for v in node.inputs if v is not None and v not in visible]
         self.problems.extend(f"{where} reads %{v.name}, not defined here" for v in missing)
-        minimum, maximum = node.op.numbers
+        minimum, maximum = node.op.arity
         if not minimum <= len(node.inputs) <= maximum:
             self.problems.append(
                 f"{where} has {len(node.inputs)} inputs, not {minimum} to {maximum}"
@@ -100,8 +101,7 @@ class _Verifier:
     def _types(self, node: Node, where: str) -> None:
         declared = tuple(v.type for v in node.outputs)
         try:
-            types = [None if v is None else v.type for v in node.inputs]
-            due = tuple(node.op.infer(types, node.attrs))
+            due = node.op.infer(types_of(node.inputs), node.attrs)
         except ValueError as error:
             self.problems.append(f"{where} does not take its operands: {error}")
             return

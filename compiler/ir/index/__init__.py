@@ -460,7 +460,7 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
             a, b = _limit(atom.a, up, cancel), _limit(atom.b, up, cancel)
             if a is None or b is None:
                 return None
-            return minimum(a, b) if atom.which == "min" else maximum(a, b)
+            return _extremum(atom.which, a, b)
 
 
 def divisor_of(
@@ -557,14 +557,8 @@ def _substituted(index: Index, replacements: tuple[tuple[Var, Index], ...]) -> I
 def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
     if isinstance(atom, Var):
         return mapping.get(atom) or of_atom(atom)
-    a, b = (substitute(part, mapping) for part in parts_of(atom))
-    match atom:
-        case Quotient():
-            return floordiv(a, b)
-        case Remainder():
-            return mod(a, b)
-        case Extremum():
-            return minimum(a, b) if atom.which == "min" else maximum(a, b)
+    result: Index = _combined(atom, _extremum, *(substitute(p, mapping) for p in parts_of(atom)))
+    return result
 
 
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
@@ -582,19 +576,25 @@ def _evaluate(index: Index, values: Mapping[str, Any], atom_values: dict[Atom, A
                 continue
             if atom not in atom_values:
                 parts = (_evaluate(part, values, atom_values) for part in parts_of(atom))
-                atom_values[atom] = _combined(atom, *parts)
+                atom_values[atom] = _combined(atom, _smaller_or_larger, *parts)
             term = term * atom_values[atom]
         value = value + term
     return value
 
 
-def _combined(atom: Quotient | Remainder | Extremum, a: Any, b: Any) -> Any:
+def _combined(
+    atom: Quotient | Remainder | Extremum, extremum: Callable[[str, Any, Any], Any], a: Any, b: Any
+) -> Any:
+    """Returns the value of `atom` for operands `a` and `b`; `extremum` is min or max by name."""
     match atom:
         case Quotient():
             return a // b
         case Remainder():
             return a % b
         case Extremum():
-            # Not written with min and max, so that arrays work too.
-            smaller = a + (b - a) * (b < a)
-            return smaller if atom.which == "min" else a + b - smaller
+            return extremum(atom.which, a, b)
+
+
+def _smaller_or_larger(which: str, a: Any, b: Any) -> Any:
+    smaller = a + (b - a) * (b < a)  # works for arrays too, unlike `min`
+    return smaller if which == "min" else a + b - smaller

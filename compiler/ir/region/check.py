@@ -16,7 +16,7 @@ from math import lcm, prod
 import numpy as np
 from tcc.errors import InternalError
 from tcc.ir import expr
-from tcc.ir.expr.scalar import Apply, Arg, Scalar, children
+from tcc.ir.expr.scalar import Arg
 from tcc.ir.index import Index, Var, evaluate, free_vars
 from tcc.ir.region import Factor, Region, RegionStage, shape_of
 from tcc.ir.region.affine import Affine, Size
@@ -286,7 +286,7 @@ class _Values:
     def _part(self, stage: RegionStage, at: Values, inner: Values) -> list[Values]:
         loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
         assert not isinstance(stage.body, expr.Stage)
-        must = _unconditional(stage.body)
+        must = {s.number for s in expr.unconditional(stage.body) if isinstance(s, Arg)}
         factors = [self._factor(f, loops, n in must) for n, f in enumerate(stage.factors)]
         full = len(at), len(inner)
         values = [np.broadcast_to(v, full) for v in self._field.body(stage.body, factors)]
@@ -342,18 +342,6 @@ class _Values:
 
     def _shape(self, source: int) -> list[int]:
         return [_int(s, self._sizes) for s in shape_of(self._region, source)]
-
-
-def _unconditional(body: Sequence[Scalar]) -> set[int]:
-    """Returns the factors, by number, that a body reads whatever its selects choose."""
-    pending, visited = list(body), set[Scalar]()
-    while pending:
-        scalar = pending.pop()
-        if scalar not in visited:
-            visited.add(scalar)
-            lazy = isinstance(scalar, Apply) and scalar.function == "select"
-            pending += children(scalar)[:1] if lazy else children(scalar)
-    return {s.number for s in visited if isinstance(s, Arg)}
 
 
 def _distinct(places: Values) -> Values:

@@ -142,8 +142,7 @@ class PrimeField:
 
     def _with_infinities(self, function: str, args: list[Values]) -> Values:
         if function == "exp":
-            finite = self.random("exp", args)
-            return np.where(args[0] == MINUS_INFINITY, 0, finite)
+            return np.where(args[0] == MINUS_INFINITY, 0, self.random("exp", args))
         a, b = (np.zeros((), np.int64), args[0]) if function == "neg" else args
         if function != "add":
             b = np.where(b < 0, INFINITY + MINUS_INFINITY - b, b)

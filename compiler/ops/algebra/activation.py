@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance
+from tcc.ir.op import Array, NoAttrs, OpSpec, Tolerance
 from tcc.ops.formula import choose, fn
 from tcc.ops.pointwise import pointwise_op
 from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
@@ -100,8 +100,7 @@ def sigmoid(x: Scalar) -> Scalar:
 
 def softplus(x: Scalar) -> Scalar:
     """Returns log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|))."""
-    small = fn("log1p", fn("exp", -abs(x)))
-    return fn("max", x, 0.0) + small
+    return fn("max", x, 0.0) + fn("log1p", fn("exp", -abs(x)))
 
 
 def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
@@ -114,13 +113,11 @@ def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
 
 
 def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("expm1", x) * attrs.alpha
-    return choose(x <= 0.0, bend, x) * attrs.gamma
+    return choose(x <= 0.0, fn("expm1", x) * attrs.alpha, x) * attrs.gamma
 
 
 def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("expm1", x / attrs.alpha) * attrs.alpha
-    return choose(x > 0.0, x, bend)
+    return choose(x > 0.0, x, fn("expm1", x / attrs.alpha) * attrs.alpha)
 
 
 def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
@@ -154,22 +151,22 @@ def _sigmoid_numpy(x: Array) -> Array:
 
 
 def _softplus_numpy(x: Array) -> Array:
-    return np.asarray(np.logaddexp(x, np.zeros_like(x)))
+    return np.logaddexp(x, np.zeros_like(x))
 
 
-def _gelu_numpy(attrs: GeluAttrs, x: Array) -> Array:
+def _gelu_numpy(attrs: GeluAttrs, x: Array) -> Any:
     wide = x.astype(np.float64)
     if attrs.approximate == "tanh":
         inner = np.tanh(_TANH_SCALE * (wide + _TANH_CUBIC * wide**3))
     else:
         flat = [math.erf(v / math.sqrt(2.0)) for v in wide.ravel()]
         inner = np.array(flat).reshape(x.shape)
-    return np.asarray(0.5 * wide * (1.0 + inner)).astype(x.dtype)
+    return 0.5 * wide * (1.0 + inner)
 
 
 def _clip_numpy(_: NoAttrs, x: Array, lo: Array | None = None, hi: Array | None = None) -> Array:
     raised = x if lo is None else np.maximum(x, lo)
-    return raised if hi is None else np.asarray(np.minimum(raised, hi))
+    return raised if hi is None else np.minimum(raised, hi)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -182,7 +179,8 @@ def _activation(
     doc: str,
     attrs: type[Any] = NoAttrs,
     *,
-    onnx: OnnxBinding | None = None,
+    onnx: str = "",
+    since: int = 1,
     exact: bool = False,
 ) -> OpSpec:
     """Returns the row of the op table for an activation of one float operand.
@@ -192,7 +190,7 @@ def _activation(
     """
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx, since=since,
     )  # fmt: skip
 
 
@@ -200,82 +198,79 @@ OPS = (
     _activation(
         "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",
-        onnx=OnnxBinding("Relu"), exact=True,
+        exact=True,
     ),
     _activation(
         "leaky_relu", lambda attrs, x: choose(x < 0.0, x * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
         "x, times alpha where negative.",
-        LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu"),
+        LeakyReluAttrs,
     ),
     _activation(
         "elu", lambda attrs, x: choose(x < 0.0, fn("expm1", x) * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
-        EluAttrs, onnx=OnnxBinding("Elu"),
+        EluAttrs,
     ),
     _activation(
         "selu", _selu,
-        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
+        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
-        SeluAttrs, onnx=OnnxBinding("Selu"),
+        SeluAttrs,
     ),
     _activation(
         "celu", _celu,
-        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
+        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))),
         "x, and alpha * (exp(x / alpha) - 1) where negative.",
-        CeluAttrs, onnx=OnnxBinding("Celu", since=12),
+        CeluAttrs, since=12,
     ),
     _activation(
         "thresholded_relu", lambda attrs, x: choose(x > attrs.alpha, x, 0.0),
         lambda attrs, x: np.where(x > attrs.alpha, x, _like(x, 0)),
         "x above alpha, else 0.",
         ThresholdedReluAttrs,
-        onnx=OnnxBinding("ThresholdedRelu", since=10), exact=True,
+        since=10, exact=True,
     ),
     _activation(
         "hard_sigmoid", lambda attrs, x: _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0),
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
-        HardSigmoidAttrs, onnx=OnnxBinding("HardSigmoid"),
+        HardSigmoidAttrs,
     ),
     _activation(
         "hard_swish", _hard_swish, lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
         "x * (x / 6 + 1/2 held between 0 and 1).",
-        onnx=OnnxBinding("HardSwish", since=14),
+        since=14,
     ),
     _activation(
         "sigmoid", lambda _, x: sigmoid(x), lambda _, x: _sigmoid_numpy(x),
         "1 / (1 + exp(-x)).",
-        onnx=OnnxBinding("Sigmoid"),
     ),
     _activation(
         "softplus", lambda _, x: softplus(x), lambda _, x: _softplus_numpy(x),
         "log(1 + exp(x)).",
-        onnx=OnnxBinding("Softplus"),
     ),
     _activation(
         "softsign", lambda _, x: x / (abs(x) + 1.0),
         lambda _, x: x / (1 + np.abs(x)),
         "x / (1 + |x|).",
-        onnx=OnnxBinding("Softsign"),
     ),
     _activation(
         "gelu", _gelu, _gelu_numpy,
         "x times the normal distribution function of x, by erf or by its tanh approximation.",
-        GeluAttrs, onnx=OnnxBinding("Gelu", since=20),
+        GeluAttrs, since=20,
     ),
     _activation(
         "mish", lambda _, x: x * fn("tanh", softplus(x)),
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
-        onnx=OnnxBinding("Mish", since=18),
+        since=18,
     ),
     _activation(
         "silu", lambda attrs, x: x * sigmoid(x * attrs.alpha),
         lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
         "x * sigmoid(alpha * x).",
-        SiluAttrs, onnx=OnnxBinding("Swish", since=24),
+        SiluAttrs, onnx="Swish", since=24,
     ),
     _activation(
         "shrink", _shrink,
@@ -285,19 +280,19 @@ OPS = (
             np.where(x < -a.lambd, x + _like(x, a.bias), _like(x, 0)),
         ),
         "0 within lambd of zero, outside moved towards zero by bias.",
-        ShrinkAttrs, onnx=OnnxBinding("Shrink", since=9),
+        ShrinkAttrs, since=9,
     ),
     pointwise_op(
         "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
-        dtypes=NUMERIC, arity=2, shape=first_shape,
-        onnx=OnnxBinding("PRelu"),
+        dtypes=NUMERIC, shape=first_shape,
+        onnx="PRelu",
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
-        dtypes=NUMERIC, arity=(1, 3), shape=first_shape,
-        tolerance=Tolerance.EXACT, onnx=OnnxBinding("Clip", since=11),
+        dtypes=NUMERIC, shape=first_shape,
+        tolerance=Tolerance.EXACT, since=11,
     ),
 )  # fmt: skip

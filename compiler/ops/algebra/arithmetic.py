@@ -10,15 +10,11 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
     Array,
-    Arrays,
     NoAttrs,
     OnnxBinding,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BOOL,
@@ -32,9 +28,10 @@ from tcc.ir.types import (
     TensorType,
     dtype_of,
 )
-from tcc.ops.formula import by_element, choose, fn, read_aligned
+from tcc.ops.formula import choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import truncated
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     BOOLS,
     FLOATS,
@@ -45,8 +42,6 @@ from tcc.ops.shapes import (
     broadcast_shapes,
     broadcast_types,
     check_dtype,
-    present,
-    required,
     same_dtype,
 )
 
@@ -76,7 +71,6 @@ def _binary(
     numpy: NumpyFunction,
     doc: str,
     *,
-    onnx: str,
     dtypes: Sequence[DType] = NUMERIC,
     result: DType | None = None,
     scalar: str = "",
@@ -88,25 +82,31 @@ def _binary(
     """
     return pointwise_op(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
-        dtypes=dtypes, arity=2, result=result,
+        dtypes=dtypes, result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=OnnxBinding(onnx),
+    )  # fmt: skip
+
+
+def _bitwise(function: str, numpy: NumpyFunction) -> OpSpec:
+    return _binary(
+        f"bitwise_{function}", numpy, f"{function.capitalize()} of every bit.",
+        dtypes=INTEGERS, scalar=f"bit_{function}", exact=True,
     )  # fmt: skip
 
 
 def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
-        return np.asarray(x / y)
+        return x / y
     safe = np.where(y == 0, np.ones_like(y), y)
     floor = x // safe
     inexact = (x % safe != 0) & ((x < 0) != (safe < 0))
     return np.where(y == 0, np.zeros_like(floor), floor + inexact.astype(floor.dtype))
 
 
-def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
+def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Any:
     function: Callable[..., Any] = np.fmod if attrs.fmod else np.mod
     if x.dtype.kind not in "iu":
-        return np.asarray(function(x, y))
+        return function(x, y)
     return np.where(y == 0, np.zeros_like(x), function(x, np.where(y == 0, np.ones_like(y), y)))
 
 
@@ -142,7 +142,6 @@ def _nary(
     numpy: NumpyFunction,
     doc: str,
     *,
-    onnx: str,
     dtypes: Sequence[DType],
     exact: bool = False,
 ) -> OpSpec:
@@ -150,7 +149,7 @@ def _nary(
         name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
         dtypes=dtypes, arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=OnnxBinding(onnx, since=8),
+        since=8,
     )  # fmt: skip
 
 
@@ -176,32 +175,29 @@ def _pow_dtype(base: DType, exponent: DType) -> DType:
     return F64 if F64 in (base, exponent) else F32
 
 
-def _pow_infer(types: Types, _: NoAttrs) -> OutTypes:
-    x, y = present(types)
+def _pow_infer(_: NoAttrs, x: TensorType, y: TensorType) -> TensorType:
     check_dtype(x.dtype, _POW_BASES, "the base")
     check_dtype(y.dtype, NUMERIC, "the exponent")
-    return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
+    return TensorType(x.dtype, broadcast_shapes(x.shape, y.shape))
 
 
-def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
-    x, y = present(b.params)
+def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs, x: TensorType, y: TensorType) -> Scalar:
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
     return fn("pow", base, exponent)
 
 
-def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    x, y = present(arrays)
+def _pow_reference(_: NoAttrs, x: Array, y: Array) -> Array:
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
         wrap = 1 << (8 * x.dtype.itemsize)
         pairs = zip(*(o.ravel() for o in out), strict=True)
         flat = [_int_power(int(a), int(e), wrap) for a, e in pairs]
         signed = [(v + wrap // 2) % wrap - wrap // 2 for v in flat]
-        return (np.array(signed, x.dtype).reshape(out[0].shape),)
+        return np.array(signed, x.dtype).reshape(out[0].shape)
     with np.errstate(all="ignore"):
         power = np.power(x.astype(np.float64), y.astype(np.float64))
-    return (truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype),)
+    return truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype)
 
 
 def _int_power(base: int, exponent: int, wrap: int) -> int:
@@ -212,8 +208,8 @@ def _int_power(base: int, exponent: int, wrap: int) -> int:
     return base ** (-exponent % 2) if abs(base) == 1 else 0
 
 
-_POW = by_element(
-    "pow", NoAttrs, 2, _pow_infer, _pow_reference, _POW_BASES,
+_POW = op_row(
+    "pow", NoAttrs, _pow_infer, _pow_reference, _POW_BASES,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
     Tolerance.ELEMENTWISE,
     element=_pow_element, traits=Trait.ELEMENTWISE,
@@ -224,23 +220,21 @@ _POW = by_element(
 # ---- selection ----------------------------------------------------------------------------------
 
 
-def _where_infer(types: Types, _: NoAttrs) -> OutTypes:
-    condition = required(types, 0)
+def _where_infer(_: NoAttrs, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
     check_dtype(condition.dtype, BOOLS, "the condition")
-    return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
+    return TensorType(same_dtype(x, y), broadcast_types((condition, x, y)))
 
 
-def _where_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
-    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(present(b.params))))
+def _where_element(b: ExprBuilder, at: Point, _: NoAttrs, *types: TensorType) -> Scalar:
+    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(types)))
 
 
-def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    condition, x, y = present(arrays)
-    return (np.where(condition, x, y),)
+def _where_reference(_: NoAttrs, condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition, x, y)
 
 
-_WHERE = by_element(
-    "where", NoAttrs, 3, _where_infer, _where_reference, MOVED,
+_WHERE = op_row(
+    "where", NoAttrs, _where_infer, _where_reference, MOVED,
     "x where the condition holds, else y.",
     element=_where_element, traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Where", since=9),
@@ -248,93 +242,55 @@ _WHERE = by_element(
 
 
 OPS = (
-    _binary("add", np.add, "x + y.", onnx="Add"),
-    _binary("sub", np.subtract, "x - y.", onnx="Sub"),
-    _binary("mul", np.multiply, "x * y.", onnx="Mul"),
-    _binary(
-        "div", _divide,
-        "x / y; integers truncate and division by zero gives 0.",
-        onnx="Div",
-    ),
+    _binary("add", np.add, "x + y."),
+    _binary("sub", np.subtract, "x - y."),
+    _binary("mul", np.multiply, "x * y."),
+    _binary("div", _divide, "x / y; integers truncate and division by zero gives 0."),
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, arity=2, onnx=OnnxBinding("Mod", since=10),
+        dtypes=NUMERIC, attrs=ModAttrs, since=10,
     ),
     _POW,
     _nary(
         "max", _fold("max"), lambda *a: reduce(np.maximum, a),
         "The largest of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Max", dtypes=NUMERIC, exact=True,
+        dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "min", _fold("min"), lambda *a: reduce(np.minimum, a),
         "The least of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Min", dtypes=NUMERIC, exact=True,
+        dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "sum", _fold("add"), lambda *a: reduce(np.add, a),
         "The sum of the operands.",
-        onnx="Sum", dtypes=FLOATS,
+        dtypes=FLOATS,
     ),
     _nary(
         "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
         "The arithmetic mean of the operands.",
-        onnx="Mean", dtypes=FLOATS,
+        dtypes=FLOATS,
     ),
     _binary(
-        "equal", np.equal, "x == y.", onnx="Equal", dtypes=(*NUMERIC, BOOL, STRING),
+        "equal", np.equal, "x == y.", dtypes=(*NUMERIC, BOOL, STRING),
         scalar="eq", result=BOOL,
     ),
-    _binary("less", np.less, "x < y.", onnx="Less", scalar="lt", result=BOOL),
-    _binary(
-        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le",
-        result=BOOL,
-    ),
-    _binary(
-        "greater", np.greater, "x > y.", onnx="Greater", scalar="gt",
-        result=BOOL,
-    ),
-    _binary(
-        "greater_or_equal", np.greater_equal, "x >= y.", onnx="GreaterOrEqual", scalar="ge",
-        result=BOOL,
-    ),
-    *(
-        _binary(
-            name,
-            numpy,
-            f"Logical {name}.",
-            onnx=onnx,
-            dtypes=BOOLS,
-            result=BOOL,
-        )
-        for name, onnx, numpy in (
-            ("and", "And", np.logical_and),
-            ("or", "Or", np.logical_or),
-            ("xor", "Xor", np.logical_xor),
-        )
-    ),
-    *(
-        _binary(
-            name,
-            numpy,
-            f"{onnx[7:]} of every bit.",
-            onnx=onnx,
-            dtypes=INTEGERS,
-            scalar=scalar,
-            exact=True,
-        )
-        for name, onnx, scalar, numpy in (
-            ("bitwise_and", "BitwiseAnd", "bit_and", np.bitwise_and),
-            ("bitwise_or", "BitwiseOr", "bit_or", np.bitwise_or),
-            ("bitwise_xor", "BitwiseXor", "bit_xor", np.bitwise_xor),
-        )
-    ),
+    _binary("less", np.less, "x < y.", scalar="lt", result=BOOL),
+    _binary("less_or_equal", np.less_equal, "x <= y.", scalar="le", result=BOOL),
+    _binary("greater", np.greater, "x > y.", scalar="gt", result=BOOL),
+    _binary("greater_or_equal", np.greater_equal, "x >= y.", scalar="ge", result=BOOL),
+    _binary("and", np.logical_and, "Logical and.", dtypes=BOOLS, result=BOOL),
+    _binary("or", np.logical_or, "Logical or.", dtypes=BOOLS, result=BOOL),
+    _binary("xor", np.logical_xor, "Logical xor.", dtypes=BOOLS, result=BOOL),
+    _bitwise("and", np.bitwise_and),
+    _bitwise("or", np.bitwise_or),
+    _bitwise("xor", np.bitwise_xor),
     pointwise_op(
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
-        dtypes=INTEGERS, attrs=BitShiftAttrs, arity=2,
-        tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
+        dtypes=INTEGERS, attrs=BitShiftAttrs,
+        tolerance=Tolerance.EXACT, since=11,
     ),
     _WHERE,
 )  # fmt: skip

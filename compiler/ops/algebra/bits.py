@@ -1,10 +1,13 @@
 """Reinterprets the bits of a tensor as another element type."""
 
+from typing import Any
+
 from tcc.frozen import frozen
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Array
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import require
-from tcc.ops.shapes import COMMON, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import COMMON
 
 
 @frozen
@@ -19,23 +22,21 @@ def _has_numpy_type(dtype: DType) -> bool:
     return bool(dtype.carrier.itemsize * 8 == dtype.bits)
 
 
-def _infer(types: Types, attrs: BitCastAttrs) -> OutTypes:
-    x = required(types, 0)
+def _infer(attrs: BitCastAttrs, x: TensorType) -> TensorType:
     require(x.dtype.bits == attrs.to.bits, f"{x} and {attrs.to} differ in width")
     reinterpretable = _has_numpy_type(x.dtype) and _has_numpy_type(attrs.to)
     require(reinterpretable, f"the bits of {x} cannot be read as {attrs.to}")
-    return (TensorType(attrs.to, x.shape),)
+    return TensorType(attrs.to, x.shape)
 
 
-def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
-    return (required(arrays, 0).view(attrs.to.carrier).copy(),)
+def _reference(attrs: BitCastAttrs, x: Array) -> Any:
+    return x.view(attrs.to.carrier).copy()
 
 
 OPS = (
-    OpSpec(
-        "bit_cast", BitCastAttrs, 1, _infer, _reference,
+    op_row(
+        "bit_cast", BitCastAttrs, _infer, _reference,
         tuple(d for d in COMMON if _has_numpy_type(d)),
         "The same bits as elements of another type of the same width.",
-        call="bit_cast",
     ),
 )  # fmt: skip

@@ -4,31 +4,28 @@ Products of f16 and bf16 operands are summed in f32. A separate stage after the 
 result once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import mul
 from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
-    Arrays,
+    Array,
     NoAttrs,
     OnnxBinding,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import I32, I64, U32, U64, TensorType
 from tcc.ops.formula import aligned, wide
 from tcc.ops.operands import require
 from tcc.ops.reference import in_f32
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
     Shape,
@@ -36,9 +33,7 @@ from tcc.ops.shapes import (
     broadcast_dims,
     broadcast_shapes,
     check_broadcast,
-    optional,
     present,
-    required,
     same_dtype,
 )
 
@@ -65,16 +60,6 @@ class EinsumAttrs:
     equation: str
 
 
-def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
-    """Returns `sums` in the element type of `y`, whose shape they have.
-
-    This is the stage itself, or a new stage that rounds it.
-    """
-    i = b.point(y)
-    value = b.read(sums, *i)
-    return sums if value.dtype is y.dtype else b.stage(i, cast(value, y.dtype))
-
-
 # ---- matmul --------------------------------------------------------------------------------------
 
 
@@ -88,14 +73,13 @@ def matmul_shape(a: TensorType, c: TensorType) -> Shape:
     return (*broadcast_shapes(a.shape[:-2], c.shape[:-2], tail=2), *rows, *columns)
 
 
-def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    return (TensorType(dtype, matmul_shape(*present(types, 2))),)
+def _matmul_infer(_attrs: NoAttrs, lhs: TensorType, rhs: TensorType) -> TensorType:
+    return TensorType(same_dtype(lhs, rhs), matmul_shape(lhs, rhs))
 
 
 @in_f32
-def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    return (np.asarray(np.matmul(*present(arrays, 2))),)
+def _matmul_reference(_attrs: NoAttrs, lhs: Array, rhs: Array) -> Any:
+    return np.matmul(lhs, rhs)
 
 
 def matmul_sum(
@@ -105,8 +89,7 @@ def matmul_sum(
 
     `term` gets the indices into each operand and returns one product.
     """
-    shape = matmul_shape(a, c)
-    i = b.iters(*shape)
+    i = b.iters(*matmul_shape(a, c))
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
     matrix_axes = (a.rank > 1) + (c.rank > 1)
     batch = i[: len(i) - matrix_axes]
@@ -117,59 +100,51 @@ def matmul_sum(
     return b.sum(i, term(at_a, at_c), over=(k,))
 
 
-def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
-    (y,) = _matmul_infer(types, attrs)
-    b = ExprBuilder(*types)
-    sums = matmul_sum(
-        b,
-        required(types, 0),
-        required(types, 1),
-        lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c)),
+def _matmul_expr(b: ExprBuilder, attrs: NoAttrs, lhs: TensorType, rhs: TensorType) -> StageRef:
+    return matmul_sum(
+        b, lhs, rhs, lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c))
     )
-    return b.done(rounded(b, sums, y))
 
 
 # ---- gemm ----------------------------------------------------------------------------------------
 
 
-def _gemm_dims(types: Types, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
-    a, c = present(types, 2)
+def _gemm_dims(a: TensorType, c: TensorType, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
     require(a.rank == c.rank == 2, f"gemm takes matrices, not {a} and {c}")
     m, k = reversed(a.shape) if attrs.trans_a else a.shape
     k2, n = reversed(c.shape) if attrs.trans_b else c.shape
     return m, n, agree(k, k2, "the summed dims of gemm")
 
 
-def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    m, n, _ = _gemm_dims(types, attrs)
-    bias = optional(types, 2)
+def _gemm_infer(
+    attrs: GemmAttrs, a: TensorType, c: TensorType, bias: TensorType | None = None
+) -> TensorType:
+    dtype = same_dtype(a, c, bias)
+    m, n, _ = _gemm_dims(a, c, attrs)
     if bias is not None:
         check_broadcast(bias.shape, (m, n), 2)
     is_integral = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
     require(dtype.is_float or is_integral, f"gemm of {dtype} takes whole alpha and beta")
-    return (TensorType(dtype, (m, n)),)
+    return TensorType(dtype, (m, n))
 
 
 @in_f32
-def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> OutArrays:
-    (a, c), bias = present(arrays, 2), optional(arrays, 2)
+def _gemm_reference(attrs: GemmAttrs, a: Array, c: Array, bias: Array | None = None) -> Any:
     y = (a.T if attrs.trans_a else a) @ (c.T if attrs.trans_b else c) * a.dtype.type(attrs.alpha)
-    return (y if bias is None else y + a.dtype.type(attrs.beta) * bias,)
+    return y if bias is None else y + a.dtype.type(attrs.beta) * bias
 
 
-def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
-    (y,) = _gemm_infer(types, attrs)
-    m, n, depth = _gemm_dims(types, attrs)
-    b = ExprBuilder(*types)
+def _gemm_expr(
+    b: ExprBuilder, attrs: GemmAttrs, a: TensorType, c: TensorType, bias: TensorType | None = None
+) -> StageRef:
+    m, n, depth = _gemm_dims(a, c, attrs)
     i, j = b.iters(m, n)
     (k,) = b.iters(depth)
     lhs = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
     rhs = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
     sums = b.sum((i, j), wide(lhs) * wide(rhs), over=(k,))
-    bias = optional(types, 2)
     if attrs.alpha == 1.0 and bias is None:
-        return b.done(rounded(b, sums, y))
+        return sums
     i, j = b.iters(m, n)
     value: Scalar = b.read(sums, i, j)
     if attrs.alpha != 1.0:
@@ -177,20 +152,21 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     if bias is not None:
         term = wide(b.read(2, *aligned(bias.shape, (i, j))))
         value += term if attrs.beta == 1.0 else term * attrs.beta
-    return b.finish((i, j), cast(value, y.dtype))
+    return b.stage((i, j), cast(value, a.dtype))
 
 
 # ---- einsum --------------------------------------------------------------------------------------
 
 
-def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict[str, Index]]:
+def _einsum_dims(
+    operands: Sequence[TensorType], attrs: EinsumAttrs
+) -> tuple[list[str], str, dict[str, Index]]:
     inputs, arrow, output = attrs.equation.partition("->")
     terms = inputs.split(",")
     require(bool(arrow), f"the equation {attrs.equation} has no arrow")
-    require(len(terms) == len(types), f"{attrs.equation} names {len(terms)} operands")
+    require(len(terms) == len(operands), f"{attrs.equation} names {len(terms)} operands")
     extents: dict[str, Index] = {}
-    for number, term in enumerate(terms):
-        x = required(types, number)
+    for x, term in zip(operands, terms, strict=True):
         require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
         for letter, dim in zip(term, x.shape, strict=True):
             agree(x.shape[term.index(letter)], dim, f"{letter} of {attrs.equation}")
@@ -203,35 +179,31 @@ def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict
     return terms, output, extents
 
 
-def _einsum_infer(types: Types, attrs: EinsumAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    _, output, extents = _einsum_dims(types, attrs)
-    return (TensorType(dtype, tuple(extents[letter] for letter in output)),)
+def _einsum_infer(attrs: EinsumAttrs, *operands: TensorType) -> TensorType:
+    dtype = same_dtype(*present(operands))
+    _, output, extents = _einsum_dims(operands, attrs)
+    return TensorType(dtype, tuple(extents[letter] for letter in output))
 
 
 @in_f32
-def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> OutArrays:
-    return (np.asarray(np.einsum(attrs.equation, *present(arrays))),)
+def _einsum_reference(attrs: EinsumAttrs, *operands: Array) -> Any:
+    return np.einsum(attrs.equation, *operands)
 
 
-def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
-    (y,) = _einsum_infer(types, attrs)
-    terms, output, extents = _einsum_dims(types, attrs)
-    b = ExprBuilder(*types)
+def _einsum_expr(b: ExprBuilder, attrs: EinsumAttrs, *operands: TensorType) -> StageRef:
+    terms, output, extents = _einsum_dims(operands, attrs)
     index = {letter: b.iters(size)[0] for letter, size in extents.items()}
     factors: list[Scalar] = []
     for number, term in enumerate(terms):
-        shape = required(types, number).shape
         at = [
             0 if as_int(dim) == 1 else index[letter]
-            for letter, dim in zip(term, shape, strict=True)
+            for letter, dim in zip(term, operands[number].shape, strict=True)
         ]
         factors.append(wide(b.read(number, *at)))
     body = reduce(mul, factors)
     outer = tuple(index[letter] for letter in output)
     over = tuple(index[letter] for letter in extents if letter not in output)
-    sums = b.stage(outer, body, over=over, monoid="sum" if over else None)
-    return b.done(rounded(b, sums, y))
+    return b.stage(outer, body, over=over, monoid="sum")
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -239,23 +211,23 @@ def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
 _CONTRACTS = Trait.CONTRACTION
 
 OPS = (
-    OpSpec(
-        "matmul", NoAttrs, 2, _matmul_infer, _matmul_reference, _SUMMED,
+    op_row(
+        "matmul", NoAttrs, _matmul_infer, _matmul_reference, _SUMMED,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
         Tolerance.ACCUMULATE,
         expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),
     ),
-    OpSpec(
-        "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _SUMMED,
+    op_row(
+        "gemm", GemmAttrs, _gemm_infer, _gemm_reference, _SUMMED,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         Tolerance.ACCUMULATE,
         expr=_gemm_expr, traits=_CONTRACTS,
         onnx=OnnxBinding("Gemm", attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
-    OpSpec(
-        "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _SUMMED,
+    op_row(
+        "einsum", EinsumAttrs, _einsum_infer, _einsum_reference, _SUMMED,
         "The sum of products that an explicit equation names.",
         Tolerance.ACCUMULATE,
-        expr=_einsum_expr, traits=_CONTRACTS,
+        expr=_einsum_expr, arity=(1, 26), traits=_CONTRACTS,
     ),
 )  # fmt: skip

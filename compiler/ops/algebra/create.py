@@ -1,15 +1,18 @@
 """Ops that create tensors from sizes rather than from elements."""
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Arrays, NoAttrs, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Array, NoAttrs, Tolerance
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import by_element, chosen, wide
-from tcc.ops.operands import require, sizes
-from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
+from tcc.ops.formula import chosen, wide
+from tcc.ops.operands import integer, require, sizes
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, same_dtype
 
 
 @frozen
@@ -37,22 +40,22 @@ class DimsAttrs:
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def _range_infer(types: Types, attrs: RangeAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    for number in range(3):
-        require(required(types, number).rank == 0, "start, limit and delta are scalars")
-    return (TensorType(dtype, (attrs.size,)),)
+def _range_infer(
+    attrs: RangeAttrs, start: TensorType, limit: TensorType, delta: TensorType
+) -> TensorType:
+    dtype = same_dtype(start, limit, delta)
+    require(start.rank == limit.rank == delta.rank == 0, "start, limit and delta are scalars")
+    return TensorType(dtype, (attrs.size,))
 
 
-def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
-    start, delta = required(arrays, 0), required(arrays, 2)
-    (size,) = sizes((attrs.size,))
+def _range_reference(attrs: RangeAttrs, start: Array, limit: Array, delta: Array) -> Any:
+    size = integer(attrs.size)
     wide = np.float32 if start.dtype == np.float16 else start.dtype
     steps = np.arange(size).astype(wide)
-    return ((start.astype(wide) + steps * delta.astype(wide)).astype(start.dtype),)
+    return (start.astype(wide) + steps * delta.astype(wide)).astype(start.dtype)
 
 
-def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
+def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs, *_operands: TensorType) -> Scalar:
     start, delta = wide(b.read(0)), wide(b.read(2))
     return start + index_value(at[0], delta.dtype) * delta
 
@@ -65,58 +68,56 @@ def _nth(values: Shape, place: Index) -> Scalar:
     return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 
-def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:
-    x = required(types, 0)
+def _shape_infer(attrs: ShapeOfAttrs, x: TensorType) -> TensorType:
     require(0 <= attrs.start <= attrs.end <= x.rank, f"axes outside {x}")
-    return (TensorType(I64, (const(attrs.end - attrs.start),)),)
+    return TensorType(I64, (const(attrs.end - attrs.start),))
 
 
-def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> OutArrays:
-    return (np.array(required(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
+def _shape_reference(attrs: ShapeOfAttrs, x: Array) -> Array:
+    return np.array(x.shape[attrs.start : attrs.end], np.int64)
 
 
-def _shape_element(b: ExprBuilder, at: Point, attrs: ShapeOfAttrs) -> Scalar:
-    return _nth(required(b.params, 0).shape[attrs.start : attrs.end], at[0])
+def _shape_element(b: ExprBuilder, at: Point, attrs: ShapeOfAttrs, x: TensorType) -> Scalar:
+    return _nth(x.shape[attrs.start : attrs.end], at[0])
 
 
-def _size_infer(types: Types, attrs: NoAttrs) -> OutTypes:
-    required(types, 0)
-    return (TensorType(I64, ()),)
+def _size_infer(attrs: NoAttrs, x: TensorType) -> TensorType:
+    return TensorType(I64, ())
 
 
-def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
-    return (np.array(required(arrays, 0).size, np.int64),)
+def _size_reference(attrs: NoAttrs, x: Array) -> Array:
+    return np.array(x.size, np.int64)
 
 
-def _dims_infer(types: Types, attrs: DimsAttrs) -> OutTypes:
-    return (TensorType(I64, (const(len(attrs.values)),)),)
+def _dims_infer(attrs: DimsAttrs) -> TensorType:
+    return TensorType(I64, (const(len(attrs.values)),))
 
 
-def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
-    return (np.array(sizes(attrs.values), np.int64),)
+def _dims_reference(attrs: DimsAttrs) -> Array:
+    return np.array(sizes(attrs.values), np.int64)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
-    by_element(
-        "range", RangeAttrs, 3, _range_infer, _range_reference, NUMERIC,
+    op_row(
+        "range", RangeAttrs, _range_infer, _range_reference, NUMERIC,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         Tolerance.ELEMENTWISE,
         element=_range_element,
     ),
-    by_element(
-        "shape_of", ShapeOfAttrs, 1, _shape_infer, _shape_reference, ALL,
+    op_row(
+        "shape_of", ShapeOfAttrs, _shape_infer, _shape_reference, ALL,
         "The dims of x as a vector of i64.",
         element=_shape_element,
     ),
-    by_element(
-        "size_of", NoAttrs, 1, _size_infer, _size_reference, ALL,
+    op_row(
+        "size_of", NoAttrs, _size_infer, _size_reference, ALL,
         "The number of elements of x as an i64.",
-        element=lambda b, _at, _attrs: index_value(element_count(required(b.params, 0).shape), I64),
+        element=lambda _b, _at, _attrs, x: index_value(element_count(x.shape), I64),
     ),
-    by_element(
-        "dims", DimsAttrs, 0, _dims_infer, _dims_reference, (I64,),
+    op_row(
+        "dims", DimsAttrs, _dims_infer, _dims_reference, (I64,),
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
         element=lambda _, at, attrs: _nth(attrs.values, at[0]),
     ),

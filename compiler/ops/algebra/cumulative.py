@@ -10,23 +10,20 @@ from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import as_int
 from tcc.ir.op import (
     Array,
-    Arrays,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
-from tcc.ir.types import I32, I64, U32, U64
-from tcc.ops.algebra.contract import rounded
+from tcc.ir.types import I32, I64, U32, U64, TensorType
 from tcc.ops.formula import wide
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import FLOATS, check_axis, check_dtype, present, replaced, required
+from tcc.ops.rows import Function, op_row
+from tcc.ops.shapes import FLOATS, check_axis, check_dtype, replaced
 
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
@@ -43,24 +40,20 @@ class CumSumAttrs:
     reverse: bool = False
 
 
-def _infer(types: Types, attrs: CumSumAttrs) -> OutTypes:
-    x = required(types, 0)
+def _infer(attrs: CumSumAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, _DTYPES)
     check_axis(attrs.axis, x.rank)
-    return (x,)
+    return x
 
 
-def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
-    def expr(types: Types, attrs: CumSumAttrs) -> Expr:
-        x = required(types, 0)
-        b = ExprBuilder(x)
+def _expr(monoid: str, identity: int) -> Function:
+    def expr(b: ExprBuilder, attrs: CumSumAttrs, x: TensorType) -> StageRef:
         at = b.point(x)
         (k,) = b.iters(x.shape[attrs.axis])
         back = k + 1 if attrs.exclusive else k
         here = at[attrs.axis]
         where = replaced(at, attrs.axis, here + back if attrs.reverse else here - back)
-        running = b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
-        return b.done(rounded(b, running, x))
+        return b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
 
     return expr
 
@@ -70,12 +63,11 @@ def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
 _SHORT = 32
 
 
-def _is_long(types: Types, attrs: CumSumAttrs) -> bool:
+def _is_long(attrs: CumSumAttrs, x: TensorType) -> bool:
     """True if the C function computes this op instead of the expression.
 
     f16 and bf16 always use the expression, because it accumulates them in f32.
     """
-    x = required(types, 0)
     size = as_int(x.shape[attrs.axis])
     return x.dtype.bytes >= 4 and (size is None or size > _SHORT)
 
@@ -85,19 +77,17 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
     result = np.asarray(numpy(along, axis=attrs.axis, dtype=x.dtype))
     if attrs.exclusive and x.shape[attrs.axis]:
         first = np.full_like(np.take(result, [0], attrs.axis), identity)
-        shifted = np.delete(result, -1, attrs.axis)
-        result = np.concatenate([first, shifted], attrs.axis)
+        result = np.concatenate([first, np.delete(result, -1, attrs.axis)], attrs.axis)
     return np.flip(result, attrs.axis) if attrs.reverse else result
 
 
 def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: str) -> OpSpec:
     @in_f32
-    def reference(arrays: Arrays, attrs: CumSumAttrs) -> OutArrays:
-        (x,) = present(arrays)
-        return (_running(numpy, identity, x, attrs),)
+    def reference(attrs: CumSumAttrs, x: Array) -> Array:
+        return _running(numpy, identity, x, attrs)
 
-    return OpSpec(
-        name, CumSumAttrs, 1, _infer, reference, _DTYPES,
+    return op_row(
+        name, CumSumAttrs, _infer, reference, _DTYPES,
         doc, Tolerance.ACCUMULATE, _expr(monoid, identity), call="running", calls=_is_long,
         traits=Trait.REDUCTION,
     )  # fmt: skip

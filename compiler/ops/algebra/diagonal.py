@@ -5,10 +5,11 @@ from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Arrays, OutArrays, OutTypes, Trait, Types
+from tcc.ir.op import Array, Trait
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, present, required
+from tcc.ops.formula import choose, fn
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import ALL, Point, check_dtype, check_rank
 
 
 @frozen
@@ -30,54 +31,50 @@ class EyeLikeAttrs:
     k: int = 0
 
 
-def _trilu_infer(types: Types, _: TriluAttrs) -> OutTypes:
-    x = required(types, 0)
+def _trilu_infer(_: TriluAttrs, x: TensorType) -> TensorType:
     check_rank(x)
-    return (x,)
+    return x
 
 
-def _trilu_element(b: ExprBuilder, at: Point, attrs: TriluAttrs) -> Scalar:
+def _trilu_element(b: ExprBuilder, at: Point, attrs: TriluAttrs, x: TensorType) -> Scalar:
     diagonal = index_value(at[-1] - at[-2] - attrs.k, I64)
     is_inside = fn("ge" if attrs.upper else "le", diagonal, 0)
     return choose(is_inside, b.read(0, *at), 0)
 
 
-def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _trilu_reference(attrs: TriluAttrs, x: Array) -> Array:
     k = as_int(attrs.k)
     if k is None:
         raise ValueError(f"diagonal {attrs.k.key} is not bound")
-    return ((np.triu if attrs.upper else np.tril)(x, k).astype(x.dtype),)
+    return (np.triu if attrs.upper else np.tril)(x, k).astype(x.dtype)
 
 
-def _eye_infer(types: Types, attrs: EyeLikeAttrs) -> OutTypes:
-    x = required(types, 0)
+def _eye_infer(attrs: EyeLikeAttrs, x: TensorType) -> TensorType:
     check_dtype(attrs.to, ALL, "the result")
     if x.rank != 2:
         raise ValueError(f"the operand has rank {x.rank}, it needs 2")
-    return (TensorType(attrs.to, x.shape),)
+    return TensorType(attrs.to, x.shape)
 
 
-def _eye_element(_: ExprBuilder, at: Point, attrs: EyeLikeAttrs) -> Scalar:
+def _eye_element(_: ExprBuilder, at: Point, attrs: EyeLikeAttrs, x: TensorType) -> Scalar:
     i, j = at
     on = fn("eq", index_value(j - i, I64), attrs.k)
     return choose(on, literal(1, attrs.to), 0)
 
 
-def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _eye_reference(attrs: EyeLikeAttrs, x: Array) -> Array:
     rows, columns = x.shape
-    return (np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier),)
+    return np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier)
 
 
 OPS = (
-    by_element(
-        "trilu", TriluAttrs, 1, _trilu_infer, _trilu_reference, ALL,
+    op_row(
+        "trilu", TriluAttrs, _trilu_infer, _trilu_reference, ALL,
         "The upper or lower triangle of matrices, zero elsewhere.",
         element=_trilu_element, traits=Trait.MOVEMENT,
     ),
-    by_element(
-        "eye_like", EyeLikeAttrs, 1, _eye_infer, _eye_reference, ALL,
+    op_row(
+        "eye_like", EyeLikeAttrs, _eye_infer, _eye_reference, ALL,
         "A matrix of the operand's shape with ones on one diagonal.",
         element=_eye_element, traits=Trait.MOVEMENT,
     ),

@@ -4,25 +4,25 @@ The stored values are called levels.  A level minus a zero point, times a scale,
 is multiplied; a block of levels has a common zero point and scale.
 """
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import agree_shapes, check_dtype
+
+_FLOATS = (F32, F16, BF16)
 
 
 @frozen
@@ -53,51 +53,61 @@ def nibbles(levels: Array, axis: int) -> Array:
     return packed
 
 
-def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
-    """Returns the types of both operands of the matmul, with f32 levels that are not packed.
+def _unpacked(attrs: LevelsAttrs, x: TensorType, levels: TensorType) -> TensorType:
+    """Returns the type of the levels as f32 levels that are not packed.
 
-    Raises ValueError if the operands do not fit.
+    Raises ValueError if `x` and the levels do not fit.
     """
-    x, levels = present(types, 2)
-    check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
+    check_dtype(x.dtype, (*_FLOATS, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
     if levels.rank != 2 or x.rank < 2:
         raise ValueError(f"there is no product of {x!r} and levels {levels!r}")
-    rows = levels.shape[0] * (8 // attrs.bits)
-    return x, tensor(F32, rows, levels.shape[1])
+    return tensor(F32, levels.shape[0] * (8 // attrs.bits), levels.shape[1])
 
 
-def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
-    x, w = _unpacked(types, attrs)
+def _infer(
+    attrs: LevelsAttrs,
+    x: TensorType,
+    levels: TensorType,
+    scale: TensorType | None = None,
+    zero: TensorType | None = None,
+) -> TensorType:
+    w = _unpacked(attrs, x, levels)
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
-    for number, what in ((2, "scales"), (3, "zero points")):
-        parameter = optional(types, number)
+    for parameter, what, dtypes in (
+        (scale, "scales", _FLOATS),
+        (zero, "zero points", (I8, *_FLOATS)),
+    ):
         if parameter is None:
             continue
         if not attrs.block:
             raise ValueError(f"there are {what} and no block")
-        floats = (F32, F16, BF16)
-        check_dtype(parameter.dtype, floats if number == 2 else (I8, *floats), f"the {what}")
+        check_dtype(parameter.dtype, dtypes, f"the {what}")
         blocks = -(-w.shape[0] // attrs.block)
         agree_shapes(parameter.shape, (blocks, w.shape[1]), what)
-    return (tensor(F32, *x.shape[:-1], w.shape[1]),)
+    return tensor(F32, *x.shape[:-1], w.shape[1])
 
 
-def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
-    x, w = _unpacked(types, attrs)
-    b = ExprBuilder(*types)
+def _expr(
+    b: ExprBuilder,
+    attrs: LevelsAttrs,
+    x: TensorType,
+    levels: TensorType,
+    scale: TensorType | None = None,
+    zero: TensorType | None = None,
+) -> StageRef:
 
     def rhs(k: Index, j: Index) -> Scalar:
         value = cast(_level(b, attrs, k, j), F32)
-        if optional(types, 3) is not None:
+        if zero is not None:
             value -= cast(b.read(3, k // attrs.block, j), F32)
-        if optional(types, 2) is not None:
+        if scale is not None:
             value *= cast(b.read(2, k // attrs.block, j), F32)
         return value
 
-    sums = matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * rhs(kj[0], kj[1]))
-    return b.done(sums)
+    w = _unpacked(attrs, x, levels)
+    return matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * rhs(*kj))
 
 
 def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
@@ -109,32 +119,30 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
     return fn("shift_right", raised, 28)
 
 
-def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
-    x, levels = present(arrays, 2)
+def _reference(
+    attrs: LevelsAttrs,
+    x: Array,
+    levels: Array,
+    scale: Array | None = None,
+    zero: Array | None = None,
+) -> Any:
     wide = levels.astype(np.float32)
     if attrs.bits == 4:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
         wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
-    for number in (3, 2):
-        parameter = optional(arrays, number)
+    for parameter, combine in ((zero, np.subtract), (scale, np.multiply)):
         if parameter is not None:
             spread = np.repeat(parameter.astype(np.float32), attrs.block, 0)[: len(wide)]
-            wide = wide - spread if number == 3 else wide * spread
-    return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
+            wide = combine(wide, spread)
+    return np.matmul(x.astype(np.float32), wide)
 
 
 OPS = (
-    OpSpec(
-        "matmul_levels",
-        LevelsAttrs,
-        (2, 4),
-        _infer,
-        _reference,
-        (F32, F16, BF16, *FLOAT8),
+    op_row(
+        "matmul_levels", LevelsAttrs, _infer, _reference, (*_FLOATS, *FLOAT8),
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "
         "block of the sum.",
         Tolerance.ACCUMULATE,
-        _expr,
-        traits=Trait.CONTRACTION,
+        _expr, traits=Trait.CONTRACTION,
     ),
-)
+)  # fmt: skip

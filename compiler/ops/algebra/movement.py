@@ -4,28 +4,26 @@ Each output is a read of the operand at other indices; `concat` and `pad` select
 reads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
-    Arity,
-    Arrays,
-    OnnxBinding,
+    Array,
     OpSpec,
     OutArrays,
     OutTypes,
     Trait,
-    Types,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import aligned, by_element, choose, fn
+from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import differ, require, sizes
-from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
+from tcc.ops.rows import Function, op_row
+from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, same_dtype
 
 _MOVES = Trait.MOVEMENT
 
@@ -88,22 +86,20 @@ class TileAttrs:
 # ---- reshape -------------------------------------------------------------------------------------
 
 
-def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> OutTypes:
-    x = required(types, 0)
+def _reshape_infer(attrs: ReshapeAttrs, x: TensorType) -> TensorType:
     before, after = element_count(x.shape), element_count(attrs.shape)
     require(
         not differ(before, after),
         f"{x} has {before} elements, the new shape {list(attrs.shape)} has {after}",
     )
-    return (TensorType(x.dtype, attrs.shape),)
+    return TensorType(x.dtype, attrs.shape)
 
 
-def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
-    return (required(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
+def _reshape_reference(attrs: ReshapeAttrs, x: Array) -> Array:
+    return x.reshape(sizes(attrs.shape)).copy()
 
 
-def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
-    x = required(b.params, 0)
+def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs, x: TensorType) -> Scalar:
     if as_int(element_count(x.shape)) == 0:
         return literal(0, x.dtype)  # an empty output is not computed, so the value does not matter
     return b.read(0, *_reshaped(i, attrs.shape, x.shape))
@@ -154,44 +150,40 @@ def delinearise(linear: Index, shape: Sequence[Index]) -> Point:
 # ---- transpose, expand, slice, tile --------------------------------------------------------------
 
 
-def _transpose_infer(types: Types, attrs: TransposeAttrs) -> OutTypes:
-    x = required(types, 0)
+def _transpose_infer(attrs: TransposeAttrs, x: TensorType) -> TensorType:
     require(
         sorted(attrs.perm) == list(range(x.rank)),
         f"{list(attrs.perm)} is no permutation of the {x.rank} axes of {x}",
     )
-    return (TensorType(x.dtype, tuple(x.shape[p] for p in attrs.perm)),)
+    return TensorType(x.dtype, tuple(x.shape[p] for p in attrs.perm))
 
 
-def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> OutArrays:
-    return (np.transpose(required(arrays, 0), attrs.perm).copy(),)
+def _transpose_reference(attrs: TransposeAttrs, x: Array) -> Array:
+    return np.transpose(x, attrs.perm).copy()
 
 
-def _transpose_element(b: ExprBuilder, i: Point, attrs: TransposeAttrs) -> Scalar:
+def _transpose_element(b: ExprBuilder, i: Point, attrs: TransposeAttrs, x: TensorType) -> Scalar:
     return b.read(0, *(i[attrs.perm.index(axis)] for axis in range(len(i))))
 
 
-def _expand_infer(types: Types, attrs: ExpandAttrs) -> OutTypes:
-    x = required(types, 0)
+def _expand_infer(attrs: ExpandAttrs, x: TensorType) -> TensorType:
     rank = max(x.rank, len(attrs.shape))
     pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
     for size, due in pairs:
         require(not differ(size, due) or size is const(1), f"{size.key} is no {due.key}")
-    return (TensorType(x.dtype, tuple(due for _, due in pairs)),)
+    return TensorType(x.dtype, tuple(due for _, due in pairs))
 
 
 def _padded(shape: Sequence[Index], rank: int) -> Shape:
     return (*(const(1),) * (rank - len(shape)), *shape)
 
 
-def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> OutArrays:
-    x = required(arrays, 0)
-    return (x * np.ones(sizes(attrs.shape), x.dtype),)
+def _expand_reference(attrs: ExpandAttrs, x: Array) -> Array:
+    return x * np.ones(sizes(attrs.shape), x.dtype)
 
 
-def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs) -> Scalar:
-    x = required(b.params, 0)
-    (y,) = _expand_infer(b.params, attrs)
+def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs, x: TensorType) -> Scalar:
+    y = _expand_infer(attrs, x)
     pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
     open_axes = [axis for axis, (size, due) in pairs if size not in (const(1), due)]
 
@@ -206,8 +198,7 @@ def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs) -> Scalar:
     return element(aligned(x.shape, i), open_axes)
 
 
-def _slice_infer(types: Types, attrs: SliceAttrs) -> OutTypes:
-    x = required(types, 0)
+def _slice_infer(attrs: SliceAttrs, x: TensorType) -> TensorType:
     counts = {len(attrs.starts), len(attrs.steps), len(attrs.sizes), x.rank}
     require(len(counts) == 1, f"slice needs one start, step and size for each axis of {x}")
     require(0 not in attrs.steps, "slice steps must not be zero")
@@ -218,39 +209,36 @@ def _slice_infer(types: Types, attrs: SliceAttrs) -> OutTypes:
             ends = (start, start + (size - 1) * step)
             inside = min(ends) >= 0 and max(ends) < extent
             require(inside, f"elements {ends[0]} to {ends[1]} of axis {axis} are not all in {x}")
-    return (TensorType(x.dtype, attrs.sizes),)
+    return TensorType(x.dtype, attrs.sizes)
 
 
-def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> OutArrays:
+def _slice_reference(attrs: SliceAttrs, x: Array) -> Array:
     starts, lengths = sizes(attrs.starts), sizes(attrs.sizes)
     picks = [
         start + step * np.arange(n)
         for start, step, n in zip(starts, attrs.steps, lengths, strict=True)
     ]
-    x = required(arrays, 0)
-    return ((x[np.ix_(*picks)] if picks else x).copy(),)
+    return (x[np.ix_(*picks)] if picks else x).copy()
 
 
-def _slice_element(b: ExprBuilder, i: Point, attrs: SliceAttrs) -> Scalar:
+def _slice_element(b: ExprBuilder, i: Point, attrs: SliceAttrs, x: TensorType) -> Scalar:
     if as_int(element_count(attrs.sizes)) == 0:
-        return literal(0, required(b.params, 0).dtype)
+        return literal(0, x.dtype)
     at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
     return b.read(0, *at)
 
 
-def _tile_infer(types: Types, attrs: TileAttrs) -> OutTypes:
-    x = required(types, 0)
+def _tile_infer(attrs: TileAttrs, x: TensorType) -> TensorType:
     require(len(attrs.repeats) == x.rank, f"tile needs one repeat for each axis of {x}")
     shape = tuple(d * r for d, r in zip(x.shape, attrs.repeats, strict=True))
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> OutArrays:
-    return (np.tile(required(arrays, 0), sizes(attrs.repeats)),)
+def _tile_reference(attrs: TileAttrs, x: Array) -> Array:
+    return np.tile(x, sizes(attrs.repeats))
 
 
-def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs) -> Scalar:
-    x = required(b.params, 0)
+def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs, x: TensorType) -> Scalar:
     if as_int(element_count((*x.shape, *attrs.repeats))) == 0:
         return literal(0, x.dtype)
     return b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True)))
@@ -259,9 +247,8 @@ def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs) -> Scalar:
 # ---- concat and split ----------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
-    parts = present(types)
-    dtype, first = same_dtype(types), parts[0]
+def _concat_infer(attrs: ConcatAttrs, *parts: TensorType) -> TensorType:
+    dtype, first = same_dtype(*present(parts)), parts[0]
     require(all(p.rank == first.rank for p in parts), f"concat of different ranks: {parts}")
     require(attrs.axis < first.rank, f"axis {attrs.axis} is outside {first}")
     shape = list(first.shape)
@@ -271,19 +258,18 @@ def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
                 shape[axis] = shape[axis] + dim
                 continue
             agree(shape[axis], dim, f"parts differ at axis {axis}")
-    return (TensorType(dtype, tuple(shape)),)
+    return TensorType(dtype, tuple(shape))
 
 
-def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> OutArrays:
-    parts = present(arrays)
-    return (np.concatenate(parts, axis=attrs.axis),)
+def _concat_reference(attrs: ConcatAttrs, *parts: Array) -> Array:
+    return np.concatenate(parts, axis=attrs.axis)
 
 
-def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
+def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs, *parts: TensorType) -> Scalar:
     ends: list[Index] = []
     reads: list[Scalar] = []
     end = const(0)
-    for number, part in enumerate(present(b.params)):
+    for number, part in enumerate(parts):
         at = replaced(i, attrs.axis, i[attrs.axis] - end)
         reads.append(b.read(number, *at))  # the select drops the reads outside the operand
         end = end + part.shape[attrs.axis]
@@ -294,84 +280,74 @@ def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
     return body
 
 
-def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
-    x = required(types, 0)
+def _split_infer(attrs: SplitAttrs, x: TensorType) -> OutTypes:
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
     length = sum(attrs.sizes, const(0))
     agree(x.shape[attrs.axis], length, "the axis and the sum of its parts")
     return tuple(TensorType(x.dtype, replaced(x.shape, attrs.axis, size)) for size in attrs.sizes)
 
 
-def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> OutArrays:
+def _split_reference(attrs: SplitAttrs, x: Array) -> OutArrays:
     cuts = np.cumsum(sizes(attrs.sizes))[:-1]
-    return tuple(p.copy() for p in np.split(required(arrays, 0), cuts, axis=attrs.axis))
+    return tuple(p.copy() for p in np.split(x, cuts, axis=attrs.axis))
 
 
-def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
-    b = ExprBuilder(required(types, 0))
+def _split_expr(b: ExprBuilder, attrs: SplitAttrs, x: TensorType) -> tuple[StageRef, ...]:
     start = const(0)
     outputs = []
-    for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
+    for part, size in zip(_split_infer(attrs, x), attrs.sizes, strict=True):
         i = b.point(part)
         at = replaced(i, attrs.axis, i[attrs.axis] + start)
         empty = as_int(element_count(part.shape)) == 0
         outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
         start = start + size
-    return b.done(*outputs)
+    return tuple(outputs)
 
 
-# ---- samples and rows of the op table ------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 
 def move_row(
     name: str,
     attrs: type[Any],
-    functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+    infer: Function,
+    reference: Function,
+    element: Function,
     doc: str,
-    *,
-    arity: Arity = 1,
-    onnx: OnnxBinding | None = None,
+    **more: Any,
 ) -> OpSpec:
-    """Returns the row of the op table for an op that copies elements.
-
-    `functions` are `infer`, the NumPy reference, and a function that returns the scalar of the
-    element at a point of the result.
-    """
-    infer, reference, element = functions
-    return by_element(
-        name, attrs, arity, infer, reference, MOVED, doc,
-        element=element, traits=_MOVES, onnx=onnx,
-    )  # fmt: skip
+    """Returns the op-table row of an op that copies elements; `more` are arguments of `op_row`."""
+    return op_row(name, attrs, infer, reference, MOVED, doc, element=element, traits=_MOVES, **more)
 
 
 OPS = (
     move_row(
-        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_element),
+        "reshape", ReshapeAttrs, _reshape_infer, _reshape_reference, _reshape_element,
         "The same elements in row-major order under another shape.",
     ),
     move_row(
-        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_element),
+        "transpose", TransposeAttrs, _transpose_infer, _transpose_reference, _transpose_element,
         "Permutes the axes.",
     ),
     move_row(
-        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_element),
+        "expand", ExpandAttrs, _expand_infer, _expand_reference, _expand_element,
         "Repeats along axes of extent one.",
     ),
     move_row(
-        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_element),
+        "slice", SliceAttrs, _slice_infer, _slice_reference, _slice_element,
         "A strided part of each axis.",
     ),
     move_row(
-        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_element),
+        "tile", TileAttrs, _tile_infer, _tile_reference, _tile_element,
         "Repeats the whole tensor along each axis.",
     ),
     move_row(
-        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_element),
+        "concat", ConcatAttrs, _concat_infer, _concat_reference, _concat_element,
         "Joins tensors along an axis.",
         arity=(1, 1 << 16),
     ),
-    OpSpec(
-        "split", SplitAttrs, 1, _split_infer, _split_reference, MOVED,
+    op_row(
+        "split", SplitAttrs, _split_infer, _split_reference, MOVED,
         "Cuts a tensor along an axis into parts of given sizes.",
         expr=_split_expr, traits=_MOVES,
     ),

@@ -1,6 +1,7 @@
 """Narrow element types: ONNX's rounding to them, and packing of several elements into a byte."""
 
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
@@ -22,11 +23,7 @@ from tcc.ir.narrow import (
 )
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OutArrays,
-    OutTypes,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BF16,
@@ -47,8 +44,9 @@ from tcc.ir.types import (
     TensorType,
     tensor,
 )
-from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.shapes import Point, check_dtype, present, required
+from tcc.ops.formula import choose, fn
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import Point, check_dtype
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
@@ -101,7 +99,7 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
     return cast(up, F8E8M0)
 
 
-def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
+def narrow_reference(attrs: NarrowAttrs, x: Array) -> Array:
     """Returns `x` converted to the narrow type `attrs.to`, by NumPy."""
     with np.errstate(all="ignore"):
         value = x.astype(np.float32)
@@ -124,9 +122,9 @@ def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
         return np.where(representable, np.ldexp(1.0, exponent), np.nan).astype(np.float32)
 
 
-def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
+def _narrow_infer(attrs: NarrowAttrs, x: TensorType) -> TensorType:
     check_dtype(attrs.to, NARROW_FLOATS, "the result")
-    return (TensorType(attrs.to, required(types, 0).shape),)
+    return TensorType(attrs.to, x.shape)
 
 
 # ---- packed elements -----------------------------------------------------------------------------
@@ -160,18 +158,17 @@ def _check_vector(type: TensorType) -> None:
         raise ValueError(f"the operand has rank {type.rank}, it needs 1")
 
 
-def _unpack_infer(types: Types, attrs: UnpackAttrs) -> OutTypes:
-    data = required(types, 0)
+def _unpack_infer(attrs: UnpackAttrs, data: TensorType) -> TensorType:
     check_dtype(data.dtype, (U8,))
     check_dtype(attrs.to, _PACKED, "the result")
     _check_vector(data)
     share = 8 // attrs.to.bits
     if data.shape[0] is not (attrs.count + share - 1) // share:
         raise ValueError(f"{data.shape[0].key} bytes do not hold {attrs.count.key} elements")
-    return (tensor(attrs.to, attrs.count),)
+    return tensor(attrs.to, attrs.count)
 
 
-def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs) -> Scalar:
+def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs, data: TensorType) -> Scalar:
     bits, share = attrs.to.bits, 8 // attrs.to.bits
     code = fn("shift_right", b.read(0, at[0] // share), at[0] % share * bits)
     return _value(fn("bit_and", code, (1 << bits) - 1), attrs.to)
@@ -189,29 +186,27 @@ def _value(code: Scalar, to: DType) -> Scalar:
     return cast(choose(code >= 8, -magnitude, magnitude), to)
 
 
-def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> OutArrays:
-    (data,) = present(arrays)
+def _unpack_reference(attrs: UnpackAttrs, data: Array) -> Any:
     codes = unpack_codes(data, attrs.count.const, attrs.to)
     if attrs.to is F4E2M1:
         sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)[codes & 7]
-        return (np.where(codes > 7, -sizes, sizes),)
+        return np.where(codes > 7, -sizes, sizes)
     wide = codes.astype(np.int8)
     if attrs.to in (I2, I4):
         wide = np.where(wide >> (attrs.to.bits - 1), wide - (1 << attrs.to.bits), wide)
-    return (wide.astype(attrs.to.carrier),)
+    return wide.astype(attrs.to.carrier)
 
 
-def _pack_infer(types: Types, attrs: PackAttrs) -> OutTypes:
-    x = required(types, 0)
+def _pack_infer(attrs: PackAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, (I8, U8, *_PACKED))
     if x.dtype is F4E2M1 and attrs.bits != 4:
         raise ValueError(f"elements of {x.dtype.name} have 4 bits")
     _check_vector(x)
     share = 8 // attrs.bits
-    return (tensor(U8, (x.shape[0] + share - 1) // share),)
+    return tensor(U8, (x.shape[0] + share - 1) // share)
 
 
-def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs) -> Scalar:
+def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs, x: TensorType) -> Scalar:
     share = 8 // attrs.bits
     codes = (_code(b.read(0, at[0] * share + n, fill=0)) for n in range(share))
     masked = (fn("bit_and", code, (1 << attrs.bits) - 1) for code in codes)
@@ -232,31 +227,29 @@ def _code(element: Scalar) -> Scalar:
     return cast(choose(negative, size + 8, size), U8)
 
 
-def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _pack_reference(attrs: PackAttrs, x: Array) -> Array:
     if x.dtype.kind == "f":
-        return (pack_codes(codes_of(x, F4E2M1), F4E2M1),)
-    return (pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2),)
+        return pack_codes(codes_of(x, F4E2M1), F4E2M1)
+    return pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2)
 
 
 _ELEMENTWISE = Trait.ELEMENTWISE
 
 OPS = (
-    by_element(
-        "to_narrow", NarrowAttrs, 1, _narrow_infer,
-        lambda arrays, attrs: (narrow_reference(present(arrays)[0], attrs),),
+    op_row(
+        "to_narrow", NarrowAttrs, _narrow_infer, narrow_reference,
         (F32, F16, BF16, F64, I32, I64),
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        element=lambda b, at, attrs: narrowed(cast(b.read(0, *at), F32), attrs),
+        element=lambda b, at, attrs, _: narrowed(cast(b.read(0, *at), F32), attrs),
         traits=_ELEMENTWISE,
     ),
-    by_element(
-        "unpack", UnpackAttrs, 1, _unpack_infer, _unpack_reference, (U8,),
+    op_row(
+        "unpack", UnpackAttrs, _unpack_infer, _unpack_reference, (U8,),
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
         element=_unpack_element,
     ),
-    by_element(
-        "pack", PackAttrs, 1, _pack_infer, _pack_reference, (I8, U8, *_PACKED),
+    op_row(
+        "pack", PackAttrs, _pack_infer, _pack_reference, (I8, U8, *_PACKED),
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
         element=_pack_element,
     ),

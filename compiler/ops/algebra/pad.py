@@ -10,16 +10,13 @@ from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, const, maximum, minimum, nonnegative
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OutArrays,
-    OutTypes,
     Trait,
-    Types,
 )
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.formula import by_element, choose
+from tcc.ops.formula import choose
 from tcc.ops.operands import inside, none_negative, require, sizes
-from tcc.ops.shapes import MOVED, Point, Shape, optional, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import MOVED, Point, Shape
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
@@ -36,8 +33,7 @@ class PadAttrs:
     mode: str
 
 
-def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
-    x, value = required(types, 0), optional(types, 1)
+def _infer(attrs: PadAttrs, x: TensorType, value: TensorType | None = None) -> TensorType:
     require(attrs.mode in _MODES, f"{attrs.mode[:40]!r} is none of {_MODES}")
     require(len(attrs.before) == len(attrs.after) == x.rank, f"pad needs two sizes per axis of {x}")
     if value is not None:
@@ -48,20 +44,19 @@ def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
         for d, before, after in zip(x.shape, attrs.before, attrs.after, strict=True)
     )
     none_negative(shape, f"pad crops more than {x} has")
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
-    x, value = required(arrays, 0), optional(arrays, 1)
+def _reference(attrs: PadAttrs, x: Array, value: Array | None = None) -> Array:
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
-        return (surrounded(x, 0 if value is None else value.reshape(()), before, after),)
+        return surrounded(x, 0 if value is None else value.reshape(()), before, after)
     cropped = tuple(
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     mode: Any = attrs.mode  # Any, because NumPy's stubs accept only literal modes
-    return (np.pad(x[cropped], widths, mode=mode),)
+    return np.pad(x[cropped], widths, mode=mode)
 
 
 def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
@@ -79,8 +74,9 @@ def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[in
     return y
 
 
-def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
-    x, value = required(b.params, 0), optional(b.params, 1)
+def _element(
+    b: ExprBuilder, i: Point, attrs: PadAttrs, x: TensorType, value: TensorType | None = None
+) -> Scalar:
     if attrs.mode != "constant":
         at = [
             _source(attrs.mode, *axis)
@@ -120,8 +116,8 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
 
 
 OPS = (
-    by_element(
-        "pad", PadAttrs, (1, 2), _infer, _reference, MOVED,
+    op_row(
+        "pad", PadAttrs, _infer, _reference, MOVED,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
         element=_element, traits=Trait.MOVEMENT,
     ),

@@ -8,27 +8,25 @@ from typing import Any, Literal
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
+from tcc.ir.expr import MONOIDS, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, as_index, ceildiv, const, maximum, minimum
+from tcc.ir.layout import row_major_position
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OpSpec,
     OutArrays,
     OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import FLOATS, Point, Shape, present, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import FLOATS, Point, Shape
 
 
 @frozen
@@ -74,9 +72,8 @@ def _counts(image: Point, attrs: PoolAttrs) -> Shape:
     return tuple(map(counted, image, attrs.kernel, *attrs.lists))
 
 
-def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
-    x = required(types, 0)
-    return (TensorType(x.dtype, _shape(x, attrs)),)
+def _infer(attrs: PoolAttrs, x: TensorType) -> TensorType:
+    return TensorType(x.dtype, _shape(x, attrs))
 
 
 def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
@@ -130,25 +127,21 @@ def _lowest_of(x: Array) -> Any:
     return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
 
 
-def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = required(arrays, 0)
-    return (_patches(x, attrs, _lowest_of(x)).max(axis=0),)
+def _max_reference(attrs: PoolAttrs, x: Array) -> Any:
+    return _patches(x, attrs, _lowest_of(x)).max(axis=0)
 
 
-def _max_expr(types: Types, attrs: PoolAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _max_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
     i, k, value, _ = _window(b, x, attrs, _lowest(x.dtype))
-    return b.finish(i, value, over=k, monoid="max")
+    return b.stage(i, value, over=k, monoid="max")
 
 
-def _indices_infer(types: Types, attrs: PoolAttrs) -> OutTypes:
-    (y,) = _infer(types, attrs)
+def _indices_infer(attrs: PoolAttrs, x: TensorType) -> OutTypes:
+    y = _infer(attrs, x)
     return y, TensorType(I64, y.shape)
 
 
-def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _indices_reference(attrs: PoolAttrs, x: Array) -> OutArrays:
     image = x.shape[2:]
     order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
     spatial = np.arange(prod(image)).reshape(image, order=order)
@@ -163,29 +156,25 @@ def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     return first[0], first[1]
 
 
-def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _indices_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> tuple[StageRef, StageRef]:
     i, k, value, at = _window(b, x, attrs, _lowest(x.dtype))
     position = (i[0] * x.shape[1] + i[1]) * element_count(x.shape[2:])
     axes = list(zip(at, x.shape[2:], strict=True))
-    spatial = const(0)
-    for index, dim in reversed(axes) if attrs.storage_order else axes:
-        spatial = spatial * dim + index
+    order = -1 if attrs.storage_order else 1
+    spatial = row_major_position(tuple(at[::order]), x.shape[2:][::order])
     where: Scalar = index_value(position + spatial, I64)
     if _leaves_image(attrs):
         tests = (inside(index_value(index, I64), dim) for index, dim in axes)
         where = choose(reduce(and_, tests), where, (1 << 63) - 1)
     best = b.stage(i, value, where, over=k, monoid="argmax")
-    return b.done(best, StageRef(best.stage, 1))
+    return best, StageRef(best.stage, 1)
 
 
 # ---- average and lp ------------------------------------------------------------------------------
 
 
 @in_f32
-def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _average_reference(attrs: PoolAttrs, x: Array) -> Any:
     window_sum = _patches(x, attrs, 0).sum(axis=0)
     counted, spans = np.ones(x.shape), attrs
     if attrs.count_include_pad:
@@ -194,18 +183,16 @@ def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
         none = (0,) * len(before)
         spans = replace(attrs, before=none, after=none)
     counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, window_sum.shape))]
-    return ((window_sum / counts).astype(x.dtype),)
+    return window_sum / counts
 
 
-def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _average_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
     i, k, value, _ = _window(b, x, attrs, 0)
     sums = b.sum(i, wide(value), over=k)
     i = b.iters(*_shape(x, attrs))
     window_sum = b.read(sums, *i)
     count = index_value(_counted(i[2:], x, attrs), window_sum.dtype)
-    return b.finish(i, cast(window_sum / count, x.dtype))
+    return b.stage(i, cast(window_sum / count, x.dtype))
 
 
 def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
@@ -230,14 +217,11 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
 
 
 @in_f32
-def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    power_sum = (np.abs(_patches(required(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
-    return (power_sum ** (1 / attrs.p),)
+def _lp_reference(attrs: PoolAttrs, x: Array) -> Any:
+    return (np.abs(_patches(x, attrs, 0)) ** attrs.p).sum(axis=0) ** (1 / attrs.p)
 
 
-def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _lp_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
     i, k, value, _ = _window(b, x, attrs, 0)
     size = abs(wide(value))
     if attrs.p == 2:
@@ -246,28 +230,26 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
         size = fn("pow", size, float(attrs.p))
     sums = b.sum(i, size, over=k)
     if attrs.p == 1:
-        return b.done(rounded(b, sums, TensorType(x.dtype, _shape(x, attrs))))
+        return sums
     i = b.iters(*_shape(x, attrs))
     power_sum = b.read(sums, *i)
     root = fn("sqrt", power_sum) if attrs.p == 2 else fn("pow", power_sum, 1.0 / attrs.p)
-    return b.finish(i, cast(root, x.dtype))
+    return b.stage(i, cast(root, x.dtype))
 
 
 # ---- max unpool ----------------------------------------------------------------------------------
 
 
-def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> OutTypes:
-    x, positions = present(types, 2)
+def _unpool_infer(attrs: MaxUnpoolAttrs, x: TensorType, positions: TensorType) -> TensorType:
     require(x.shape == positions.shape, f"{x} and its positions {positions} differ in shape")
     require(positions.dtype is I64, f"positions are i64, not {positions}")
-    return (TensorType(x.dtype, attrs.shape),)
+    return TensorType(x.dtype, attrs.shape)
 
 
-def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _unpool_reference(attrs: MaxUnpoolAttrs, x: Array, positions: Array) -> Array:
     y = np.zeros(sizes(attrs.shape), x.dtype)
-    y.reshape(-1)[required(arrays, 1).ravel()] = x.ravel()
-    return (y,)
+    y.reshape(-1)[positions.ravel()] = x.ravel()
+    return y
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -277,33 +259,33 @@ _POOLS = Trait.WINDOW | Trait.REDUCTION
 _MAXIMA = (*FLOATS, I8, U8)
 
 OPS = (
-    OpSpec(
-        "max_pool", PoolAttrs, 1, _infer, _max_reference, _MAXIMA,
+    op_row(
+        "max_pool", PoolAttrs, _infer, _max_reference, _MAXIMA,
         "The largest element of each window; outside the image stands the lowest value.",
         expr=_max_expr, traits=_POOLS,
     ),
-    OpSpec(
-        "max_pool_indices", PoolAttrs, 1, _indices_infer, _indices_reference,
+    op_row(
+        "max_pool_indices", PoolAttrs, _indices_infer, _indices_reference,
         _MAXIMA,
         "max_pool and, as second output, the position of each maximum in the whole input.",
         expr=_indices_expr, traits=_POOLS,
     ),
-    OpSpec(
-        "average_pool", PoolAttrs, 1, _infer, _average_reference, FLOATS,
+    op_row(
+        "average_pool", PoolAttrs, _infer, _average_reference, FLOATS,
         "The mean of each window, with or without the padding in the count.",
         Tolerance.ACCUMULATE,
         expr=_average_expr, traits=_POOLS,
     ),
-    OpSpec(
-        "lp_pool", PoolAttrs, 1, _infer, _lp_reference, FLOATS,
+    op_row(
+        "lp_pool", PoolAttrs, _infer, _lp_reference, FLOATS,
         "The p-norm of each window.",
         Tolerance.ACCUMULATE,
         expr=_lp_expr, traits=_POOLS,
     ),
-    OpSpec(
-        "max_unpool", MaxUnpoolAttrs, 2, _unpool_infer, _unpool_reference,
+    op_row(
+        "max_unpool", MaxUnpoolAttrs, _unpool_infer, _unpool_reference,
         FLOATS,
         "Zeros with each element of x at its position; positions outside are dropped.",
-        call="max_unpool", traits=Trait.OPAQUE,
+        traits=Trait.OPAQUE,
     ),
 )  # fmt: skip

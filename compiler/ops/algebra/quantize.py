@@ -2,22 +2,19 @@
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.graph import carrier
 from tcc.ir.index import IndexLike, const
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import (
     Array,
-    Arrays,
     NoAttrs,
     OnnxBinding,
-    OpSpec,
     OutArrays,
     OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BF16,
@@ -39,17 +36,15 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
-from tcc.ops.formula import by_element, choose, fn
+from tcc.ops.formula import choose, fn
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     Point,
     UnequalDimsError,
     agree_shapes,
     check_axis,
     check_dtype,
-    optional,
-    present,
     replaced,
-    required,
 )
 
 _NARROW = (I8, U8, I16, U16)
@@ -92,8 +87,9 @@ class DequantizeAttrs:
 QuantAttrs = QuantizeAttrs | DequantizeAttrs
 
 
-def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
-    scale, zero = required(types, 1), optional(types, 2)
+def _check_scale(
+    attrs: QuantAttrs, x: TensorType, scale: TensorType, zero: TensorType | None
+) -> None:
     check_dtype(scale.dtype, (*_SCALES, F8E8M0), "the scale")
     if zero is not None:
         agree_shapes(scale.shape, zero.shape, "scale and zero point")
@@ -108,7 +104,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
         check_axis(attrs.axis, x.rank)
         size, due = scale.shape[0], x.shape[attrs.axis]
         if size is not due:
-            last = dict.fromkeys(range(1, len(types)), (-1,))
+            last = dict.fromkeys(range(1, 2 if zero is None else 3), (-1,))
             raise UnequalDimsError(size, due, "scales along the axis", last, narrow=True)
     elif scale.rank > 1:
         raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
@@ -135,28 +131,35 @@ def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
 # ---- quantize_linear ----------------------------------------------------------------------------
 
 
-def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
-    x, zero = required(types, 0), optional(types, 2)
+def _quantize_infer(
+    attrs: QuantizeAttrs, x: TensorType, scale: TensorType, zero: TensorType | None = None
+) -> TensorType:
     check_dtype(x.dtype, (*_SCALES, I32))
     check_dtype(attrs.to, _LEVELS, "the result")
     check_dtype(attrs.precision, _SCALES, "the precision")
     if zero is not None:
         check_dtype(zero.dtype, (attrs.to,), "the zero point")
-    _check_scale(x, types, attrs)
-    return (TensorType(attrs.to, x.shape),)
+    _check_scale(attrs, x, scale, zero)
+    return TensorType(attrs.to, x.shape)
 
 
-def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar:
-    where = _scale_at(required(b.params, 1), attrs, at)
+def _quantize_element(
+    b: ExprBuilder,
+    at: Point,
+    attrs: QuantizeAttrs,
+    x: TensorType,
+    scale: TensorType,
+    zero: TensorType | None = None,
+) -> Scalar:
+    where = _scale_at(scale, attrs, at)
     ratio = cast(b.read(0, *at), F32) / cast(b.read(1, *where), F32)
     ratio = cast(cast(ratio, attrs.precision), F32)
     level = ratio if attrs.to.is_float else fn("round", ratio)
-    if optional(b.params, 2) is not None:
-        zero = cast(b.read(2, *where), F32)
-        # Where the zero point is 0, subtracting (0.0 - zero) keeps negative zeros; adding it would
+    if zero is not None:
+        shift = cast(b.read(2, *where), F32)
+        # Where the zero point is 0, subtracting (0.0 - shift) keeps negative zeros; adding it would
         # not.
-        shifted = level - (0.0 - zero)
-        level = shifted if attrs.to.is_float else level + zero
+        level = level - (0.0 - shift) if attrs.to.is_float else level + shift
     if attrs.to.is_float:
         return narrowed(level, NarrowAttrs(attrs.to, attrs.saturate))
     low = float(integer_limits(attrs.to)[0])
@@ -164,8 +167,9 @@ def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar
     return choose(level > low, level, low) if low else level
 
 
-def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
-    (x, scale), zero = present(arrays, 2), optional(arrays, 2)
+def _quantize_reference(
+    attrs: QuantizeAttrs, x: Array, scale: Array, zero: Array | None = None
+) -> Array:
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -173,62 +177,66 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
     if zero is not None:
         level = level + _spread(zero, x, attrs).astype(np.float32)
     if attrs.to.is_float:
-        return (narrow_reference(level, NarrowAttrs(attrs.to, attrs.saturate)),)
+        return narrow_reference(NarrowAttrs(attrs.to, attrs.saturate), level)
     low, high = integer_limits(attrs.to)
     level = np.where(np.isnan(level), low, np.clip(level, low, high))
-    return (level.astype(attrs.to.carrier),)
+    return level.astype(attrs.to.carrier)
 
 
 # ---- dequantize_linear --------------------------------------------------------------------------
 
 
-def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
-    (x, scale), zero = present(types, 2), optional(types, 2)
+def _dequantize_infer(
+    attrs: DequantizeAttrs, x: TensorType, scale: TensorType, zero: TensorType | None = None
+) -> TensorType:
     check_dtype(x.dtype, (*_LEVELS, I32))
     if zero is not None:
         check_dtype(zero.dtype, (x.dtype,), "the zero point")
-    _check_scale(x, types, attrs)
+    _check_scale(attrs, x, scale, zero)
     to = attrs.to or scale.dtype
     check_dtype(to, _SCALES, "the result")
-    return (TensorType(to, x.shape),)
+    return TensorType(to, x.shape)
 
 
-def _dequantize_element(b: ExprBuilder, at: Point, attrs: DequantizeAttrs) -> Scalar:
-    x, scale = present(b.params, 2)
+def _dequantize_element(
+    b: ExprBuilder,
+    at: Point,
+    attrs: DequantizeAttrs,
+    x: TensorType,
+    scale: TensorType,
+    zero: TensorType | None = None,
+) -> Scalar:
     where = _scale_at(scale, attrs, at)
     exact = F32 if x.dtype.is_float else I32
     level = cast(b.read(0, *at), exact)
-    if optional(b.params, 2) is not None:
+    if zero is not None:
         level = level - cast(b.read(2, *where), exact)
     return cast(level, F32) * cast(b.read(1, *where), F32)
 
 
-def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
-    (x, scale), zero = present(arrays, 2), optional(arrays, 2)
+def _dequantize_reference(
+    attrs: DequantizeAttrs, x: Array, scale: Array, zero: Array | None = None
+) -> Array:
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)
     if zero is not None:
         level = level - _spread(zero, x, attrs).astype(exact)
     value = level.astype(np.float32) * _spread(scale, x, attrs).astype(np.float32)
-    return (value.astype(scale.dtype if attrs.to is None else attrs.to.carrier),)
+    return value.astype(scale.dtype if attrs.to is None else attrs.to.carrier)
 
 
 # ---- dynamic_quantize_linear --------------------------------------------------------------------
 
 
-def _dynamic_infer(types: Types, _: NoAttrs) -> OutTypes:
-    x = required(types, 0)
+def _dynamic_infer(_: NoAttrs, x: TensorType) -> OutTypes:
     check_dtype(x.dtype, (F32,))
     return TensorType(U8, x.shape), tensor(F32), tensor(U8)
 
 
-def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-
+def _dynamic_expr(b: ExprBuilder, _: NoAttrs, x: TensorType) -> tuple[StageRef, ...]:
     def extreme(monoid: str) -> StageRef:
         over = b.point(x)
-        return b.stage((), b.read(0, *over), over=over, monoid=monoid if over else None)
+        return b.stage((), b.read(0, *over), over=over, monoid=monoid)
 
     top, bottom = extreme("max"), extreme("min")
     high, low = fn("max", b.read(top), 0.0), fn("min", b.read(bottom), 0.0)
@@ -239,12 +247,10 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     zero = b.stage((), cast(fn("round", shift), U8))
     at = b.point(x)
     level = fn("round", b.read(0, *at) / b.read(scale))
-    y = b.stage(at, cast(level + cast(b.read(zero), F32), U8))
-    return b.done(y, scale, zero)
+    return b.stage(at, cast(level + cast(b.read(zero), F32), U8)), scale, zero
 
 
-def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _dynamic_reference(_: NoAttrs, x: Array) -> OutArrays:
     high, low = np.max(x, initial=np.float32(0)), np.min(x, initial=np.float32(0))
     scale = np.float32(1) if high == low else (high - low) / np.float32(255)
     zero = np.clip(np.rint(-low / scale), 0, 255)
@@ -255,21 +261,21 @@ def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 _ELEMENTWISE = Trait.ELEMENTWISE
 
 OPS = (
-    by_element(
-        "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
+    op_row(
+        "quantize_linear", QuantizeAttrs, _quantize_infer, _quantize_reference,
         (*_SCALES, I32),
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
         element=_quantize_element, traits=_ELEMENTWISE,
     ),
-    by_element(
-        "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
+    op_row(
+        "dequantize_linear", DequantizeAttrs, _dequantize_infer, _dequantize_reference,
         (*_LEVELS, I32),
         "(x - zero point) * scale, in the type of the scale.",
         Tolerance.ELEMENTWISE,
         element=_dequantize_element, traits=_ELEMENTWISE,
     ),
-    OpSpec(
-        "dynamic_quantize_linear", NoAttrs, 1, _dynamic_infer, _dynamic_reference,
+    op_row(
+        "dynamic_quantize_linear", NoAttrs, _dynamic_infer, _dynamic_reference,
         (F32,),
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         Tolerance.ELEMENTWISE,

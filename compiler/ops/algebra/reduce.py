@@ -10,21 +10,15 @@ from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike
 from tcc.ir.op import (
     Array,
-    Arrays,
-    Infer,
     OnnxBinding,
     OpSpec,
-    OutArrays,
-    OutTypes,
-    Reference,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BOOL,
@@ -42,15 +36,14 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import choose, fn, wide, widened
 from tcc.ops.reference import in_f32, truncated
+from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
     FLOATS,
     NUMERIC,
     Point,
     check_axis,
     check_dtype,
-    present,
     reduced_shape,
-    required,
 )
 
 
@@ -109,66 +102,45 @@ def _axes_iters(
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 
-def _reduce_expr(rule: _Reduction) -> Callable[[Types, Any], Expr]:
-    def expr(types: Types, attrs: ReduceAttrs) -> Expr:
-        x = required(types, 0)
-        b = ExprBuilder(x)
+def _reduce_expr(rule: _Reduction) -> Function:
+    def expr(b: ExprBuilder, attrs: ReduceAttrs, x: TensorType) -> StageRef:
         at, over, where = _axes_iters(b, x.shape, attrs)
         element = wide(b.read(0, *where))
         if rule.element is not None:
             element = rule.element(element)
-        monoid = rule.monoid if over else None
+        accumulator = b.stage(at, element, over=over, monoid=rule.monoid)
         if rule.finish is None and element.dtype is x.dtype:
-            return b.finish(at, element, over=over, monoid=monoid)
-        accumulator = b.stage(at, element, over=over, monoid=monoid)
-        return _finish(b, rule, x, attrs, accumulator)
+            return accumulator
+        at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
+        value: Scalar = b.read(accumulator, *at)
+        if rule.real and x.dtype.is_integer:
+            value = cast(value, F64)
+        if rule.finish is not None:
+            value = rule.finish(value, element_count(tuple(x.shape[n] for n in attrs.axes)))
+        return b.stage(at, cast(value, x.dtype))
 
     return expr
 
 
-def _finish(
-    b: ExprBuilder, rule: _Reduction, x: TensorType, attrs: ReduceAttrs, accumulator: StageRef
-) -> Expr:
-    at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value: Scalar = b.read(accumulator, *at)
-    if rule.real and x.dtype.is_integer:
-        value = cast(value, F64)
-    if rule.finish is not None:
-        count = element_count(tuple(x.shape[n] for n in attrs.axes))
-        value = rule.finish(value, count)
-    return b.finish(at, cast(value, x.dtype))
-
-
-def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
+def _log_sum_exp_expr(b: ExprBuilder, attrs: ReduceAttrs, x: TensorType) -> StageRef:
     """Returns the expression of log(sum(exp(x))).
 
     The largest element is subtracted first, so that no exponential overflows.
     """
-    x = required(types, 0)
     dtype = F64 if x.dtype.is_integer else widened(x.dtype)
-    b = ExprBuilder(x)
     at, over, where = _axes_iters(b, x.shape, attrs)
-    top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max" if over else None)
+    top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max")
     at, over, where = _axes_iters(b, x.shape, attrs)
     shifted = cast(b.read(0, *where), dtype) - _finite(b.read(top, *at))
-    exponential_sum = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
+    exponential_sum = b.stage(at, fn("exp", shifted), over=over, monoid="sum")
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
     value = fn("log", b.read(exponential_sum, *at)) + _finite(b.read(top, *at))
-    return b.finish(at, cast(value, x.dtype))
+    return b.stage(at, cast(value, x.dtype))
 
 
 def _finite(top: Scalar) -> Scalar:
     """Returns `top`, or zero if it is infinite, because infinity minus infinity is NaN."""
     return choose(fn("is_inf", top), 0.0, top)
-
-
-def _infer(dtypes: Sequence[DType]) -> Infer:
-    def infer(types: Types, attrs: ReduceAttrs) -> OutTypes:
-        x = required(types, 0)
-        check_dtype(x.dtype, dtypes)
-        return (TensorType(x.dtype, reduced_shape(x.shape, attrs.axes, attrs.keepdims)),)
-
-    return infer
 
 
 def _mean_finish(accumulator: Scalar, count: Index) -> Scalar:
@@ -182,21 +154,23 @@ def _reduce(
     doc: str,
     *,
     dtypes: Sequence[DType] = SUMMABLE,
-    expr: Callable[[Types, Any], Expr] | None = None,
+    expr: Function | None = None,
 ) -> OpSpec:
     """Returns the op-table row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
+    def infer(attrs: ReduceAttrs, x: TensorType) -> TensorType:
+        check_dtype(x.dtype, dtypes)
+        return TensorType(x.dtype, reduced_shape(x.shape, attrs.axes, attrs.keepdims))
+
     @in_f32
-    def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
-        (x,) = present(arrays)
+    def reference(attrs: ReduceAttrs, x: Array) -> Array:
         result = np.asarray(numpy(x, attrs.axes, attrs.keepdims))
         if x.dtype.kind in "iu" and result.dtype.kind == "f":
-            return (truncated(result, dtype_of(x)),)
-        return (result.astype(x.dtype),)
+            return truncated(result, dtype_of(x))
+        return result.astype(x.dtype)
 
-    return OpSpec(
-        name, ReduceAttrs, 1, _infer(dtypes), reference,
-        tuple(dtypes), doc,
+    return op_row(
+        name, ReduceAttrs, infer, reference, dtypes, doc,
         Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
         expr or _reduce_expr(rule), traits=Trait.REDUCTION,
     )  # fmt: skip
@@ -222,9 +196,8 @@ def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
             ends = (False, True)
         elif x.dtype.kind != "f":
             ends = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
-        if largest:
-            return np.max(x, axis=axes, keepdims=keepdims, initial=ends[0])
-        return np.min(x, axis=axes, keepdims=keepdims, initial=ends[1])
+        function: Any = np.max if largest else np.min
+        return function(x, axis=axes, keepdims=keepdims, initial=ends[not largest])
 
     return numpy
 
@@ -240,17 +213,14 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 # ---- positions ----------------------------------------------------------------------------------
 
 
-def _arg_infer(types: Types, attrs: ArgAttrs) -> OutTypes:
-    x = required(types, 0)
+def _arg_infer(attrs: ArgAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, NUMERIC)
     check_axis(attrs.axis, x.rank)
-    return (TensorType(I64, reduced_shape(x.shape, (attrs.axis,), attrs.keepdims)),)
+    return TensorType(I64, reduced_shape(x.shape, (attrs.axis,), attrs.keepdims))
 
 
-def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
-    def expr(types: Types, attrs: ArgAttrs) -> Expr:
-        x = required(types, 0)
-        b = ExprBuilder(x)
+def _arg_expr(monoid: str) -> Function:
+    def expr(b: ExprBuilder, attrs: ArgAttrs, x: TensorType) -> StageRef:
         axes = ReduceAttrs((attrs.axis,), attrs.keepdims)
         at, (k,), where = _axes_iters(b, x.shape, axes)
         last = x.shape[attrs.axis] - 1
@@ -258,29 +228,28 @@ def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
         extremum = b.stage(at, b.read(0, *where), place, over=(k,), monoid=monoid)
         position = StageRef(extremum.stage, 1)
         if not attrs.select_last:
-            return b.done(position)
+            return position
         at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))
-        return b.finish(at, index_value(last, I64) - b.read(position, *at))
+        return b.stage(at, index_value(last, I64) - b.read(position, *at))
 
     return expr
 
 
-def _arg_reference(numpy: Callable[..., Any]) -> Reference:
-    def reference(arrays: Arrays, attrs: ArgAttrs) -> OutArrays:
-        (x,) = present(arrays)
+def _arg_reference(numpy: Callable[..., Any]) -> Function:
+    def reference(attrs: ArgAttrs, x: Array) -> Array:
         if attrs.select_last:
             x = np.flip(x, attrs.axis)
         place = numpy(x, axis=attrs.axis, keepdims=attrs.keepdims)
         if attrs.select_last:
             place = x.shape[attrs.axis] - 1 - place
-        return (np.asarray(place).astype(np.int64),)
+        return np.asarray(place).astype(np.int64)
 
     return reference
 
 
 def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str) -> OpSpec:
-    return OpSpec(
-        name, ArgAttrs, 1, _arg_infer, _arg_reference(numpy), NUMERIC, doc,
+    return op_row(
+        name, ArgAttrs, _arg_infer, _arg_reference(numpy), NUMERIC, doc,
         expr=_arg_expr(monoid), traits=Trait.REDUCTION,
         onnx=OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),
     )  # fmt: skip

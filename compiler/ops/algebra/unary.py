@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
@@ -10,24 +11,21 @@ from tcc.ir.expr.scalar import Scalar
 from tcc.ir.narrow import rounded
 from tcc.ir.op import (
     Array,
-    Arrays,
     NoAttrs,
     OnnxBinding,
     OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import (
     BOOL,
     DType,
     TensorType,
 )
-from tcc.ops.formula import by_element, fn
+from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import truncated
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     ALL,
     BOOLS,
@@ -37,8 +35,6 @@ from tcc.ops.shapes import (
     NUMERIC,
     SIGNED,
     Point,
-    present,
-    required,
 )
 
 
@@ -62,7 +58,6 @@ def _function(
     numpy: NumpyFunction,
     doc: str,
     *,
-    onnx: str,
     dtypes: Sequence[DType] = FLOATS,
     exact: bool = False,
     scalar: str = "",
@@ -73,13 +68,12 @@ def _function(
     """
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=OnnxBinding(onnx),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE,
     )  # fmt: skip
 
 
 def _erf(x: Array) -> Array:
-    flat = [math.erf(float(v)) for v in x.ravel()]
-    return np.array(flat, x.dtype).reshape(x.shape)
+    return np.array([math.erf(float(v)) for v in x.ravel()], x.dtype).reshape(x.shape)
 
 
 def _sign(x: Array) -> Array:
@@ -104,92 +98,84 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
 # ---- ops that copy or convert one element: identity and cast -------------------------------------
 
 
-def _copied(b: ExprBuilder, at: Point, _: object) -> Scalar:
+def _copied(b: ExprBuilder, at: Point, _: object, x: TensorType) -> Scalar:
     return b.read(0, *at)
 
 
-def _identity_infer(types: Types, _: NoAttrs) -> OutTypes:
-    return (required(types, 0),)
+def _cast_infer(attrs: CastAttrs, x: TensorType) -> TensorType:
+    return TensorType(attrs.to, x.shape)
 
 
-def _cast_infer(types: Types, attrs: CastAttrs) -> OutTypes:
-    return (TensorType(attrs.to, required(types, 0).shape),)
-
-
-def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _cast_reference(attrs: CastAttrs, x: Array) -> Any:
     to = attrs.to
     if to is BOOL:
-        return (x != 0,)
+        return x != 0
     with np.errstate(all="ignore"):
         if to.is_integer and x.dtype.kind == "f":
-            return (truncated(x, to),)
+            return truncated(x, to)
         value = x.astype(to.carrier)
-        return (rounded(value, to) if to.is_narrow else value,)
+        return rounded(value, to) if to.is_narrow else value
 
 
-_IDENTITY = by_element(
-    "identity", NoAttrs, 1, _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
-    MOVED,
+_IDENTITY = op_row(
+    "identity", NoAttrs, lambda _, x: x, lambda _, x: np.array(x), MOVED,
     "The operand itself.",
     element=_copied,
     traits=Trait.ELEMENTWISE | Trait.MOVEMENT, onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
-_CAST = by_element(
-    "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL,
+_CAST = op_row(
+    "cast", CastAttrs, _cast_infer, _cast_reference, ALL,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
     element=_copied, traits=Trait.ELEMENTWISE,
 )  # fmt: skip
 
 OPS = (
-    _function("abs", np.abs, "Absolute value.", onnx="Abs", dtypes=NUMERIC, exact=True),
-    _function("neg", np.negative, "Negation.", onnx="Neg", dtypes=SIGNED, exact=True),
-    _function("sign", _sign, "-1 or 1; 0 and NaN stay.", onnx="Sign", dtypes=NUMERIC, exact=True),
-    _function("floor", np.floor, "Rounding downwards.", onnx="Floor", exact=True),
-    _function("ceil", np.ceil, "Rounding upwards.", onnx="Ceil", exact=True),
-    _function("round", np.rint, "Rounding to nearest, ties to even.", onnx="Round", exact=True),
-    _function("sqrt", np.sqrt, "Square root.", onnx="Sqrt"),
-    _function("exp", np.exp, "e to the power x.", onnx="Exp"),
-    _function("log", np.log, "Natural logarithm.", onnx="Log"),
-    _function("sin", np.sin, "Sine of radians.", onnx="Sin"),
-    _function("cos", np.cos, "Cosine of radians.", onnx="Cos"),
-    _function("tan", np.tan, "Tangent of radians.", onnx="Tan"),
-    _function("asin", np.arcsin, "Inverse sine.", onnx="Asin"),
-    _function("acos", np.arccos, "Inverse cosine.", onnx="Acos"),
-    _function("atan", np.arctan, "Inverse tangent.", onnx="Atan"),
-    _function("sinh", np.sinh, "Hyperbolic sine.", onnx="Sinh"),
-    _function("cosh", np.cosh, "Hyperbolic cosine.", onnx="Cosh"),
-    _function("tanh", np.tanh, "Hyperbolic tangent.", onnx="Tanh"),
-    _function("asinh", np.arcsinh, "Inverse hyperbolic sine.", onnx="Asinh"),
-    _function("acosh", np.arccosh, "Inverse hyperbolic cosine.", onnx="Acosh"),
-    _function("atanh", np.arctanh, "Inverse hyperbolic tangent.", onnx="Atanh"),
-    _function("erf", _erf, "Gauss error function.", onnx="Erf", dtypes=FLOATS),
+    _function("abs", np.abs, "Absolute value.", dtypes=NUMERIC, exact=True),
+    _function("neg", np.negative, "Negation.", dtypes=SIGNED, exact=True),
+    _function("sign", _sign, "-1 or 1; 0 and NaN stay.", dtypes=NUMERIC, exact=True),
+    _function("floor", np.floor, "Rounding downwards.", exact=True),
+    _function("ceil", np.ceil, "Rounding upwards.", exact=True),
+    _function("round", np.rint, "Rounding to nearest, ties to even.", exact=True),
+    _function("sqrt", np.sqrt, "Square root."),
+    _function("exp", np.exp, "e to the power x."),
+    _function("log", np.log, "Natural logarithm."),
+    _function("sin", np.sin, "Sine of radians."),
+    _function("cos", np.cos, "Cosine of radians."),
+    _function("tan", np.tan, "Tangent of radians."),
+    _function("asin", np.arcsin, "Inverse sine."),
+    _function("acos", np.arccos, "Inverse cosine."),
+    _function("atan", np.arctan, "Inverse tangent."),
+    _function("sinh", np.sinh, "Hyperbolic sine."),
+    _function("cosh", np.cosh, "Hyperbolic cosine."),
+    _function("tanh", np.tanh, "Hyperbolic tangent."),
+    _function("asinh", np.arcsinh, "Inverse hyperbolic sine."),
+    _function("acosh", np.arccosh, "Inverse hyperbolic cosine."),
+    _function("atanh", np.arctanh, "Inverse hyperbolic tangent."),
+    _function("erf", _erf, "Gauss error function."),
     _function(
         "not", np.logical_not,
-        "Logical negation.",
-        onnx="Not", dtypes=BOOLS, exact=True,
+        "Logical negation.", dtypes=BOOLS, exact=True,
     ),
     _function(
         "bitwise_not", np.invert,
-        "Every bit flipped.",
-        onnx="BitwiseNot", dtypes=INTEGERS, exact=True, scalar="bit_not",
+        "Every bit flipped.", dtypes=INTEGERS, exact=True, scalar="bit_not",
     ),
     pointwise_op(
         "reciprocal", lambda _, x: 1.0 / x, lambda _, x: np.ones_like(x) / x, "1 / x.",
-        dtypes=FLOATS, onnx=OnnxBinding("Reciprocal"),
+        dtypes=FLOATS,
     ),
     pointwise_op(
         "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
         "Whether x is not a number.",
         dtypes=FLOATS, result=BOOL, tolerance=Tolerance.EXACT,
-        onnx=OnnxBinding("IsNaN"),
+        onnx="IsNaN",
     ),
     pointwise_op(
         "is_inf", _is_inf, _is_inf_numpy,
         "Whether x is an infinity of a sign that counts.",
         dtypes=FLOATS, attrs=IsInfAttrs,
-        result=BOOL, tolerance=Tolerance.EXACT, onnx=OnnxBinding("IsInf"),
+        result=BOOL, tolerance=Tolerance.EXACT,
     ),
     _IDENTITY,
     _CAST,

@@ -14,26 +14,22 @@ from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
+from tcc.ir.layout import row_major_position
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, required, same_dtype
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, same_dtype
 
 
 @frozen
@@ -183,13 +179,14 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
     return (x.shape[0], w.shape[0], *image)
 
 
-def _conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    (x, w), bias = present(types, 2), optional(types, 2)
+def _conv_infer(
+    attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None = None
+) -> TensorType:
+    dtype = same_dtype(x, w, bias)
     shape = conv_shape(x, w, attrs)
     if bias is not None:
         _check_bias(bias, shape[1])
-    return (TensorType(dtype, shape),)
+    return TensorType(dtype, shape)
 
 
 def _check_bias(bias: TensorType, channels: Index) -> None:
@@ -214,9 +211,8 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 
 
 @in_f32
-def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
-    x, w = present(arrays, 2)
-    return (with_bias(convolve(x, w, attrs), optional(arrays, 2)),)
+def _conv_reference(attrs: ConvAttrs, x: Array, w: Array, bias: Array | None = None) -> Array:
+    return with_bias(convolve(x, w, attrs), bias)
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
@@ -231,26 +227,27 @@ def conv_indices(
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
-    at = window_places(o, k, attrs)
-    return i, over, (n, channel, *at), (m, c, *k)
+    return i, over, (n, channel, *window_places(o, k, attrs)), (m, c, *k)
 
 
-def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
-    (y,) = _conv_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
+def _conv_expr(
+    b: ExprBuilder, attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None = None
+) -> StageRef:
+    y = _conv_infer(attrs, x, w, bias)
+    i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    sums = b.sum(i, pixel * wide(b.read(1, *at_w)), over=over)
-    return b.done(biased(b, sums, y, 2))
+    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, 2)
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """Returns `sums` plus operand `bias` (one element per channel), in the type of `y`."""
+    """Returns `sums` plus operand `bias`, if it is present; `y` is the type of the result.
+
+    The bias has one element per channel.
+    """
     if optional(b.params, bias) is None:
-        return rounded(b, sums, y)
+        return sums
     i = b.point(y)
-    value = b.read(sums, *i) + wide(b.read(bias, i[1]))
-    return b.stage(i, cast(value, y.dtype))
+    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(bias, i[1])), y.dtype))
 
 
 # ---- conv transpose ------------------------------------------------------------------------------
@@ -260,9 +257,10 @@ def _transposed(image: Shape, kernel: Shape, attrs: ConvTransposeAttrs) -> Shape
     return tuple(map(transposed_count, image, kernel, *attrs.lists, attrs.output_padding))
 
 
-def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
-    dtype = same_dtype(types)
-    (x, w), bias = present(types, 2), optional(types, 2)
+def _transpose_infer(
+    attrs: ConvTransposeAttrs, x: TensorType, w: TensorType, bias: TensorType | None = None
+) -> TensorType:
+    dtype = same_dtype(x, w, bias)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _check_groups(attrs.group, x, 1, "channels")
@@ -270,12 +268,13 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])
-    return (TensorType(dtype, shape),)
+    return TensorType(dtype, shape)
 
 
 @in_f32
-def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
-    x, w = present(arrays, 2)
+def _transpose_reference(
+    attrs: ConvTransposeAttrs, x: Array, w: Array, bias: Array | None = None
+) -> Array:
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
     # `full_sizes` is the size before cropping by the padding, `result_sizes` the size after it.
@@ -292,13 +291,17 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
         spots += term.reshape(spots.shape)
     behind = (b + n - size for b, n, size in zip(before, result_sizes, full_sizes, strict=True))
     y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
-    return (with_bias(y, optional(arrays, 2)),)
+    return with_bias(y, bias)
 
 
-def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
-    w = required(types, 1)
-    (y,) = _transpose_infer(types, attrs)
-    b = ExprBuilder(*types)
+def _transpose_expr(
+    b: ExprBuilder,
+    attrs: ConvTransposeAttrs,
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+) -> StageRef:
+    y = _transpose_infer(attrs, x, w, bias)
     n, m, *o = i = b.point(y)
     c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
     group_channels = w.shape[0] // attrs.group
@@ -306,9 +309,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
-    term = when(hits, pixel * weight)
-    sums = b.sum(i, term, over=over)
-    return b.done(biased(b, sums, y, 2))
+    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, 2)
 
 
 def sources(
@@ -329,8 +330,7 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
     """Returns `value` where all conditions hold, else zero."""
     if not conditions:
         return value
-    condition = reduce(and_, conditions)
-    return choose(condition, value, 0)
+    return choose(reduce(and_, conditions), value, 0)
 
 
 # ---- col2im --------------------------------------------------------------------------------------
@@ -340,17 +340,15 @@ def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
     return tuple(map(window_count, attrs.image, attrs.block, *attrs.lists))
 
 
-def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
-    x = required(types, 0)
+def _col2im_infer(attrs: Col2ImAttrs, x: TensorType) -> TensorType:
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     agree(x.shape[2], element_count(_col2im_counts(attrs)), "the columns")
     block_size = element_count(tuple(map(as_index, attrs.block)))
-    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // block_size, *attrs.image)),)
+    return TensorType(x.dtype, (x.shape[0], x.shape[1] // block_size, *attrs.image))
 
 
 @in_f32
-def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _col2im_reference(attrs: Col2ImAttrs, x: Array) -> Array:
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
     columns = x.reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
@@ -360,44 +358,38 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
         spots = patch(y, k, counts, attrs)
         spots += columns[(slice(None), slice(None), *k)]
     interior = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
-    return (y[(slice(None), slice(None), *interior)],)
+    return y[(slice(None), slice(None), *interior)]
 
 
-def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
-    (y,) = _col2im_infer(types, attrs)
-    b = ExprBuilder(*types)
-    n, c, *o = i = b.point(y)
+def _col2im_expr(b: ExprBuilder, attrs: Col2ImAttrs, x: TensorType) -> StageRef:
+    n, c, *o = i = b.point(_col2im_infer(attrs, x))
     k = b.iters(*attrs.block)
     at, hits = sources(o, k, attrs)
-    row, column = c, const(0)
-    for q, size in zip(k, attrs.block, strict=True):
-        row = row * size + q
-    for index, count in zip(at, _col2im_counts(attrs), strict=True):
-        column = column * count + index
-        hits.append(inside(index_value(index, I64), count))
-    term = when(hits, wide(b.read(0, n, row, column, fill=0)))
-    sums = b.sum(i, term, over=k)
-    return b.done(rounded(b, sums, y))
+    counts = _col2im_counts(attrs)
+    row = row_major_position((c, *k), (x.shape[1], *map(as_index, attrs.block)))
+    column = row_major_position(tuple(at), counts)
+    hits += (inside(index_value(p, I64), n) for p, n in zip(at, counts, strict=True))
+    return b.sum(i, when(hits, wide(b.read(0, n, row, column, fill=0))), over=k)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
-    OpSpec(
-        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, FLOATS,
+    op_row(
+        "conv", ConvAttrs, _conv_infer, _conv_reference, FLOATS,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
         Tolerance.ACCUMULATE,
         expr=_conv_expr, traits=Trait.CONTRACTION | Trait.WINDOW,
     ),
-    OpSpec(
-        "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
+    op_row(
+        "conv_transpose", ConvTransposeAttrs, _transpose_infer, _transpose_reference,
         FLOATS,
         "The transpose of a convolution: each input element adds its kernel to the output.",
         Tolerance.ACCUMULATE,
         expr=_transpose_expr, traits=Trait.CONTRACTION | Trait.WINDOW,
     ),
-    OpSpec(
-        "col2im", Col2ImAttrs, 1, _col2im_infer, _col2im_reference, FLOATS,
+    op_row(
+        "col2im", Col2ImAttrs, _col2im_infer, _col2im_reference, FLOATS,
         "Adds the columns of patches up to an image.",
         Tolerance.ACCUMULATE,
         expr=_col2im_expr, traits=Trait.WINDOW,

@@ -4,19 +4,22 @@ Most models express both by many small ops. If a model has them as single operat
 expressions have the same stages as the small ops.
 """
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast, index_value
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Array, Tolerance, Trait
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
-from tcc.ops.formula import by_element, choose, fn, read_aligned, wide
-from tcc.ops.operands import guard, require, sizes
+from tcc.ops.formula import choose, fn, read_aligned, wide
+from tcc.ops.operands import guard, integer, require
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, required
 
 
 @frozen
@@ -49,8 +52,13 @@ class RotaryEmbeddingAttrs:
 # ---- attention -----------------------------------------------------------------------------------
 
 
-def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
-    q, k, v, mask = (*(required(types, n) for n in range(3)), optional(types, 3))
+def _attention_infer(
+    attrs: AttentionAttrs,
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    mask: TensorType | None = None,
+) -> TensorType:
     require(q.rank == k.rank == v.rank == 4, f"attention takes rank 4: {q}, {k}, {v}")
     require(q.dtype is k.dtype is v.dtype, f"attention of different types: {q}, {k}, {v}")
     agree(q.shape[3], k.shape[3], "the head sizes of queries and keys")
@@ -62,7 +70,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
         scores = (*q.shape[:3], k.shape[2])
         require(mask.dtype in (BOOL, q.dtype), f"mask {mask} is neither bool nor {q.dtype}")
         check_broadcast(mask.shape, scores, 3)
-    return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
+    return TensorType(q.dtype, (*q.shape[:3], v.shape[3]))
 
 
 def _sharing(q: TensorType, k: TensorType) -> int:
@@ -75,11 +83,16 @@ def _sharing(q: TensorType, k: TensorType) -> int:
     return many // few
 
 
-def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
-    q, k = present(types, 2)
-    (y,) = _attention_infer(types, attrs)
+def _attention_expr(
+    b: ExprBuilder,
+    attrs: AttentionAttrs,
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    mask: TensorType | None = None,
+) -> StageRef:
+    y = _attention_infer(attrs, q, k, v, mask)
     share = _sharing(q, k)
-    b = ExprBuilder(*types)
     batch, heads, queries, depth = q.shape
     keys, space = k.shape[2], (batch, heads, queries, k.shape[2])
 
@@ -89,7 +102,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     scores = b.sum(at, pair, over=(d,))
 
     at = b.iters(*space)
-    scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
+    scores = b.stage(at, _masked(b, b.read(scores, *at), at, mask, attrs))
 
     powers, share_sum = shares(b, space, 3, lambda at: b.read(scores, *at))
 
@@ -102,7 +115,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     # before it knows the divisor.
     n, h, i, _ = at = b.point(y)
     shared = b.read(mixed, *at) * (1.0 / b.read(share_sum, n, h, i))
-    return b.finish(at, cast(shared, y.dtype))
+    return b.stage(at, cast(shared, y.dtype))
 
 
 def _masked(
@@ -128,8 +141,9 @@ def _masked(
 
 
 @in_f32
-def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
-    (q, k, v), mask = present(arrays, 3), optional(arrays, 3)
+def _attention_reference(
+    attrs: AttentionAttrs, q: Array, k: Array, v: Array, mask: Array | None = None
+) -> Any:
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
     scores = np.einsum("nhid,nhjd->nhij", q, k) * q.dtype.type(attrs.scale)
@@ -138,20 +152,25 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if attrs.is_causal:
-        (offset,) = sizes((attrs.offset,))
+        offset = integer(attrs.offset)
         scores = np.where(
             np.tri(scores.shape[2], scores.shape[3], offset, dtype=np.bool_), scores, -np.inf
         )
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares = (powers / powers.sum(axis=-1, keepdims=True)).astype(q.dtype)
-    return (np.einsum("nhij,nhje->nhie", shares, v),)
+    return np.einsum("nhij,nhje->nhie", shares, v)
 
 
 # ---- rotary_embedding ----------------------------------------------------------------------------
 
 
-def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
-    x, cos, sin, positions = (*(required(types, n) for n in range(3)), optional(types, 3))
+def _rotary_infer(
+    attrs: RotaryEmbeddingAttrs,
+    x: TensorType,
+    cos: TensorType,
+    sin: TensorType,
+    positions: TensorType | None = None,
+) -> TensorType:
     size, rotated = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
     require(x.rank == 4, f"rotary_embedding takes [batch, head, position, element], not {x}")
     require(rotated > 0 and rotated % 2 == 0, f"{rotated} elements do not pair up")
@@ -164,13 +183,15 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     if positions is not None:
         agree(cos.shape[0], sin.shape[0], "the rows of both caches")
         require(positions.dtype is I64 and positions.rank == 2, f"positions are i64: {positions}")
-    return (x,)
+    return x
 
 
-def _rotary_element(b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs) -> Scalar:
+def _rotary_element(
+    b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs, x: TensorType, *_operands: object
+) -> Scalar:
     n, h, s, e = at
     rotated, half = attrs.rotary_dim, attrs.rotary_dim // 2
-    fill = None if as_int(required(b.params, 0).shape[-1]) == rotated else 0
+    fill = None if as_int(x.shape[-1]) == rotated else 0
     if attrs.interleaved:
         angle, partner = e // 2, e + 1 - 2 * (e % 2)
         leading = fn("eq", index_value(e % 2, I64), 0)
@@ -192,15 +213,16 @@ def _angle(
     cache = required(b.params, number)
     if optional(b.params, 3) is None:
         return b.read(number, n, s, angle, fill=fill)
-    place, binding = chosen(b, b.read(3, n, s), cache.shape[0])
+    place = chosen(b, b.read(3, n, s), cache.shape[0])
     outside = fill if guard(cache.shape[0]) is None else 0
-    return b.read(number, place, angle, fill=outside, indirect=(binding,))
+    return b.read(number, place, angle, fill=outside)
 
 
 @in_f32
-def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
-    x, cos, sin = present(arrays, 3)
-    positions, rotated = optional(arrays, 3), attrs.rotary_dim
+def _rotary_reference(
+    attrs: RotaryEmbeddingAttrs, x: Array, cos: Array, sin: Array, positions: Array | None = None
+) -> Array:
+    rotated = attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
     cos, sin = cos[:, None], sin[:, None]
@@ -211,21 +233,21 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
     y = x.copy()
     y[..., halves[0]] = first * cos - second * sin
     y[..., halves[1]] = first * sin + second * cos
-    return (y,)
+    return y
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
-    OpSpec(
-        "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
+    op_row(
+        "attention", AttentionAttrs, _attention_infer, _attention_reference,
         FLOATS,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
         Tolerance.ACCUMULATE,
         expr=_attention_expr, traits=Trait.CONTRACTION,
     ),
-    by_element(
-        "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
+    op_row(
+        "rotary_embedding", RotaryEmbeddingAttrs, _rotary_infer, _rotary_reference,
         FLOATS,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         Tolerance.ACCUMULATE,

@@ -8,29 +8,27 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 from operator import add
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import (
     Array,
-    Arrays,
     OnnxBinding,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
-from tcc.ops.formula import by_element, fn, number, wide
+from tcc.ops.formula import fn, number, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
+from tcc.ops.reference import in_f32
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes
 
 _ALPHA = -0.75  # the coefficient `a` of Keys' cubic kernel
 
@@ -73,14 +71,13 @@ Tap = tuple[Scalar, Scalar | None, Scalar | None]
 # ---- grid_sample ---------------------------------------------------------------------------------
 
 
-def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
-    x, grid = present(types, 2)
+def _sample_infer(attrs: GridSampleAttrs, x: TensorType, grid: TensorType) -> TensorType:
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
     agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
     require(attrs.mode in ("nearest", "linear", "cubic"), f"unknown mode {attrs.mode}")
     require(attrs.padding_mode in ("zeros", "border", "reflection"), "unknown padding mode")
-    return (TensorType(x.dtype, (x.shape[0], x.shape[1], *grid.shape[1:-1])),)
+    return TensorType(x.dtype, (x.shape[0], x.shape[1], *grid.shape[1:-1]))
 
 
 def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
@@ -150,17 +147,17 @@ def _mixed(
     terms: list[Scalar] = []
     for combination in product(*taps):
         places = zip(combination, extents, strict=True)
-        bound_positions = [b.position(place, extent) for (place, _, _), extent in places]
-        at, bindings = zip(*bound_positions, strict=True)
-        value = wide(b.read(0, *lead, *at, indirect=bindings))
+        at = [b.position(place, extent) for (place, _, _), extent in places]
+        value = wide(b.read(0, *lead, *at))
         for _, weight, _ in combination:
             value = value if weight is None else value * cast(weight, value.dtype)
         terms.append(when([hit for _, _, hit in combination if hit is not None], value))
     return reduce(add, terms)
 
 
-def _sample_element(b: ExprBuilder, i: Point, attrs: GridSampleAttrs) -> Scalar:
-    x = required(b.params, 0)
+def _sample_element(
+    b: ExprBuilder, i: Point, attrs: GridSampleAttrs, x: TensorType, _grid: TensorType
+) -> Scalar:
     spatial = x.rank - 2
     # The grid gives the coordinate of the innermost axis first.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
@@ -212,8 +209,8 @@ def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array
     return weighted_sum
 
 
-def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
-    x, grid = present(arrays, 2)
+@in_f32
+def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
         pairs = zip(map(float, grid[at][::-1]), x.shape[2:], strict=True)
@@ -222,23 +219,21 @@ def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
         else:
             places = [((p + 1) * n - 1) / 2 for p, n in pairs]
         y[(at[0], slice(None), *at[1:])] = _sampled(x[at[0]], places, attrs)
-    return (y.astype(x.dtype),)
+    return y
 
 
 # ---- affine_grid ---------------------------------------------------------------------------------
 
 
-def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
-    theta = required(types, 0)
+def _affine_infer(attrs: AffineGridAttrs, theta: TensorType) -> TensorType:
     spatial = len(attrs.size) - 2
     due_shape = dims(spatial, spatial + 1)
     require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
     agree_shapes(theta.shape[1:], due_shape, "the matrices theta")
-    image = attrs.size[2:]
-    return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
+    return TensorType(theta.dtype, (attrs.size[0], *attrs.size[2:], *dims(spatial)))
 
 
-def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs) -> Scalar:
+def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs, theta: TensorType) -> Scalar:
     n, *o, axis = i
     coordinate = wide(b.read(0, n, axis, len(o)))
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
@@ -257,8 +252,9 @@ def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
     return spread - 1.0
 
 
-def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
-    theta, image = required(arrays, 0), sizes(attrs.size)[2:]
+@in_f32
+def _affine_reference(attrs: AffineGridAttrs, theta: Array) -> Any:
+    image = sizes(attrs.size)[2:]
     axes = []
     for n in image:
         step = np.arange(n, dtype=np.float64)
@@ -266,29 +262,41 @@ def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
         axes.append(aligned if attrs.align_corners else (2 * step + 1) / n - 1)
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*mesh, np.ones(image)], axis=-1)
-    y = np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
-    return (y.astype(theta.dtype),)
+    return np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
 
 
 # ---- deform_conv ---------------------------------------------------------------------------------
 
 
-def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
-    x, w, offset = present(types, 3)
+def _deform_infer(
+    attrs: DeformConvAttrs,
+    x: TensorType,
+    w: TensorType,
+    offset: TensorType,
+    bias: TensorType | None = None,
+    mask: TensorType | None = None,
+) -> TensorType:
     require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
     shape = conv_shape(x, w, attrs.conv)
     kernel = w.shape[2] * w.shape[3] * attrs.offset_group
-    for operand, channels in ((offset, kernel * 2), (optional(types, 4), kernel)):
+    for operand, channels in ((offset, kernel * 2), (mask, kernel)):
         if operand is not None:
             due_shape = (x.shape[0], channels, *shape[2:])
             agree_shapes(operand.shape, due_shape, f"{operand} should have shape {list(due_shape)}")
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
-    (x, w), conv = present(types, 2), attrs.conv
-    (y,) = _deform_infer(types, attrs)
-    b = ExprBuilder(*types)
+def _deform_expr(
+    b: ExprBuilder,
+    attrs: DeformConvAttrs,
+    x: TensorType,
+    w: TensorType,
+    offset: TensorType,
+    bias: TensorType | None = None,
+    mask: TensorType | None = None,
+) -> StageRef:
+    conv = attrs.conv
+    y = _deform_infer(attrs, x, w, offset, bias, mask)
     n, m, *o = i = b.point(y)
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], conv.group)
@@ -300,12 +308,10 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
         start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
         at = cast(index_value(start, I64), shift.dtype) + shift
         taps.append(_linear_taps(at, x.shape[2 + axis]))
-    value = _mixed(b, (n, channel), taps, x.shape[2:])
-    term = value * wide(b.read(1, m, c, *k))
-    if optional(types, 4) is not None:
+    term = _mixed(b, (n, channel), taps, x.shape[2:]) * wide(b.read(1, m, c, *k))
+    if mask is not None:
         term *= wide(b.read(4, n, element, *o))
-    sums = b.sum(i, term, over=over)
-    return b.done(biased(b, sums, y, 3))
+    return biased(b, b.sum(i, term, over=over), y, 3)
 
 
 def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
@@ -316,8 +322,16 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 
-def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
-    (x, w, offset), mask, conv = present(arrays, 3), optional(arrays, 4), attrs.conv
+@in_f32
+def _deform_reference(
+    attrs: DeformConvAttrs,
+    x: Array,
+    w: Array,
+    offset: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
+    conv = attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))
     y = np.zeros(shape, np.float64)
@@ -335,28 +349,28 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
             ]
             scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
             y[n, m, oh, ow] += _sampled(x[n, channel], at, _LINEAR) * w[m, c, kh, kw] * scale
-    return (with_bias(y, optional(arrays, 3)).astype(x.dtype),)
+    return with_bias(y, bias)
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
-    by_element(
-        "grid_sample", GridSampleAttrs, 2, _sample_infer, _sample_reference,
+    op_row(
+        "grid_sample", GridSampleAttrs, _sample_infer, _sample_reference,
         FLOATS,
         "The image at the normalised coordinates of a grid.",
         Tolerance.ACCUMULATE,
         element=_sample_element, onnx=OnnxBinding("GridSample", since=20),
     ),
-    by_element(
-        "affine_grid", AffineGridAttrs, 1, _affine_infer, _affine_reference,
+    op_row(
+        "affine_grid", AffineGridAttrs, _affine_infer, _affine_reference,
         FLOATS,
         "The grid of normalised coordinates that affine maps give.",
         Tolerance.ACCUMULATE,
         element=_affine_element,
     ),
-    OpSpec(
-        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,
+    op_row(
+        "deform_conv", DeformConvAttrs, _deform_infer, _deform_reference,
         FLOATS,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
         Tolerance.ACCUMULATE,

@@ -4,26 +4,25 @@ Importers build solvers, inverses, determinants and pseudo-inverses from these o
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, minimum
 from tcc.ir.op import (
     Array,
-    Arrays,
-    Infer,
     NoAttrs,
     OnnxBinding,
     OpSpec,
     OutArrays,
     OutTypes,
-    Reference,
     Tolerance,
-    Types,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import require, sizes
-from tcc.ops.shapes import agree, agree_shapes, required
+from tcc.ops.operands import integer, require
+from tcc.ops.reference import in_f32
+from tcc.ops.rows import Function, op_row
+from tcc.ops.shapes import agree, agree_shapes
 
 
 @frozen
@@ -44,16 +43,13 @@ class RowsAttrs:
     rows: Index
 
 
-def _matrices(types: Types, number: int = 0) -> TensorType:
-    x = required(types, number)
+def _check_matrices(x: TensorType) -> None:
     require(x.rank >= 2, f"{x} holds no matrices")
-    return x
 
 
-def _square(types: Types, number: int = 0) -> TensorType:
-    x = _matrices(types, number)
+def _check_square(x: TensorType) -> None:
+    _check_matrices(x)
     agree(x.shape[-1], x.shape[-2], "the sides of a square matrix")
-    return x
 
 
 def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
@@ -64,23 +60,23 @@ def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
 # ---- determinant and LU factorization ------------------------------------------------------------
 
 
-def _det_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _square(types)
-    return (TensorType(x.dtype, x.shape[:-2]),)
+def _det_infer(_attrs: NoAttrs, x: TensorType) -> TensorType:
+    _check_square(x)
+    return TensorType(x.dtype, x.shape[:-2])
 
 
-def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
-    return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
+@in_f32
+def _det_reference(_attrs: NoAttrs, x: Array) -> Any:
+    return np.linalg.det(x.astype(np.float64))
 
 
-def _lu_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _matrices(types)
+def _lu_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
+    _check_matrices(x)
     return (x, TensorType(I32, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
-def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+@in_f32
+def _lu_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     packed = x.astype(np.float64)
     pivots = np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int32)
     for at in _each(x, 2):
@@ -92,60 +88,59 @@ def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
             if a[step, step] != 0:
                 a[step + 1 :, step] /= a[step, step]
                 a[step + 1 :, step + 1 :] -= np.outer(a[step + 1 :, step], a[step, step + 1 :])
-    return packed.astype(x.dtype), pivots
+    return packed, pivots
 
 
-def _order_infer(types: Types, attrs: RowsAttrs) -> OutTypes:
-    pivots = required(types, 0)
+def _order_infer(attrs: RowsAttrs, pivots: TensorType) -> TensorType:
     require(pivots.rank >= 1, f"{pivots} holds no pivots")
     few, rows = as_int(pivots.shape[-1]), as_int(attrs.rows)
     require(few is None or rows is None or few <= rows, f"{pivots} are more than {rows} rows")
-    return (TensorType(I64, (*pivots.shape[:-1], attrs.rows)),)
+    return TensorType(I64, (*pivots.shape[:-1], attrs.rows))
 
 
-def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
-    pivots = required(arrays, 0)
-    (rows,) = sizes((attrs.rows,))
+def _order_reference(attrs: RowsAttrs, pivots: Array) -> Array:
+    rows = integer(attrs.rows)
     order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
     for at in _each(pivots, 1):
         for step, pivot in enumerate(pivots[at]):
             if not 0 < pivot <= rows:
                 raise IndexError(f"pivot {pivot} is outside the {rows} rows")
             order[at][[step, pivot - 1]] = order[at][[pivot - 1, step]]
-    return (order,)
+    return order
 
 
 # ---- triangular systems and Cholesky factorization -----------------------------------------------
 
 
-def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
-    a, b = _square(types, 0), _matrices(types, 1)
+def _triangle_infer(_attrs: TriangleAttrs, a: TensorType, b: TensorType) -> TensorType:
+    _check_square(a)
+    _check_matrices(b)
     compatible = a.rank == b.rank and a.dtype is b.dtype
     require(compatible, f"{a} is no system of equations for {b}")
     agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
-    return (b,)
+    return b
 
 
-def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
-    a, b = required(arrays, 0).astype(np.float64), required(arrays, 1)
+@in_f32
+def _triangle_reference(attrs: TriangleAttrs, a: Array, b: Array) -> Array:
+    a = a.astype(np.float64)
     x, rows = b.astype(np.float64), range(a.shape[-1])
-    with np.errstate(all="ignore"):  # a singular matrix makes it divide by zero
-        for row in reversed(rows) if attrs.upper else rows:
-            solved = slice(row + 1, None) if attrs.upper else slice(0, row)
-            products = a[..., row : row + 1, solved] @ x[..., solved, :]
-            x[..., row, :] -= products[..., 0, :]
-            if not attrs.unit:
-                x[..., row, :] /= a[..., row, row, None]
-        return (x.astype(b.dtype),)
+    for row in reversed(rows) if attrs.upper else rows:
+        solved = slice(row + 1, None) if attrs.upper else slice(0, row)
+        products = a[..., row : row + 1, solved] @ x[..., solved, :]
+        x[..., row, :] -= products[..., 0, :]
+        if not attrs.unit:
+            x[..., row, :] /= a[..., row, row, None]  # of a singular matrix, by zero
+    return x
 
 
-def _cholesky_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _square(types)
+def _cholesky_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
+    _check_square(x)
     return (x, TensorType(I32, x.shape[:-2]))
 
 
-def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+@in_f32
+def _cholesky_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     lower, failed = np.tril(x.astype(np.float64)), np.zeros(x.shape[:-2], np.int32)
     for at in _each(x, 2):
         a = lower[at]
@@ -155,19 +150,19 @@ def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
                 failed[at] = column + 1
                 break
             a[column:, column] /= np.sqrt(a[column, column])
-    return lower.astype(x.dtype), failed
+    return lower, failed
 
 
 # ---- QR and singular value decomposition ---------------------------------------------------------
 
 
-def _qr_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _matrices(types)
+def _qr_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
+    _check_matrices(x)
     return (x, TensorType(x.dtype, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
-def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+@in_f32
+def _qr_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     packed = x.astype(np.float64)
     tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
     for at in _each(x, 2):
@@ -182,19 +177,19 @@ def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
             tau[(*at, step)] = (length - column[0]) / length
             a[step:, step:] -= tau[(*at, step)] * np.outer(v, v @ a[step:, step:])
             a[step + 1 :, step] = v[1:]
-    return packed.astype(x.dtype), tau.astype(x.dtype)
+    return packed, tau
 
 
-def _svd_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _matrices(types)
+def _svd_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
+    _check_matrices(x)
     *outer, rows, columns = x.shape
     few = minimum(rows, columns)
     shapes = ((*outer, rows, few), (*outer, few), (*outer, few, columns))
     return tuple(TensorType(x.dtype, shape) for shape in shapes)
 
 
-def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+@in_f32
+def _svd_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     is_finite = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
     u, s, vt = np.linalg.svd(np.where(is_finite, x, 0).astype(np.float64), full_matrices=False)
     u, s, vt = (
@@ -205,7 +200,7 @@ def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
         at = np.argmax(np.abs(u), axis=-2, keepdims=True)
         sign = np.sign(np.take_along_axis(u, at, axis=-2))
         u, vt = u * sign, vt * sign.swapaxes(-1, -2)
-    return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
+    return u, s, vt
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -215,15 +210,14 @@ _FLOATS = (F32, F64)
 
 def _factorization(
     name: str,
-    infer: Infer,
-    reference: Reference,
+    infer: Function,
+    reference: Function,
     doc: str,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """Returns the op-table row of a factorization: one operand and no attributes."""
-    return OpSpec(
-        name, NoAttrs, 1, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE,
-        call=name, onnx=onnx,
+    return op_row(
+        name, NoAttrs, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE, onnx=onnx,
     )  # fmt: skip
 
 
@@ -237,17 +231,15 @@ OPS = (
         "lu", _lu_infer, _lu_reference,
         "L and U of each matrix in one, and the row that each step exchanged, counted from 1.",
     ),
-    OpSpec(
-        "pivot_order", RowsAttrs, 1, _order_infer, _order_reference, (I32,),
+    op_row(
+        "pivot_order", RowsAttrs, _order_infer, _order_reference, (I32,),
         "Where each row comes from after the exchanges of `lu`.",
-        call="pivot_order",
     ),
-    OpSpec(
-        "solve_triangular", TriangleAttrs, 2, _triangle_infer, _triangle_reference,
+    op_row(
+        "solve_triangular", TriangleAttrs, _triangle_infer, _triangle_reference,
         _FLOATS,
         "x of a x = b, a being a triangle of each matrix.",
         Tolerance.ACCUMULATE,
-        call="solve_triangular",
     ),
     _factorization(
         "cholesky", _cholesky_infer, _cholesky_reference,

@@ -4,19 +4,18 @@ Scores have shape (n, classes, d...), labels (n, d...), weights (classes). A neg
 from the last class.
 """
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, Source, cast, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, Source, StageRef, cast, literal
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OpSpec,
     OutArrays,
     OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.moments import reader
@@ -24,15 +23,13 @@ from tcc.ops.composite.softmax import log_shares
 from tcc.ops.formula import choose, fn, outside, wide, widened
 from tcc.ops.operands import wrapped
 from tcc.ops.reference import in_f32
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
     Point,
     agree_shapes,
     check_dtype,
     check_rank,
-    optional,
-    present,
-    required,
 )
 
 
@@ -53,8 +50,9 @@ class LossAttrs:
             raise ValueError(f"there is no reduction {self.reduction!r}")
 
 
-def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
-    (x, labels), weights = present(types, 2), optional(types, 2)
+def _infer(
+    attrs: LossAttrs, x: TensorType, labels: TensorType, weights: TensorType | None = None
+) -> OutTypes:
     check_dtype(x.dtype, FLOATS, "the scores")
     check_dtype(labels.dtype, (I32, I64), "the labels")
     check_rank(x, "the scores")
@@ -69,10 +67,15 @@ def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
 # ---- expressions --------------------------------------------------------------------------------
 
 
-def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
+def _likelihood_expr(
+    b: ExprBuilder,
+    attrs: LossAttrs,
+    x: TensorType,
+    labels: TensorType,
+    weights: TensorType | None = None,
+    logs: Source = 0,
+) -> StageRef:
     """Appends the stages of the loss; `logs` holds the log-probabilities."""
-    x, labels = present(types, 2)
-    weighted = optional(types, 2) is not None
 
     def term(at: Point) -> tuple[Scalar, Scalar]:
         """Returns (weighted loss, weight) at one point of the labels."""
@@ -80,11 +83,11 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
         if attrs.ignore_index is not None:
             ignored = fn("eq", label, attrs.ignore_index)
             label = choose(ignored, 0, label)
-        place, bound = b.position(wrapped(label, x.shape[1]), x.shape[1])
-        loss = -wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,)))
+        place = b.position(wrapped(label, x.shape[1]), x.shape[1])
+        loss = -wide(b.read(logs, at[0], place, *at[1:]))
         weight: Scalar = literal(1.0, widened(x.dtype))
-        if weighted:
-            weight = wide(b.read(2, place, indirect=(bound,)))
+        if weights is not None:
+            weight = wide(b.read(2, place))
             loss *= weight
         if attrs.ignore_index is not None:
             loss, weight = choose(ignored, 0.0, loss), choose(ignored, 0.0, weight)
@@ -92,41 +95,38 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
 
     at = b.point(labels)
     if attrs.reduction == "none":
-        b.stage(at, cast(term(at)[0], x.dtype))
-        return
+        return b.stage(at, cast(term(at)[0], x.dtype))
     value: Scalar = b.read(b.sum((), term(at)[0], over=at))
     if attrs.reduction == "mean":
         at = b.point(labels)
-        weights = b.sum((), term(at)[1], over=at)
-        value = value / b.read(weights)
-    b.stage((), cast(value, x.dtype))
+        value = value / b.read(b.sum((), term(at)[1], over=at))
+    return b.stage((), cast(value, x.dtype))
 
 
-def _likelihood_expr(types: Types, attrs: LossAttrs) -> Expr:
-    b = ExprBuilder(*types)
-    _loss_expr(b, types, attrs, 0)
-    return b.done()
-
-
-def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
+def _entropy_expr(
+    b: ExprBuilder,
+    attrs: LossAttrs,
+    x: TensorType,
+    labels: TensorType,
+    weights: TensorType | None = None,
+) -> tuple[StageRef, ...]:
     log_share = log_shares(b, x.shape, 1, reader(b))
     at = b.point(x)
     logs = b.stage(at, log_share(at))
-    _loss_expr(b, types, attrs, logs)
-    (loss,) = b.done().outputs
+    loss = _likelihood_expr(b, attrs, x, labels, weights, logs)
     if attrs.outputs == 1:
-        return b.done(loss)
+        return (loss,)
     at = b.point(x)
-    return b.done(loss, b.stage(at, cast(b.read(logs, *at), x.dtype)))
+    return loss, b.stage(at, cast(b.read(logs, *at), x.dtype))
 
 
 # ---- NumPy references ----------------------------------------------------------------------------
 
 
-def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
-    labels, weights = required(arrays, 1), optional(arrays, 2)
+@in_f32
+def _likelihood_reference(
+    attrs: LossAttrs, logs: Array, labels: Array, weights: Array | None = None
+) -> Any:
     loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
     for at in np.ndindex(labels.shape):
         label = int(labels[at])
@@ -139,32 +139,28 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
     if attrs.reduction == "none":
         return loss
     loss_sum = np.sum(loss)
-    return np.asarray(loss_sum / np.sum(weight) if attrs.reduction == "mean" else loss_sum)
+    return loss_sum / np.sum(weight) if attrs.reduction == "mean" else loss_sum
 
 
 @in_f32
-def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    return (_losses(arrays, required(arrays, 0), attrs),)
-
-
-@in_f32
-def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _entropy_reference(
+    attrs: LossAttrs, x: Array, labels: Array, weights: Array | None = None
+) -> OutArrays:
     below = x - np.max(x, axis=1, keepdims=True)
     logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))
-    return (_losses(arrays, logs, attrs), logs)[: attrs.outputs]
+    return (*_likelihood_reference(attrs, logs, labels, weights), logs)[: attrs.outputs]
 
 
 OPS = (
-    OpSpec(
-        "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
+    op_row(
+        "negative_log_likelihood_loss", LossAttrs, _infer, _likelihood_reference,
         FLOATS,
         "Minus the weighted log probability of each label, reduced or not.",
         Tolerance.ACCUMULATE,
         _likelihood_expr, traits=Trait.REDUCTION,
     ),
-    OpSpec(
-        "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
+    op_row(
+        "softmax_cross_entropy_loss", LossAttrs, _infer, _entropy_reference,
         FLOATS,
         "Negative log likelihood of the softmax of the scores over axis 1.",
         Tolerance.ACCUMULATE,

@@ -1,10 +1,12 @@
 """Normalisations that do not subtract the mean: root mean square, lp norms, local response."""
 
+from typing import Any
+
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Arrays, OnnxBinding, OutArrays, OutTypes, Types
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
+from tcc.ir.op import Array, OnnxBinding
 from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
     NormAttrs,
@@ -22,8 +24,6 @@ from tcc.ops.shapes import (
     check_axis,
     check_dtype,
     check_rank,
-    present,
-    required,
 )
 
 
@@ -48,18 +48,15 @@ class LrnAttrs:
     bias: float = 1.0
 
 
-def _rms_infer(types: Types, attrs: NormAttrs) -> OutTypes:
-    x, scale = present(types, 2)
+def _rms_infer(attrs: NormAttrs, x: TensorType, scale: TensorType) -> TensorType:
     check_dtype(x.dtype, FLOATS)
     check_dtype(scale.dtype, FLOATS, "the scale")
     check_axis(attrs.axis, x.rank)
-    check_affine(x, types)
-    return (TensorType(scale.dtype, x.shape),)
+    check_affine(x, scale)
+    return TensorType(scale.dtype, x.shape)
 
 
-def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
-    x, scale = present(types, 2)
-    b = ExprBuilder(x, scale)
+def _rms_expr(b: ExprBuilder, attrs: NormAttrs, x: TensorType, scale: TensorType) -> StageRef:
     compute = F64 if F64 in (x.dtype, scale.dtype) else F32
     axes = last_axes(attrs.axis, x.rank)
 
@@ -73,33 +70,29 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
     mean = b.read(squares, *outside(at, axes)) / count
     normal = cast(b.read(0, *at), compute) * reciprocal_root(mean, attrs.epsilon)
     y = normal * cast(read_aligned(b, 1, scale, at), compute)
-    return b.finish(at, cast(y, scale.dtype))
+    return b.stage(at, cast(y, scale.dtype))
 
 
-def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    x, scale = present(arrays)
+def _rms_reference(attrs: NormAttrs, x: Array, scale: Array) -> Any:
     wide_x = widen_half(x)
     with np.errstate(all="ignore"):
         mean = mean_of(wide_x**2, last_axes(attrs.axis, x.ndim))
         normal = wide_x / np.sqrt(mean + np.asarray(attrs.epsilon, wide_x.dtype))
-        return ((normal * scale).astype(scale.dtype),)
+        return (normal * scale).astype(scale.dtype)
 
 
 # ---- lp norms and local response -----------------------------------------------------------------
 
 
-def _lp_infer(types: Types, attrs: LpNormAttrs) -> OutTypes:
-    x = required(types, 0)
+def _lp_infer(attrs: LpNormAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, FLOATS)
     check_axis(attrs.axis, x.rank)
     if attrs.p not in (1, 2):
         raise ValueError(f"p is {attrs.p}, only 1 and 2 are norms here")
-    return (x,)
+    return x
 
 
-def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _lp_expr(b: ExprBuilder, attrs: LpNormAttrs, x: TensorType) -> StageRef:
 
     def size(at: Point) -> Scalar:
         value = wide(b.read(0, *at))
@@ -111,30 +104,26 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
     if attrs.p == 2:
         norm = fn("sqrt", norm)
     share = wide(b.read(0, *at)) / norm
-    return b.finish(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
+    return b.stage(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
 
 
 @in_f32
-def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _lp_reference(attrs: LpNormAttrs, x: Array) -> Any:
     norm = np.sum(np.abs(x) ** attrs.p, axis=attrs.axis, keepdims=True)
     if attrs.p == 2:
         norm = np.sqrt(norm)
-    return (x / np.where(norm == 0, np.ones_like(norm), norm),)
+    return x / np.where(norm == 0, np.ones_like(norm), norm)
 
 
-def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
-    x = required(types, 0)
+def _lrn_infer(attrs: LrnAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, FLOATS)
     check_rank(x)
     if attrs.size < 1:
         raise ValueError(f"size is {attrs.size}, it needs to be at least 1")
-    return (x,)
+    return x
 
 
-def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _lrn_expr(b: ExprBuilder, attrs: LrnAttrs, x: TensorType) -> StageRef:
     at = b.point(x)
     (k,) = b.iters(attrs.size)
     channel = at[1] + k - (attrs.size - 1) // 2
@@ -143,34 +132,33 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     at = b.point(x)
     sums = b.read(squares, *at) * (attrs.alpha / attrs.size)
     base = sums + attrs.bias
-    return b.finish(at, cast(wide(b.read(0, *at)) / fn("pow", base, attrs.beta), x.dtype))
+    return b.stage(at, cast(wide(b.read(0, *at)) / fn("pow", base, attrs.beta), x.dtype))
 
 
 @in_f32
-def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _lrn_reference(attrs: LrnAttrs, x: Array) -> Any:
     before, channels = (attrs.size - 1) // 2, x.shape[1]
     sums = np.zeros_like(x)
     for c in range(channels):
         low, high = max(0, c - before), min(channels, c - before + attrs.size)
         sums[:, c] = np.sum(x[:, low:high] ** 2, axis=1)
     base = (attrs.bias + attrs.alpha / attrs.size * sums).astype(x.dtype)
-    return (x / base ** np.asarray(attrs.beta, x.dtype),)
+    return x / base ** np.asarray(attrs.beta, x.dtype)
 
 
 OPS = (
     normalization_op(
-        "rms_normalization", NormAttrs, 2,
-        (_rms_infer, _rms_reference, _rms_expr),
+        "rms_normalization", NormAttrs,
+        _rms_infer, _rms_reference, _rms_expr,
         "Divided by the root of the mean square over the last axes, then times scale.",
     ),
     normalization_op(
-        "lp_normalization", LpNormAttrs, 1, (_lp_infer, _lp_reference, _lp_expr),
+        "lp_normalization", LpNormAttrs, _lp_infer, _lp_reference, _lp_expr,
         "Divided by its norm along the axis; 0 where the norm is 0.",
         onnx=OnnxBinding("LpNormalization"),
     ),
     normalization_op(
-        "lrn", LrnAttrs, 1, (_lrn_infer, _lrn_reference, _lrn_expr),
+        "lrn", LrnAttrs, _lrn_infer, _lrn_reference, _lrn_expr,
         "Divided by a power of the sum of squares over neighbouring channels.",
         onnx=OnnxBinding("LRN"),
     ),

@@ -8,14 +8,14 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.op import Arity, Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
+from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
     FLOATS,
     Point,
     check_broadcast,
-    optional,
 )
 
 
@@ -104,8 +104,7 @@ def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
 def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """Returns (x normalised over `axes`, its mean, its reciprocal deviation)."""
     mean = mean_of(x, axes)
-    variance = mean_of((x - mean) ** 2, axes)
-    root = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
+    root = 1 / np.sqrt(mean_of((x - mean) ** 2, axes) + np.asarray(epsilon, x.dtype))
     return (x - mean) * root, mean, root
 
 
@@ -117,10 +116,9 @@ def last_axes(axis: int, rank: int) -> tuple[int, ...]:
     return tuple(range(axis, rank))
 
 
-def check_affine(x: TensorType, types: Types) -> None:
+def check_affine(x: TensorType, *operands: TensorType | None) -> None:
     """Checks that scale and bias (operands 1 and 2, if present) broadcast to `x`."""
-    for n in (1, 2):
-        operand = optional(types, n)
+    for n, operand in enumerate(operands, 1):
         if operand is not None:
             check_broadcast(operand.shape, x.shape, n)
 
@@ -128,16 +126,14 @@ def check_affine(x: TensorType, types: Types) -> None:
 def normalization_op(
     name: str,
     attrs: type[Any],
-    arity: Arity,
-    functions: tuple[Any, Any, Any],
+    infer: Function,
+    reference: Function,
+    expr: Function,
     doc: str,
-    *,
-    trait: Trait = Trait.REDUCTION,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """Returns an op-table row; `functions` are its type rule, NumPy reference and expression."""
-    infer, reference, expr = functions
-    return OpSpec(
-        name, attrs, arity, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,
-        traits=trait, onnx=onnx,
+    """Returns the op-table row of a normalisation."""
+    return op_row(
+        name, attrs, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,
+        traits=Trait.REDUCTION, onnx=onnx,
     )  # fmt: skip

@@ -3,22 +3,21 @@
 Mean and variance take two passes over the data; f16 and bf16 are computed in f32.
 """
 
-from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import as_int
 from tcc.ir.op import (
     Array,
-    Arrays,
     OnnxBinding,
     OutArrays,
     OutTypes,
+    Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import F32, F64, TensorType
 from tcc.ops.composite.moments import (
@@ -34,8 +33,9 @@ from tcc.ops.composite.moments import (
     scaled,
     standardized,
 )
-from tcc.ops.formula import fn, one_stage, outside, read_aligned, wide
+from tcc.ops.formula import fn, outside, read_aligned, wide
 from tcc.ops.reference import in_f32, widen_half
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -44,10 +44,7 @@ from tcc.ops.shapes import (
     check_axis,
     check_dtype,
     check_rank,
-    optional,
-    present,
     reduced_shape,
-    required,
 )
 
 
@@ -76,19 +73,24 @@ class AxesAttrs:
 # ---- over the last axes --------------------------------------------------------------------------
 
 
-def _layer_infer(types: Types, attrs: NormAttrs) -> OutTypes:
-    x = required(types, 0)
+def _layer_infer(
+    attrs: NormAttrs, x: TensorType, scale: TensorType, bias: TensorType | None = None
+) -> OutTypes:
     check_dtype(x.dtype, FLOATS)
-    check_dtype(required(types, 1).dtype, (x.dtype,), "the scale")
+    check_dtype(scale.dtype, (x.dtype,), "the scale")
     check_axis(attrs.axis, x.rank)
-    check_affine(x, types)
+    check_affine(x, scale, bias)
     statistics = TensorType(F32, reduced_shape(x.shape, last_axes(attrs.axis, x.rank), True))
     return (x, statistics, statistics)[: attrs.outputs]
 
 
-def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
-    (x, scale), bias = present(types, 2), optional(types, 2)
-    b = ExprBuilder(*types)
+def _layer_expr(
+    b: ExprBuilder,
+    attrs: NormAttrs,
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType | None = None,
+) -> tuple[StageRef, ...]:
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
     at = b.point(x)
@@ -98,7 +100,7 @@ def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
     outputs = [b.stage(at, cast(y, x.dtype))]
     if attrs.outputs > 1:
         outputs += _layer_statistics(b, x, axes, moments, attrs.epsilon)
-    return b.done(*outputs[: attrs.outputs])
+    return tuple(outputs[: attrs.outputs])
 
 
 def _layer_statistics(
@@ -112,8 +114,9 @@ def _layer_statistics(
     return [mean, b.stage(at, cast(root, F32))]
 
 
-def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    (x, scale), bias = present(arrays, 2), optional(arrays, 2)
+def _layer_reference(
+    attrs: NormAttrs, x: Array, scale: Array, bias: Array | None = None
+) -> OutArrays:
     with np.errstate(all="ignore"):
         axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)
@@ -129,16 +132,14 @@ def _by_channel(values: Array, rank: int) -> Array:
     return values.reshape(-1, *[1] * (rank - 2))
 
 
-def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
-    """Checks the first operand and the vectors in `operands`; returns the type of the first.
+def _check_channels(x: TensorType, *vectors: TensorType) -> TensorType:
+    """Checks `x` and the operands after it; returns `x`.
 
     Each vector has one element per channel (axis 1).
     """
-    x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_rank(x)
-    for n in operands:
-        vector = required(types, n)
+    for n, vector in enumerate(vectors, 1):
         check_dtype(vector.dtype, FLOATS, f"operand {n}")
         if vector.rank != 1:
             raise ValueError(f"operand {n} has rank {vector.rank}, it needs 1")
@@ -146,18 +147,20 @@ def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
     return x
 
 
-def _instance_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
-    return (_check_channels(types, (1, 2)),)
+def _instance_infer(
+    _: EpsilonAttrs, x: TensorType, scale: TensorType, bias: TensorType
+) -> TensorType:
+    return _check_channels(x, scale, bias)
 
 
-def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
+def _instance_expr(
+    b: ExprBuilder, attrs: EpsilonAttrs, x: TensorType, scale: TensorType, bias: TensorType
+) -> StageRef:
     axes = last_axes(2, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
     at = b.point(x)
     y = _channel_affine(b, at, moments, outside(at, axes), attrs.epsilon)
-    return b.finish(at, cast(y, x.dtype))
+    return b.stage(at, cast(y, x.dtype))
 
 
 def _channel_affine(
@@ -168,24 +171,24 @@ def _channel_affine(
 
 
 @in_f32
-def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
-    x, scale, bias = present(arrays)
+def _instance_reference(attrs: EpsilonAttrs, x: Array, scale: Array, bias: Array) -> Array:
     normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
-    y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-    return (y.astype(x.dtype),)
+    return normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
-def _group_infer(types: Types, attrs: GroupNormAttrs) -> OutTypes:
-    x = _check_channels(types, (1, 2))
+def _group_infer(
+    attrs: GroupNormAttrs, x: TensorType, scale: TensorType, bias: TensorType
+) -> TensorType:
+    _check_channels(x, scale, bias)
     channels = as_int(x.shape[1])
     if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
         raise ValueError(f"{x.shape[1].key} channels do not form {attrs.num_groups} groups")
-    return (x,)
+    return x
 
 
-def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
+def _group_expr(
+    b: ExprBuilder, attrs: GroupNormAttrs, x: TensorType, scale: TensorType, bias: TensorType
+) -> StageRef:
     size = x.shape[1] // attrs.num_groups
     shape = (x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
@@ -195,67 +198,66 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
     moments = moments_of(b, shape, last_axes(2, len(shape)), element)
     at = b.point(x)
     y = _channel_affine(b, at, moments, (at[0], at[1] // size), attrs.epsilon)
-    return b.finish(at, cast(y, x.dtype))
+    return b.stage(at, cast(y, x.dtype))
 
 
 @in_f32
-def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> OutArrays:
-    x, scale, bias = present(arrays)
+def _group_reference(attrs: GroupNormAttrs, x: Array, scale: Array, bias: Array) -> Array:
     size = prod(x.shape[1:]) // attrs.num_groups
     grouped = x.reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
-    y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-    return (y.astype(x.dtype),)
+    return normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
-def _batch_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
-    return (_check_channels(types, (1, 2, 3, 4)),)
+def _batch_infer(
+    _: EpsilonAttrs,
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    mean: TensorType,
+    variance: TensorType,
+) -> TensorType:
+    return _check_channels(x, scale, bias, mean, variance)
 
 
-def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs) -> Scalar:
-    compute = F64 if any(t.dtype is F64 for t in present(b.params)) else F32
+def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs, *types: TensorType) -> Scalar:
+    compute = F64 if any(t.dtype is F64 for t in types) else F32
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
     distance = cast(b.read(0, *at), compute) - mean
-    normal = distance * reciprocal_root(variance, attrs.epsilon)
-    return scaled(normal, scale, bias)
+    return scaled(distance * reciprocal_root(variance, attrs.epsilon), scale, bias)
 
 
 @in_f32
-def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
-    x, *vectors = present(arrays)
+def _batch_reference(attrs: EpsilonAttrs, x: Array, *vectors: Array) -> Any:
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
-    return (((x - mean) / root * scale + bias).astype(x.dtype),)
+    return (x - mean) / root * scale + bias
 
 
 # ONNX adds this epsilon to the deviation, not to the variance.
 _DEVIATION_EPSILON = 1e-9
 
 
-def _mvn_infer(types: Types, attrs: AxesAttrs) -> OutTypes:
-    x = required(types, 0)
+def _mvn_infer(attrs: AxesAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, FLOATS)
     check_axes(attrs.axes, x.rank)
-    return (x,)
+    return x
 
 
-def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _mvn_expr(b: ExprBuilder, attrs: AxesAttrs, x: TensorType) -> StageRef:
     moments = moments_of(b, x.shape, attrs.axes, reader(b))
     at = b.point(x)
     rows = outside(at, attrs.axes)
     distance = wide(b.read(0, *at)) - moments.mean(rows)
     deviation = fn("sqrt", moments.variance(rows)) + _DEVIATION_EPSILON
-    return b.finish(at, cast(distance / deviation, x.dtype))
+    return b.stage(at, cast(distance / deviation, x.dtype))
 
 
 @in_f32
-def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
-    (x,) = present(arrays)
+def _mvn_reference(attrs: AxesAttrs, x: Array) -> Array:
     distance = x - mean_of(x, attrs.axes)
     deviation = np.sqrt(mean_of(distance**2, attrs.axes))
-    return (distance / (deviation + np.float32(_DEVIATION_EPSILON)),)
+    return distance / (deviation + np.float32(_DEVIATION_EPSILON))
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -263,30 +265,30 @@ def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
 
 OPS = (
     normalization_op(
-        "layer_normalization", NormAttrs, (2, 3),
-        (_layer_infer, _layer_reference, _layer_expr),
+        "layer_normalization", NormAttrs,
+        _layer_infer, _layer_reference, _layer_expr,
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
     ),
     normalization_op(
-        "instance_normalization", EpsilonAttrs, 3,
-        (_instance_infer, _instance_reference, _instance_expr),
+        "instance_normalization", EpsilonAttrs,
+        _instance_infer, _instance_reference, _instance_expr,
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
         onnx=OnnxBinding("InstanceNormalization"),
     ),
     normalization_op(
-        "group_normalization", GroupNormAttrs, 3,
-        (_group_infer, _group_reference, _group_expr),
+        "group_normalization", GroupNormAttrs,
+        _group_infer, _group_reference, _group_expr,
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
     ),
-    normalization_op(
-        "batch_normalization", EpsilonAttrs, 5,
-        (_batch_infer, _batch_reference, one_stage(_batch_infer, _batch_element)),
+    op_row(
+        "batch_normalization", EpsilonAttrs, _batch_infer, _batch_reference, FLOATS,
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
-        trait=Trait.ELEMENTWISE,
+        Tolerance.ACCUMULATE,
+        element=_batch_element, traits=Trait.ELEMENTWISE,
     ),
     normalization_op(
-        "mean_variance_normalization", AxesAttrs, 1,
-        (_mvn_infer, _mvn_reference, _mvn_expr),
+        "mean_variance_normalization", AxesAttrs,
+        _mvn_infer, _mvn_reference, _mvn_expr,
         "Centred and scaled to deviation 1 over the axes.",
         onnx=OnnxBinding("MeanVarianceNormalization", since=9),
     ),

@@ -20,24 +20,20 @@ from operator import add
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, Source, cast, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, Source, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import (
     Array,
-    Arrays,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import clamped, dims, inside, require, sizes
+from tcc.ops.operands import clamped, dims, inside, integer, require, sizes
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced, required
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced
 
 COORDINATES = tuple(
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
@@ -100,8 +96,12 @@ class _Axis:
     roi: tuple[Amount, Amount]
 
 
-def _infer(types: Types, attrs: ResizeAttrs) -> OutTypes:
-    x = required(types, 0)
+def _infer(
+    attrs: ResizeAttrs,
+    x: TensorType,
+    scales: TensorType | None = None,
+    roi: TensorType | None = None,
+) -> TensorType:
     require(len(attrs.sizes) == len(attrs.scales) == x.rank, f"resize attributes do not fit {x}")
     require(attrs.mode in MODES, f"unknown resize mode {attrs.mode}")
     require(attrs.coordinate_mode in COORDINATES, f"unknown mode {attrs.coordinate_mode}")
@@ -110,13 +110,12 @@ def _infer(types: Types, attrs: ResizeAttrs) -> OutTypes:
         attrs.mode == "nearest" or x.dtype.is_float,
         f"{attrs.mode} resize takes floating types, not {x}",
     )
-    scales, roi = optional(types, 1), optional(types, 2)
     told = len(attrs.roi) == x.rank or roi is not None
     require(not attrs.crops or told, "tf_crop_and_resize needs a roi per axis")
     for operand, count in ((scales, x.rank), (roi, 2 * x.rank)):
         fits = operand is None or (operand.dtype is F64 and operand.static_shape == (count,))
         require(fits, f"{operand} must be f64[{count}]")
-    return (TensorType(x.dtype, attrs.sizes),)
+    return TensorType(x.dtype, attrs.sizes)
 
 
 def _axes(
@@ -131,17 +130,16 @@ def _axes(
     return [a for a in axes if not _is_unchanged(a, attrs)]
 
 
-def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
+def _given_axes(b: ExprBuilder, x: TensorType, attrs: ResizeAttrs) -> list[_Axis]:
     """Returns the axes that interpolation changes.
 
     Scales and roi are read from operands 1 and 2 if they are present, else they are attributes.
     """
-    x = required(types, 0)
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
-    if optional(types, 1) is not None:
+    if optional(b.params, 1) is not None:
         scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
-    if optional(types, 2) is not None:
+    if optional(b.params, 2) is not None:
         ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
         roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
     return _axes(x, attrs, scales, roi)
@@ -324,7 +322,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         return [(_nearest_place(x, attrs.nearest_mode), 1.0)]
     radius, scale = (1 if attrs.mode == "linear" else 2), 1.0
     if attrs.taps is not None:
-        radius = sizes((attrs.taps,))[0] // 2
+        radius = integer(attrs.taps) // 2
         scale = min(m / n if axis.scale is None else _as_float(axis.scale), 1.0)
     elif attrs.mode == "linear":
         x = min(max(x, 0), n - 1)
@@ -406,11 +404,15 @@ def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
     return result
 
 
-def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _infer(types, attrs)
-    b = ExprBuilder(*types)
-    axes = _given_axes(b, types, attrs)
+def _expr(
+    b: ExprBuilder,
+    attrs: ResizeAttrs,
+    x: TensorType,
+    scales: TensorType | None = None,
+    roi: TensorType | None = None,
+) -> StageRef:
+    y = _infer(attrs, x, scales, roi)
+    axes = _given_axes(b, x, attrs)
     source: Source = 0
     if attrs.mode == "nearest":
         i = b.point(y)
@@ -428,11 +430,11 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
             value = wide(b.read(0, *i))
     if attrs.crops:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
-    return b.finish(i, cast(value, y.dtype))
+    return b.stage(i, cast(value, y.dtype))
 
 
 def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttrs) -> Scalar:
-    at, bindings = list(i), []
+    at = list(i)
     for axis in axes:
         o = i[axis.number]
         scale = _whole_scale(axis, attrs)
@@ -440,9 +442,8 @@ def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttr
             at[axis.number] = o // scale
             continue
         place = clamped(_nearest(axis, o, attrs), axis.extent)
-        at[axis.number], binding = b.position(place, axis.extent)
-        bindings.append(binding)
-    return b.read(0, *at, indirect=tuple(bindings))
+        at[axis.number] = b.position(place, axis.extent)
+    return b.read(0, *at)
 
 
 def _mixed(
@@ -501,8 +502,8 @@ def _term(
 ) -> Scalar:
     """Returns an element of `source` times its weight; its position is clamped to the extent."""
     place, weight = tap
-    at, binding = b.position(clamped(place, axis.extent), axis.extent)
-    value = wide(b.read(source, *replaced(i, axis.number, at), indirect=(binding,)))
+    at = b.position(clamped(place, axis.extent), axis.extent)
+    value = wide(b.read(source, *replaced(i, axis.number, at)))
     return value * cast(weight, value.dtype)
 
 
@@ -511,8 +512,9 @@ def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: Resi
 
 
 @in_f32
-def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
-    x, scales, roi = required(arrays, 0), optional(arrays, 1), optional(arrays, 2)
+def _reference(
+    attrs: ResizeAttrs, x: Array, scales: Array | None = None, roi: Array | None = None
+) -> Array:
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
     if roi is not None:
@@ -522,7 +524,7 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
     axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
     outside = np.zeros(sizes(attrs.sizes), np.bool_)
     for axis in axes:
-        (size,) = sizes((axis.size,))
+        size = integer(axis.size)
         taps = [_reference_taps(axis, o, attrs) for o in range(size)]
         y = _apply_taps(y, axis.number, taps, attrs.mode)
         places = [_place(axis, o, attrs) for o in range(size)]
@@ -530,7 +532,7 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
         outside |= is_outside.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
     if attrs.crops:
         y = np.where(outside, y.dtype.type(attrs.extrapolation_value), y)
-    return (y,)
+    return y
 
 
 def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: str) -> Array:
@@ -547,8 +549,8 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
 
 
 OPS = (
-    OpSpec(
-        "resize", ResizeAttrs, (1, 3), _infer, _reference, COMMON,
+    op_row(
+        "resize", ResizeAttrs, _infer, _reference, COMMON,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         Tolerance.ACCUMULATE,
         expr=_expr, traits=Trait.WINDOW,

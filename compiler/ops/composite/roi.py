@@ -11,18 +11,15 @@ from tcc.frozen import frozen
 from tcc.ir.index import const
 from tcc.ir.op import (
     Array,
-    Arrays,
     OnnxBinding,
-    OpSpec,
-    OutArrays,
-    OutTypes,
     Tolerance,
     Trait,
-    Types,
 )
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import dims, require
-from tcc.ops.shapes import agree, present
+from tcc.ops.reference import in_f32
+from tcc.ops.rows import op_row
+from tcc.ops.shapes import agree
 
 
 @frozen
@@ -60,15 +57,16 @@ def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> No
 # ---- roi_align -----------------------------------------------------------------------------------
 
 
-def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
-    x, rois, batches = present(types, 3)
+def _align_infer(
+    attrs: RoiAlignAttrs, x: TensorType, rois: TensorType, batches: TensorType
+) -> TensorType:
     require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
     require(
         0 <= attrs.sampling_ratio < 2**31,
         f"the sampling ratio {attrs.sampling_ratio} is outside i32",
     )
     require(attrs.mode in ("avg", "max"), f"unknown mode {attrs.mode}")
-    return (_cells(x, rois, 4, (attrs.output_height, attrs.output_width)),)
+    return _cells(x, rois, 4, (attrs.output_height, attrs.output_width))
 
 
 def _cells(x: TensorType, rois: TensorType, numbers: int, cells: Sequence[int]) -> TensorType:
@@ -93,8 +91,8 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
     return [(low, 1 - fraction), (high, fraction)]
 
 
-def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
-    x, rois, batches = present(arrays, 3)
+@in_f32
+def _align_reference(attrs: RoiAlignAttrs, x: Array, rois: Array, batches: Array) -> Array:
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
     if y.size:
@@ -123,16 +121,15 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
             y[r, c, ph, pw] = (
                 float(np.max([v for t in terms for v in t], initial=-np.inf)) if terms else 0.0
             )
-    return (y.astype(x.dtype),)
+    return y
 
 
 # ---- max_roi_pool --------------------------------------------------------------------------------
 
 
-def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
-    x, rois = present(types, 2)
+def _pool_infer(attrs: MaxRoiPoolAttrs, x: TensorType, rois: TensorType) -> TensorType:
     require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
-    return (_cells(x, rois, 5, attrs.pooled_shape),)
+    return _cells(x, rois, 5, attrs.pooled_shape)
 
 
 def _round(x: float) -> int:
@@ -140,8 +137,7 @@ def _round(x: float) -> int:
     return int(copysign(floor(abs(x) + 0.5), x))
 
 
-def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
-    x, rois = present(arrays, 2)
+def _pool_reference(attrs: MaxRoiPoolAttrs, x: Array, rois: Array) -> Array:
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
@@ -160,21 +156,21 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
             spans.append(slice(min(max(start, 0), extent), min(max(end, 0), extent)))
         part = x[int(rois[r, 0]), c, spans[0], spans[1]]
         y[r, c, ph, pw] = part.max() if part.size else 0
-    return (y,)
+    return y
 
 
 OPS = (
-    OpSpec(
-        "roi_align", RoiAlignAttrs, 3, _align_infer, _align_reference,
+    op_row(
+        "roi_align", RoiAlignAttrs, _align_infer, _align_reference,
         (F32, F64),
         "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
         Tolerance.ACCUMULATE,
-        call="roi_align", traits=Trait.OPAQUE,
+        traits=Trait.OPAQUE,
     ),
-    OpSpec(
-        "max_roi_pool", MaxRoiPoolAttrs, 2, _pool_infer, _pool_reference,
+    op_row(
+        "max_roi_pool", MaxRoiPoolAttrs, _pool_infer, _pool_reference,
         (F32, F64),
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
-        call="max_roi_pool", traits=Trait.OPAQUE, onnx=OnnxBinding("MaxRoiPool"),
+        traits=Trait.OPAQUE, onnx=OnnxBinding("MaxRoiPool"),
     ),
 )  # fmt: skip

@@ -9,24 +9,22 @@ from math import pi, prod
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
-from tcc.ops.algebra.contract import rounded
-from tcc.ops.formula import by_element, choose, fn, number, widened
-from tcc.ops.operands import require, sizes
+from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.operands import integer, require, sizes
+from tcc.ops.reference import in_f32
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
     INTEGERS,
     Point,
     agree,
     check_axis,
-    optional,
-    present,
     replaced,
-    required,
 )
 
 
@@ -81,9 +79,9 @@ class MelAttrs:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def _window_infer(types: Types, attrs: SignalWindowAttrs) -> OutTypes:
+def _window_infer(attrs: SignalWindowAttrs) -> TensorType:
     require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
-    return (tensor(attrs.to, attrs.size),)
+    return tensor(attrs.to, attrs.size)
 
 
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
@@ -102,14 +100,14 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
             value += fn("cos", phase * (2 * pi * harmonic)) * coefficient
         return value
 
-    def reference(arrays: Arrays, attrs: SignalWindowAttrs) -> OutArrays:
-        (size,) = sizes((attrs.size,))
+    def reference(attrs: SignalWindowAttrs) -> Array:
+        size = integer(attrs.size)
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
-        return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
+        return np.asarray(sum(terms)).astype(attrs.to.carrier)
 
-    return by_element(
-        name, SignalWindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
+    return op_row(
+        name, SignalWindowAttrs, _window_infer, reference, FLOATS + INTEGERS,
         doc, Tolerance.ACTIVATION, element=element,
     )  # fmt: skip
 
@@ -117,8 +115,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
 # ---- dft -----------------------------------------------------------------------------------------
 
 
-def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
-    x = required(types, 0)
+def _dft_infer(attrs: DftAttrs, x: TensorType) -> TensorType:
     require(x.rank >= 2, f"dft takes [batch, ..., 1 or 2], not {x}")
     parts = as_int(x.shape[-1])
     require(parts in (1, 2), f"the last axis of {x} must hold one or two parts")
@@ -131,8 +128,7 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
     half = attrs.onesided and not attrs.inverse
     extent = attrs.length // 2 + 1 if half else attrs.length
     out = const(1 if attrs.onesided and attrs.inverse else 2)
-    shape = (*replaced(x.shape[:-1], attrs.axis, extent), out)
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, (*replaced(x.shape[:-1], attrs.axis, extent), out))
 
 
 def _complex(x: Array) -> Array:
@@ -141,22 +137,21 @@ def _complex(x: Array) -> Array:
     return real + 1j * x[..., 1] if x.shape[-1] == 2 else real
 
 
-def _parts(spectrum: Array, like: Array) -> Array:
-    return np.stack([spectrum.real, spectrum.imag], axis=-1).astype(like.dtype)
+def _parts(spectrum: Array) -> Array:
+    return np.stack([spectrum.real, spectrum.imag], axis=-1)
 
 
-def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
-    x = required(arrays, 0)
-    (length,) = sizes((attrs.length,))
+@in_f32
+def _dft_reference(attrs: DftAttrs, x: Array) -> Array:
+    length = integer(attrs.length)
     signal = _complex(x)
     if attrs.onesided and attrs.inverse:
-        y = np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
-        return (y.astype(x.dtype),)
+        return np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
     transform = np.fft.ifft if attrs.inverse else np.fft.fft
     spectrum = transform(signal, length, axis=attrs.axis)
     if attrs.onesided:
         spectrum = np.take(spectrum, range(length // 2 + 1), axis=attrs.axis)
-    return (_parts(spectrum, x),)
+    return _parts(spectrum)
 
 
 def _rotated(
@@ -185,10 +180,8 @@ def _either(part: Index, re: Scalar, im: Scalar) -> Scalar:
     return choose(fn("eq", index_value(part, I64), 0), re, im)
 
 
-def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _dft_infer(types, attrs)
-    b = ExprBuilder(x)
+def _dft_expr(b: ExprBuilder, attrs: DftAttrs, x: TensorType) -> StageRef:
+    y = _dft_infer(attrs, x)
     *i, part = outer = b.point(y)
     # The sum leaves out the zeros with which a shorter signal is padded.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _input_length(attrs)))
@@ -198,8 +191,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
         term = re * _mirrored(n, attrs.length, re.dtype)
     else:
         term = _either(part, re, im)
-    sums = b.sum(outer, term, over=(n,))
-    return b.done(_scaled(b, sums, y, attrs))
+    return _scaled(b, b.sum(outer, term, over=(n,)), y, attrs)
 
 
 def _input_length(attrs: DftAttrs) -> Index:
@@ -215,7 +207,7 @@ def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
 
 def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> StageRef:
     if not attrs.inverse:
-        return rounded(b, sums, y)
+        return sums
     i = b.point(y)
     sums_of_terms = b.read(sums, *i)
     return b.stage(i, cast(sums_of_terms / index_value(attrs.length, sums_of_terms.dtype), y.dtype))
@@ -224,8 +216,7 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
 # ---- stft ----------------------------------------------------------------------------------------
 
 
-def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
-    x, window = required(types, 0), optional(types, 1)
+def _stft_infer(attrs: StftAttrs, x: TensorType, window: TensorType | None = None) -> TensorType:
     require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
     numbers = [as_int(attrs.step), as_int(attrs.length)]
     require(all(n is None or n >= 1 for n in numbers), "frames have a positive length and step")
@@ -236,11 +227,11 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
         agree(window.shape[0], attrs.length, "the elements of the window")
     frames = (x.shape[1] - attrs.length) // attrs.step + 1
     extent = attrs.length // 2 + 1 if attrs.onesided else attrs.length
-    return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)
+    return TensorType(x.dtype, (x.shape[0], frames, extent, const(2)))
 
 
-def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
-    x, window = required(arrays, 0), optional(arrays, 1)
+@in_f32
+def _stft_reference(attrs: StftAttrs, x: Array, window: Array | None = None) -> Array:
     step, length = sizes((attrs.step, attrs.length))
     signal = _complex(x.reshape(*x.shape[:2], prod(x.shape[2:])))
     starts = range(0, x.shape[1] - length + 1, step)
@@ -248,35 +239,34 @@ def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
     spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
     if attrs.onesided:
         spectrum = spectrum[..., : length // 2 + 1]
-    return (_parts(spectrum, x),)
+    return _parts(spectrum)
 
 
-def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _stft_infer(types, attrs)
-    b = ExprBuilder(*types)
-    batch, frame, frequency, part = outer = b.point(y)
+def _stft_expr(
+    b: ExprBuilder, attrs: StftAttrs, x: TensorType, window: TensorType | None = None
+) -> StageRef:
+    batch, frame, frequency, part = outer = b.point(_stft_infer(attrs, x, window))
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
     term = _either(part, *_rotated(b, x, at, (n * frequency, attrs.length), False))
-    if optional(types, 1) is not None:
+    if window is not None:
         term *= cast(b.read(1, n), F64)
-    sums = b.sum(outer, term, over=(n,))
-    return b.done(rounded(b, sums, y))
+    return b.sum(outer, term, over=(n,))
 
 
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
 
 
-def _mel_infer(types: Types, attrs: MelAttrs) -> OutTypes:
+def _mel_infer(
+    attrs: MelAttrs, rate: TensorType, lower: TensorType, upper: TensorType
+) -> TensorType:
     require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
-    scalars = present(types, 3)
-    require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
-    return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
+    scalar = tensor(F64)
+    require(rate == lower == upper == scalar, "the rate and the edges are scalars of f64")
+    return tensor(attrs.to, attrs.length // 2 + 1, attrs.bins)
 
 
-def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
-    rate, lower, upper = (float(required(arrays, n)) for n in range(3))
+def _mel_reference(attrs: MelAttrs, rate: Array, lower: Array, upper: Array) -> Array:
     bins, length = sizes((attrs.bins, attrs.length))
     low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
     mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))
@@ -289,7 +279,7 @@ def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
             y[place, band] = 1 if peak == low else (place - low) / (peak - low)
         for place in range(peak, high):
             y[place, band] = (high - place) / (high - peak)
-    return (y.astype(attrs.to.carrier),)
+    return y.astype(attrs.to.carrier)
 
 
 def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
@@ -304,8 +294,9 @@ def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
     return b.stage((n,), cast(fn("floor", place), I64))
 
 
-def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
-    b = ExprBuilder(*types)
+def _mel_expr(
+    b: ExprBuilder, attrs: MelAttrs, rate: TensorType, lower: TensorType, upper: TensorType
+) -> StageRef:
     edges = _edge_stage(b, attrs)
     i, j = b.iters(attrs.length // 2 + 1, attrs.bins)
     dtype = widened(attrs.to)
@@ -316,7 +307,7 @@ def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
     falling = (place >= peak) & (place < high)
     rising = (place >= low) & (place <= peak)
     value = choose(falling, fall, choose(rising, rise, 0.0))
-    return b.finish((i, j), cast(value, attrs.to))
+    return b.stage((i, j), cast(value, attrs.to))
 
 
 def _share(part: Scalar, width: Scalar, dtype: DType) -> Scalar:
@@ -330,20 +321,20 @@ OPS = (
     _window_row("hann_window", (0.5, -0.5), "The Hann window."),
     _window_row("hamming_window", (25 / 46, -21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, -0.5, 0.08), "The Blackman window."),
-    OpSpec(
-        "dft", DftAttrs, 1, _dft_infer, _dft_reference, FLOATS,
+    op_row(
+        "dft", DftAttrs, _dft_infer, _dft_reference, FLOATS,
         "The discrete Fourier transform along an axis, or its inverse.",
         Tolerance.ACCUMULATE,
         expr=_dft_expr,
     ),
-    OpSpec(
-        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, FLOATS,
+    op_row(
+        "stft", StftAttrs, _stft_infer, _stft_reference, FLOATS,
         "Fourier transforms of overlapping frames; operands (signal, window).",
         Tolerance.ACCUMULATE,
         expr=_stft_expr,
     ),
-    OpSpec(
-        "mel_weight_matrix", MelAttrs, 3, _mel_infer, _mel_reference, FLOATS,
+    op_row(
+        "mel_weight_matrix", MelAttrs, _mel_infer, _mel_reference, FLOATS,
         "Triangular filters that turn a spectrum into mel bands.",
         Tolerance.ACTIVATION,
         expr=_mel_expr,

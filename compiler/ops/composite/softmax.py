@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
-from tcc.ir.types import I64
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.types import I64, TensorType
 from tcc.ops.composite.moments import reader
 from tcc.ops.formula import choose, fn, outside, total
 from tcc.ops.reference import in_f32
+from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
     FLOATS,
     AxisAttrs,
@@ -21,16 +22,13 @@ from tcc.ops.shapes import (
     Shape,
     check_axis,
     check_dtype,
-    present,
-    required,
 )
 
 
-def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
-    x = required(types, 0)
+def _infer(attrs: AxisAttrs, x: TensorType) -> TensorType:
     check_dtype(x.dtype, FLOATS)
     check_axis(attrs.axis, x.rank)
-    return (x,)
+    return x
 
 
 Element = Callable[[Point], Scalar]  # returns the scalar of an element at a point
@@ -62,29 +60,23 @@ def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Ele
     return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))
 
 
-def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
     share, norm = shares(b, x.shape, attrs.axis, reader(b))
     at = b.point(x)
     row_sum = b.read(norm, *outside(at, (attrs.axis,)))
     # One division per row replaces one per element, because a division takes as long as an
     # exponential.
     part = b.read(share, *at) * (1.0 / row_sum)
-    return b.finish(at, cast(part, x.dtype))
+    return b.stage(at, cast(part, x.dtype))
 
 
-def _log_softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _log_softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
     logs = log_shares(b, x.shape, attrs.axis, reader(b))
     at = b.point(x)
-    return b.finish(at, cast(logs(at), x.dtype))
+    return b.stage(at, cast(logs(at), x.dtype))
 
 
-def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
+def _hardmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
     axis = attrs.axis
     extremum = total(
         b,
@@ -96,8 +88,7 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     )
     at = b.point(x)
     place = b.read(StageRef(extremum.stage, 1), *outside(at, (axis,)))
-    here = fn("eq", at[axis], place)
-    return b.finish(at, choose(here, literal(1, x.dtype), 0))
+    return b.stage(at, choose(fn("eq", at[axis], place), literal(1, x.dtype), 0))
 
 
 def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
@@ -105,14 +96,14 @@ def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
     return below, np.exp(below)
 
 
-def _softmax(x: Array, axis: int) -> Array:
+def _softmax(x: Array, axis: int) -> Any:
     _, e = _exponentials(x, axis)
-    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def _log_softmax(x: Array, axis: int) -> Array:
+def _log_softmax(x: Array, axis: int) -> Any:
     below, e = _exponentials(x, axis)
-    return np.asarray(below - np.log(np.sum(e, axis=axis, keepdims=True)))
+    return below - np.log(np.sum(e, axis=axis, keepdims=True))
 
 
 def _hardmax(x: Array, axis: int) -> Array:
@@ -125,16 +116,15 @@ def _hardmax(x: Array, axis: int) -> Array:
 def _row(
     name: str,
     numpy: Callable[[Array, int], Array],
-    expr: Callable[[Types, Any], Expr],
+    expr: Function,
     doc: str,
 ) -> OpSpec:
     @in_f32
-    def reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-        (x,) = present(arrays)
-        return (numpy(x, attrs.axis),)
+    def reference(attrs: AxisAttrs, x: Array) -> Array:
+        return numpy(x, attrs.axis)
 
-    return OpSpec(
-        name, AxisAttrs, 1, _infer, reference, FLOATS,
+    return op_row(
+        name, AxisAttrs, _infer, reference, FLOATS,
         doc, Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, expr,
         traits=Trait.REDUCTION,
     )  # fmt: skip

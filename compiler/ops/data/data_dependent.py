@@ -9,26 +9,21 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Array,
-    Arrays,
     FreeAxes,
-    OpSpec,
     OutArrays,
     OutTypes,
     Trait,
-    Types,
 )
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import require, sizes
+from tcc.ops.operands import integer, require
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     COMMON,
     NUMERIC,
     STORED,
     agree,
     check_axis,
-    optional,
-    present,
     replaced,
-    required,
 )
 
 
@@ -102,8 +97,7 @@ class BindSizeAttrs:
 # ---- top_k ---------------------------------------------------------------------------------------
 
 
-def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
-    x = required(types, 0)
+def _top_k_infer(attrs: TopKAttrs, x: TensorType) -> OutTypes:
     check_axis(attrs.axis, x.rank)
     k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
     require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
@@ -111,14 +105,12 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     return TensorType(x.dtype, shape), TensorType(I64, shape)
 
 
-def _top_k_free(types: Types, attrs: TopKAttrs) -> list[FreeAxes]:
-    x = required(types, 0)
+def _top_k_free(attrs: TopKAttrs, x: TensorType) -> list[FreeAxes]:
     return [FreeAxes((n,), (n, n)) for n in range(x.rank) if n != attrs.axis]
 
 
-def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
-    x = required(arrays, 0)
-    (k,) = sizes((attrs.k,))
+def _top_k_reference(attrs: TopKAttrs, x: Array) -> OutArrays:
+    k = integer(attrs.k)
     if attrs.largest:
         # Equal elements must keep their order. A stable ascending sort of the reversed axis, read
         # backwards, does that.
@@ -133,22 +125,19 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
 # ---- non_zero and compress -----------------------------------------------------------------------
 
 
-def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> OutTypes:
-    x = required(types, 0)
-    return (TensorType(I64, (const(x.rank), attrs.size)),)
+def _non_zero_infer(attrs: NonZeroAttrs, x: TensorType) -> TensorType:
+    return TensorType(I64, (const(x.rank), attrs.size))
 
 
-def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _non_zero_reference(attrs: NonZeroAttrs, x: Array) -> Array:
     if not x.ndim:
-        return (np.zeros((0, int(x != 0)), np.int64),)
-    return (np.stack(np.nonzero(x)).astype(np.int64),)
+        return np.zeros((0, int(x != 0)), np.int64)
+    return np.stack(np.nonzero(x)).astype(np.int64)
 
 
-def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
-    x, condition = present(types, 2)
+def _compress_infer(attrs: CompressAttrs, x: TensorType, condition: TensorType) -> TensorType:
     require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
-    return (_selected(x, attrs),)
+    return _selected(x, attrs)
 
 
 def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
@@ -160,25 +149,22 @@ def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
     return TensorType(x.dtype, replaced(x.shape, attrs.axis, attrs.size))
 
 
-def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
-    x, condition = present(arrays, 2)
+def _compress_reference(attrs: CompressAttrs, x: Array, condition: Array) -> Array:
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
-    return (np.compress(condition[:extent], x, axis=attrs.axis),)
+    return np.compress(condition[:extent], x, axis=attrs.axis)
 
 
 # ---- unique --------------------------------------------------------------------------------------
 
 
-def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
-    x = required(types, 0)
+def _unique_infer(attrs: UniqueAttrs, x: TensorType) -> OutTypes:
     vector = TensorType(I64, (attrs.size,))
     values = _selected(x, attrs)
     count = element_count(x.shape) if attrs.axis is None else x.shape[attrs.axis]
     return values, vector, TensorType(I64, (count,)), vector
 
 
-def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _unique_reference(attrs: UniqueAttrs, x: Array) -> OutArrays:
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=attrs.axis
     )
@@ -194,16 +180,22 @@ def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
 # ---- non_max_suppression -------------------------------------------------------------------------
 
 
-def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
-    boxes, scores = present(types, 2)
+def _nms_infer(
+    attrs: NonMaxSuppressionAttrs,
+    boxes: TensorType,
+    scores: TensorType,
+    max_boxes: TensorType | None = None,
+    iou: TensorType | None = None,
+    min_score: TensorType | None = None,
+) -> TensorType:
     require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
     agree(boxes.shape[2], const(4), "the numbers of a box")
     require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
     require(boxes.dtype is F32 and scores.dtype is F32, "boxes and scores are f32")
-    for number, dtype in ((2, I64), (3, F32), (4, F32)):
-        limit = optional(types, number)
+    limits = ((max_boxes, I64), (iou, F32), (min_score, F32))
+    for number, (limit, dtype) in enumerate(limits, 2):
         require(limit is None or limit.dtype is dtype, f"operand {number} must be {dtype}")
-    return (TensorType(I64, (attrs.size, const(3))),)
+    return TensorType(I64, (attrs.size, const(3)))
 
 
 def _corners(boxes: Array, center_point_box: int) -> Array:
@@ -234,34 +226,38 @@ def _overlap(a: Array, b: Array) -> float:
     return 0.0 if min(areas) <= 0 else common / (sum(areas) - common)
 
 
-def _limit(arrays: Arrays, number: int, default: float) -> float:
-    limit = optional(arrays, number)
+def _limit(limit: Array | None, default: float) -> float:
     return default if limit is None else float(limit.reshape(()))
 
 
-def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
-    boxes, scores = present(arrays, 2)
-    max_boxes, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
-    min_score = _limit(arrays, 4, -np.inf)
+def _nms_reference(
+    attrs: NonMaxSuppressionAttrs,
+    boxes: Array,
+    scores: Array,
+    max_boxes: Array | None = None,
+    iou: Array | None = None,
+    min_score: Array | None = None,
+) -> Array:
+    most, largest_overlap = max(int(_limit(max_boxes, 0)), 0), _limit(iou, 0.0)
+    threshold = _limit(min_score, -np.inf)
     picked: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         corners = _corners(boxes[batch], attrs.center_point_box)
         selected: list[int] = []
         for box in np.argsort(-scores[batch, kind], kind="stable"):
-            if len(selected) == max_boxes or not scores[batch, kind, box] > min_score:
+            if len(selected) == most or not scores[batch, kind, box] > threshold:
                 break
             overlaps = [_overlap(corners[box], corners[other]) for other in selected]
-            if not any(o > iou and o > 0 for o in overlaps):
+            if not any(o > largest_overlap and o > 0 for o in overlaps):
                 selected.append(int(box))
         picked.extend((batch, kind, box) for box in selected)
-    return (np.array(picked, np.int64).reshape(-1, 3),)
+    return np.array(picked, np.int64).reshape(-1, 3)
 
 
 # ---- bind_size -----------------------------------------------------------------------------------
 
 
-def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
-    x = required(types, 0)
+def _bind_infer(attrs: BindSizeAttrs, x: TensorType) -> OutTypes:
     require(x.dtype in (I32, I64), f"a size comes from i32 or i64, not {x}")
     count = as_int(element_count(x.shape))
     require(count is None or 0 <= attrs.element < count, f"{x} has no element {attrs.element}")
@@ -273,37 +269,37 @@ def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
 _OPAQUE = Trait.OPAQUE
 
 OPS = (
-    OpSpec(
-        "top_k", TopKAttrs, 1, _top_k_infer, _top_k_reference, NUMERIC,
+    op_row(
+        "top_k", TopKAttrs, _top_k_infer, _top_k_reference, NUMERIC,
         "The k largest or smallest elements along an axis, and their places.",
-        call="top_k", free_axes=_top_k_free,
+        free_axes=_top_k_free,
     ),
-    OpSpec(
-        "non_zero", NonZeroAttrs, 1, _non_zero_infer, _non_zero_reference,
+    op_row(
+        "non_zero", NonZeroAttrs, _non_zero_infer, _non_zero_reference,
         COMMON,
         "The indices of elements that are not zero, one column each, in row-major order.",
-        call="non_zero", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
-    OpSpec(
-        "compress", CompressAttrs, 2, _compress_infer, _compress_reference,
+    op_row(
+        "compress", CompressAttrs, _compress_infer, _compress_reference,
         STORED,
         "The slices along an axis whose condition is true.",
-        call="compress", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
-    OpSpec(
-        "unique", UniqueAttrs, 1, _unique_infer, _unique_reference, COMMON,
+    op_row(
+        "unique", UniqueAttrs, _unique_infer, _unique_reference, COMMON,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
-        call="unique", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
-    OpSpec(
-        "non_max_suppression", NonMaxSuppressionAttrs, (2, 5), _nms_infer, _nms_reference,
+    op_row(
+        "non_max_suppression", NonMaxSuppressionAttrs, _nms_infer, _nms_reference,
         (F32,),
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
-        call="non_max_suppression", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
-    OpSpec(
-        "bind_size", BindSizeAttrs, 1, _bind_infer, lambda arrays, attrs: (), (I32, I64),
+    op_row(
+        "bind_size", BindSizeAttrs, _bind_infer, lambda *_: (), (I32, I64),
         "Gives a size symbol the value of one element of a tensor.",
-        call="bind_size", traits=_OPAQUE,
+        traits=_OPAQUE,
     ),
 )  # fmt: skip

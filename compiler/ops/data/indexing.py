@@ -11,21 +11,19 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
-from tcc.ir.index import Index, IndexLike, Var, as_int, const
+from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
-    Arrays,
+    Array,
     FreeAxes,
     OnnxBinding,
-    OpSpec,
     OutArrays,
-    OutTypes,
     Trait,
-    Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.operands import clamped, guard, inside, require, sizes, wrapped
+from tcc.ops.formula import choose, fn
+from tcc.ops.operands import clamped, guard, inside, integer, require, wrapped
 from tcc.ops.reference import in_f32, truncated
+from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     ALL,
     COMMON,
@@ -35,13 +33,8 @@ from tcc.ops.shapes import (
     agree,
     agree_shapes,
     check_axis,
-    optional,
-    present,
     replaced,
-    required,
 )
-
-Binding = tuple[Var, Scalar]
 
 
 @frozen
@@ -88,11 +81,10 @@ class TensorScatterAttrs:
     mode: str
 
 
-def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
-    """Returns (position, binding) for the tensor element `index` as index into an axis of `size`.
+def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> Index:
+    """Returns the tensor element `index` as an index into an axis of `size`.
 
-    A negative element counts from the end, and the position is clamped to the axis. The position is
-    a variable; the binding is the pair of this variable and the scalar of its value.
+    A negative element counts from the end, and the index is clamped to the axis.
     """
     return b.position(clamped(wrapped(index, size), size), size)
 
@@ -104,50 +96,48 @@ def _check_indices(indices: TensorType) -> None:
 # ---- gather --------------------------------------------------------------------------------------
 
 
-def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
-    x, indices = present(types, 2)
+def _gather_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
-    shape = replaced(x.shape, attrs.axis, *indices.shape)
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, replaced(x.shape, attrs.axis, *indices.shape))
 
 
-def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-    return (np.take(required(arrays, 0), required(arrays, 1), axis=attrs.axis),)
+def _gather_reference(attrs: AxisAttrs, x: Array, indices: Array) -> Array:
+    return np.take(x, indices, axis=attrs.axis)
 
 
-def _gather_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
-    x, indices = present(b.params, 2)
+def _gather_element(
+    b: ExprBuilder, i: Point, attrs: AxisAttrs, x: TensorType, indices: TensorType
+) -> Scalar:
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
-    at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
-    source = (*i[: attrs.axis], at, *i[middle:])
-    return b.read(0, *source, fill=guard(size), indirect=(binding,))
+    at = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
+    return b.read(0, *i[: attrs.axis], at, *i[middle:], fill=guard(size))
 
 
-def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
-    x, indices = present(types, 2)
+def _elements_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> TensorType:
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     require(x.rank == indices.rank, f"{x} and {indices} differ in rank")
     for axis, (extent, count) in enumerate(zip(x.shape, indices.shape, strict=True)):
         more = axis != attrs.axis and (as_int(count - extent) or 0) > 0
         require(not more, f"there are more indices than elements along axis {axis} of {x}")
-    return (TensorType(x.dtype, indices.shape),)
+    return TensorType(x.dtype, indices.shape)
 
 
-def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-    x, indices = present(arrays, 2)
+def _elements_reference(attrs: AxisAttrs, x: Array, indices: Array) -> Array:
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
         y[at] = x[replaced(at, attrs.axis, int(indices[at]))]
-    return (y,)
+    return y
 
 
-def _elements_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
-    size = required(b.params, 0).shape[attrs.axis]
-    at, binding = chosen(b, b.read(1, *i), size)
-    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size), indirect=(binding,))
+def _elements_element(
+    b: ExprBuilder, i: Point, attrs: AxisAttrs, x: TensorType, indices: TensorType
+) -> Scalar:
+    size = x.shape[attrs.axis]
+    at = chosen(b, b.read(1, *i), size)
+    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size))
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Point]:
@@ -159,34 +149,34 @@ def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Poin
     return depth, (*indices.shape[:-1], *x.shape[batch + depth :])
 
 
-def _nd_infer(types: Types, attrs: GatherNdAttrs) -> OutTypes:
-    x, indices = present(types, 2)
+def _nd_infer(attrs: GatherNdAttrs, x: TensorType, indices: TensorType) -> TensorType:
     _check_indices(indices)
     batch = attrs.batch_dims
     _, shape = _nd_shape(x, indices, batch)
     for a, c in zip(x.shape[:batch], indices.shape[:batch], strict=True):
         agree(a, c, "the batch dims")
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> OutArrays:
-    x, indices, batch = required(arrays, 0), required(arrays, 1), attrs.batch_dims
-    depth = indices.shape[-1]
-    y = np.empty((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
+def _nd_reference(attrs: GatherNdAttrs, x: Array, indices: Array) -> Array:
+    batch = attrs.batch_dims
+    y = np.empty((*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :]), x.dtype)
     for at in np.ndindex(*indices.shape[:-1]):
         y[at] = x[(*at[:batch], *(int(n) for n in indices[at]))]
-    return (y,)
+    return y
 
 
-def _nd_element(b: ExprBuilder, i: Point, attrs: GatherNdAttrs) -> Scalar:
-    (x, indices), batch = present(b.params, 2), attrs.batch_dims
+def _nd_element(
+    b: ExprBuilder, i: Point, attrs: GatherNdAttrs, x: TensorType, indices: TensorType
+) -> Scalar:
+    batch = attrs.batch_dims
     depth, _ = _nd_shape(x, indices, batch)
     outer = i[: indices.rank - 1]
     indexed = x.shape[batch : batch + depth]
     picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
-    source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
+    source = (*i[:batch], *picks, *i[indices.rank - 1 :])
     fill = None if all(guard(size) is None for size in indexed) else 0
-    return b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
+    return b.read(0, *source, fill=fill)
 
 
 # ---- scatter -------------------------------------------------------------------------------------
@@ -200,50 +190,55 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
     return new if reduction == "none" else operation[reduction](old, new)
 
 
-def _scattered(types: Types, reduction: str) -> OutTypes:
-    """Returns the types of x, indices and updates, after the checks that all scatters share."""
-    x, indices, updates = operands = present(types, 3)
+def _check_scatter(reduction: str, x: TensorType, indices: TensorType, updates: TensorType) -> None:
+    """Does the checks that all scatters share."""
     _check_indices(indices)
     require(reduction in REDUCTIONS, f"unknown reduction {reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
-    return operands
 
 
-def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
-    x, indices, updates = _scattered(types, attrs.reduction)
+def _scatter_elements_infer(
+    attrs: ScatterAttrs, x: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    _check_scatter(attrs.reduction, x, indices, updates)
     check_axis(attrs.axis, x.rank)
     require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
     agree_shapes(indices.shape, updates.shape, "the shapes of indices and updates")
-    return (x,)
+    return x
 
 
-def _scatter_elements_free(types: Types, attrs: ScatterAttrs) -> list[FreeAxes]:
-    x, indices, _ = present(types, 3)
+def _scatter_elements_free(
+    attrs: ScatterAttrs, x: TensorType, indices: TensorType, updates: TensorType
+) -> list[FreeAxes]:
     pairs = enumerate(zip(x.shape, indices.shape, strict=True))
     free = [n for n, (a, b) in pairs if n != attrs.axis and a is b]
     return [FreeAxes((n, n, n), (n,)) for n in free]
 
 
 @in_f32
-def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
-    x, indices, updates = present(arrays, 3)
+def _scatter_elements_reference(
+    attrs: ScatterAttrs, x: Array, indices: Array, updates: Array
+) -> Array:
     y = x.copy()
     for at in np.ndindex(*indices.shape):
         target = replaced(at, attrs.axis, int(indices[at]))
         y[target] = _combine(attrs.reduction, y[target], updates[at])
-    return (y,)
+    return y
 
 
-def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
-    x, indices, updates = _scattered(types, attrs.reduction)
+def _scatter_nd_infer(
+    attrs: ScatterNdAttrs, x: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    _check_scatter(attrs.reduction, x, indices, updates)
     _, shape = _nd_shape(x, indices, 0)
     agree_shapes(updates.shape, shape, f"updates {updates} do not fit {x} and {indices}")
-    return (x,)
+    return x
 
 
-def _scatter_nd_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
+def _scatter_nd_free(
+    attrs: ScatterNdAttrs, x: TensorType, indices: TensorType, updates: TensorType
+) -> list[FreeAxes]:
     """Returns the axes of the slices: those behind the axes of x that a tuple of indices has."""
-    x, indices, _ = present(types, 3)
     first = as_int(indices.shape[-1])
     ahead = indices.rank - 1  # axes of the updates before those of a slice
     if first is None:
@@ -252,26 +247,25 @@ def _scatter_nd_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
 
 
 @in_f32
-def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices, updates = present(arrays, 3)
+def _scatter_nd_reference(attrs: ScatterNdAttrs, x: Array, indices: Array, updates: Array) -> Array:
     y = x.copy()
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
         y[target] = _combine(attrs.reduction, y[target], updates[at])
-    return (y,)
+    return y
 
 
-def _scatter_rows_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
-    x, indices, table, rows = present(types, 4)
-    (slices,) = _gather_infer((table, rows), AxisAttrs(0))
-    return _scatter_nd_infer((x, indices, slices), attrs)
+def _scatter_rows_infer(
+    attrs: ScatterNdAttrs, x: TensorType, indices: TensorType, table: TensorType, rows: TensorType
+) -> TensorType:
+    return _scatter_nd_infer(attrs, x, indices, _gather_infer(AxisAttrs(0), table, rows))
 
 
-def _scatter_rows_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
-    x, indices, table, rows = present(types, 4)
-    (slices,) = _gather_infer((table, rows), AxisAttrs(0))
+def _scatter_rows_free(
+    attrs: ScatterNdAttrs, x: TensorType, indices: TensorType, table: TensorType, rows: TensorType
+) -> list[FreeAxes]:
     free = []
-    for axes in _scatter_nd_free((x, indices, slices), attrs):
+    for axes in _scatter_nd_free(attrs, x, indices, _gather_infer(AxisAttrs(0), table, rows)):
         n, _, axis = axes.operands
         assert axis is not None
         of_rows = axis < rows.rank
@@ -280,108 +274,118 @@ def _scatter_rows_free(types: Types, attrs: ScatterNdAttrs) -> list[FreeAxes]:
     return free
 
 
-def _scatter_rows_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices, table, rows = present(arrays, 4)
-    return _scatter_nd_reference((x, indices, np.take(table, rows, axis=0)), attrs)
+def _scatter_rows_reference(
+    attrs: ScatterNdAttrs, x: Array, indices: Array, table: Array, rows: Array
+) -> OutArrays:
+    return _scatter_nd_reference(attrs, x, indices, np.take(table, rows, axis=0))
 
 
 # ---- update_slice --------------------------------------------------------------------------------
 
 
-def _updated(types: Types, axis: int) -> OutTypes:
-    """Returns the types of x and its update; checks that they differ in the size of `axis` at
-    most."""
-    x, update = operands = present(types, 2)
+def _check_update(axis: int, x: TensorType, update: TensorType) -> None:
+    """Checks that `x` and its update differ in the size of `axis` at most."""
     check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
     for n, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
         if n != axis:
             agree(a, c, f"axis {n} of an update")
-    return operands
 
 
-def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
-    x, update = _updated(types, attrs.axis)
+def _update_slice_infer(attrs: UpdateSliceAttrs, x: TensorType, update: TensorType) -> TensorType:
+    _check_update(attrs.axis, x, update)
     behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
     inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
     require(inside, f"{update} from {attrs.start} on does not fit into {x}")
-    return (x,)
+    return x
 
 
-def _update_slice_free(types: Types, attrs: UpdateSliceAttrs) -> list[FreeAxes]:
-    x, _ = present(types, 2)
+def _update_slice_free(
+    attrs: UpdateSliceAttrs, x: TensorType, update: TensorType
+) -> list[FreeAxes]:
     return [FreeAxes((n, n), (n,)) for n in range(x.rank) if n != attrs.axis]
 
 
-def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArrays:
-    y, update = required(arrays, 0).copy(), required(arrays, 1)
-    (start,) = sizes((attrs.start,))
+def _update_slice_reference(attrs: UpdateSliceAttrs, x: Array, update: Array) -> Array:
+    y = x.copy()
+    start = integer(attrs.start)
     rows = slice(start, start + update.shape[attrs.axis])
     y[(slice(None),) * attrs.axis + (rows,)] = update
-    return (y,)
+    return y
 
 
 # ---- tensor_scatter ------------------------------------------------------------------------------
 
 
-def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
-    (cache, update), places = _updated(types, attrs.axis), optional(types, 2)
+def _tensor_scatter_infer(
+    attrs: TensorScatterAttrs,
+    cache: TensorType,
+    update: TensorType,
+    places: TensorType | None = None,
+) -> TensorType:
+    _check_update(attrs.axis, cache, update)
     require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
     require(attrs.mode in ("linear", "circular"), f"unknown mode {attrs.mode}")
     if places is not None:
         require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
     room = as_int(cache.shape[attrs.axis] - update.shape[attrs.axis])
     require(room is None or room >= 0, f"{cache} has no room for {update}")
-    return (cache,)
+    return cache
 
 
-def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutArrays:
-    y, update, places = required(arrays, 0).copy(), required(arrays, 1), optional(arrays, 2)
+def _tensor_scatter_reference(
+    attrs: TensorScatterAttrs, cache: Array, update: Array, places: Array | None = None
+) -> Array:
+    y = cache.copy()
     for batch in range(len(y)):
         start = 0 if places is None else int(places[batch])
         target = np.moveaxis(y[batch], attrs.axis - 1, 0)
         for step, row in enumerate(np.moveaxis(update[batch], attrs.axis - 1, 0)):
             at = start + step
             target[at % len(target) if attrs.mode == "circular" else at] = row
-    return (y,)
+    return y
 
 
-def _tensor_scatter_element(b: ExprBuilder, i: Point, attrs: TensorScatterAttrs) -> Scalar:
-    cache, update = present(b.params, 2)
+def _tensor_scatter_element(
+    b: ExprBuilder,
+    i: Point,
+    attrs: TensorScatterAttrs,
+    cache: TensorType,
+    update: TensorType,
+    places: TensorType | None = None,
+) -> Scalar:
     step: Scalar = index_value(i[attrs.axis], I64)
-    if optional(b.params, 2) is not None:
+    if places is not None:
         step = step - b.read(2, i[0])
     if attrs.mode == "circular":
         step = fn("mod", step, cache.shape[attrs.axis])
     length = update.shape[attrs.axis]
-    at, binding = b.position(clamped(step, length), length)
-    source = replaced(i, attrs.axis, at)
-    new = b.read(1, *source, fill=guard(length), indirect=(binding,))
+    at = b.position(clamped(step, length), length)
+    new = b.read(1, *replaced(i, attrs.axis, at), fill=guard(length))
     return choose(inside(step, length), new, b.read(0, *i))
 
 
 # ---- one hot -------------------------------------------------------------------------------------
 
 
-def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> OutTypes:
-    indices, values = present(types, 2)
+def _one_hot_infer(attrs: OneHotAttrs, indices: TensorType, values: TensorType) -> TensorType:
     check_axis(attrs.axis, indices.rank + 1)
     agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
     shape = (*indices.shape[: attrs.axis], attrs.depth, *indices.shape[attrs.axis :])
-    return (TensorType(values.dtype, shape),)
+    return TensorType(values.dtype, shape)
 
 
-def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
-    x, (off, on) = present(arrays, 2)
+def _one_hot_reference(attrs: OneHotAttrs, x: Array, values: Array) -> Any:
+    off, on = values
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
-    (depth,) = sizes((attrs.depth,))
+    depth = integer(attrs.depth)
     places = np.where(indices < 0, indices + depth, indices)
     hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)
-    return (np.asarray(np.where(hot, on, off)),)
+    return np.where(hot, on, off)
 
 
-def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
+def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs, *_operands: object) -> Scalar:
     index = b.read(0, *replaced(i, attrs.axis))
     hot = fn("eq", wrapped(index, attrs.depth), i[attrs.axis])
     return choose(hot, b.read(1, 1), b.read(1, 0))
@@ -392,58 +396,58 @@ def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
 _MOVES = Trait.MOVEMENT
 
 OPS = (
-    by_element(
-        "gather", AxisAttrs, 2, _gather_infer, _gather_reference, MOVED,
+    op_row(
+        "gather", AxisAttrs, _gather_infer, _gather_reference, MOVED,
         "Slices of x along an axis, chosen by an index tensor.",
         element=_gather_element, traits=_MOVES, onnx=OnnxBinding("Gather"),
     ),
-    by_element(
-        "gather_elements", AxisAttrs, 2, _elements_infer, _elements_reference,
+    op_row(
+        "gather_elements", AxisAttrs, _elements_infer, _elements_reference,
         MOVED,
         "Elements of x whose place along one axis an index tensor gives.",
         element=_elements_element, traits=_MOVES,
         onnx=OnnxBinding("GatherElements", since=11),
     ),
-    by_element(
-        "gather_nd", GatherNdAttrs, 2, _nd_infer, _nd_reference, MOVED,
+    op_row(
+        "gather_nd", GatherNdAttrs, _nd_infer, _nd_reference, MOVED,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         element=_nd_element, traits=_MOVES,
         onnx=OnnxBinding("GatherND", since=11),
     ),
-    OpSpec(
-        "scatter_elements", ScatterAttrs, 3, _scatter_elements_infer,
+    op_row(
+        "scatter_elements", ScatterAttrs, _scatter_elements_infer,
         _scatter_elements_reference, COMMON,
         "x with updates combined in at the places an index tensor gives along one axis.",
-        call="scatter_elements", onnx=OnnxBinding("ScatterElements", since=11),
+        onnx=OnnxBinding("ScatterElements", since=11),
         free_axes=_scatter_elements_free,
     ),
-    OpSpec(
-        "scatter_nd", ScatterNdAttrs, 3, _scatter_nd_infer, _scatter_nd_reference,
+    op_row(
+        "scatter_nd", ScatterNdAttrs, _scatter_nd_infer, _scatter_nd_reference,
         COMMON,
         "x with slices combined in at the places that tuples of indices give.",
-        call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
+        onnx=OnnxBinding("ScatterND", since=11),
         free_axes=_scatter_nd_free,
     ),
-    OpSpec(
-        "scatter_rows", ScatterNdAttrs, 4, _scatter_rows_infer, _scatter_rows_reference, COMMON,
+    op_row(
+        "scatter_rows", ScatterNdAttrs, _scatter_rows_infer, _scatter_rows_reference, COMMON,
         "As scatter_nd, its slices being rows of a table; operands (x, indices, table, rows).",
         call="scatter_nd", free_axes=_scatter_rows_free,
     ),
-    OpSpec(
-        "update_slice", UpdateSliceAttrs, 2, _update_slice_infer, _update_slice_reference,
+    op_row(
+        "update_slice", UpdateSliceAttrs, _update_slice_infer, _update_slice_reference,
         COMMON,
         "x with the rows from `start` on along an axis replaced by the update's.",
-        call="update_slice", free_axes=_update_slice_free,
+        free_axes=_update_slice_free,
     ),
-    by_element(
-        "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
+    op_row(
+        "tensor_scatter", TensorScatterAttrs, _tensor_scatter_infer,
         _tensor_scatter_reference, ALL,
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
         element=_tensor_scatter_element, traits=_MOVES,
         onnx=OnnxBinding("TensorScatter", since=24),
     ),
-    by_element(
-        "one_hot", OneHotAttrs, 2, _one_hot_infer, _one_hot_reference, ALL,
+    op_row(
+        "one_hot", OneHotAttrs, _one_hot_infer, _one_hot_reference, ALL,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
         element=_one_hot_element, traits=Trait.ELEMENTWISE,
     ),

@@ -9,7 +9,6 @@ negative position counts from the end; without a position, the op uses the last 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
@@ -18,19 +17,14 @@ from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, 
 from tcc.ir.op import (
     Arity,
     Array,
-    Arrays,
-    Infer,
     NoAttrs,
     OpSpec,
-    OutArrays,
-    OutTypes,
-    Reference,
     Trait,
-    Types,
 )
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import require
-from tcc.ops.shapes import ALL, optional, present, required
+from tcc.ops.rows import Function, op_row
+from tcc.ops.shapes import ALL, present
 
 
 @frozen
@@ -90,11 +84,11 @@ class ListSplitAttrs:
 # ---- types ---------------------------------------------------------------------------------------
 
 
-def list_type(types: Types, number: int = 0) -> ListType:
-    """Returns the list type of an operand; raises ValueError if it is not a list."""
-    dtype = required(types, number).dtype
+def list_type(sequence: TensorType) -> ListType:
+    """Returns the list type of the first operand; raises ValueError if it is not a list."""
+    dtype = sequence.dtype
     if not isinstance(dtype, ListType):
-        raise ValueError(f"operand {number} is {dtype.name}, not a sequence or an optional")
+        raise ValueError(f"operand 0 is {dtype.name}, not a sequence or an optional")
     return dtype
 
 
@@ -102,72 +96,74 @@ def _scalar(dtype: DType) -> TensorType:
     return TensorType(dtype, ())
 
 
-def _position(types: Types, number: int) -> None:
-    type_ = optional(types, number)
-    fits = type_ is None or (type_.dtype is I64 and type_.rank == 0)
-    require(fits, f"the position {type_!r} must be one i64")
+def _check_position(position: TensorType | None) -> None:
+    require(position in (None, _scalar(I64)), f"the position {position!r} must be one i64")
 
 
-def _make_infer(types: Types, attrs: ListMakeAttrs) -> OutTypes:
-    require(not attrs.optional or len(types) <= 1, "an optional has one entry at most")
+def _make_infer(attrs: ListMakeAttrs, *entries: TensorType) -> TensorType:
+    require(not attrs.optional or len(entries) <= 1, "an optional has one entry at most")
     make = optional_of if attrs.optional else sequence_of
     kind: DType = make(attrs.item, NOTHING)
-    for number in range(len(types)):
-        entry = required(types, number)
+    for entry in present(entries):
         wider = joined(kind, make(entry.dtype, dims_of(entry)))
         require(wider is not None, f"{entry!r} cannot be an entry of {kind.name}")
         kind = wider or kind
-    return (_scalar(kind),)
+    return _scalar(kind)
 
 
-def _insert_infer(types: Types, attrs: ListItemAttrs) -> OutTypes:
-    kind, x = list_type(types), required(types, 1)
-    _position(types, 2)
+def _insert_infer(
+    attrs: ListItemAttrs, sequence: TensorType, x: TensorType, position: TensorType | None = None
+) -> TensorType:
+    kind = list_type(sequence)
+    _check_position(position)
     wider = joined(kind, sequence_of(x.dtype, dims_of(x)))
     require(wider is not None, f"{x!r} cannot be an entry of {kind.name}")
     require(kind.item is attrs.item, f"entries of {kind.name} are not {attrs.item.name}")
-    return (_scalar(wider or kind),)
+    return _scalar(wider or kind)
 
 
-def _erase_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    kind = list_type(types)
-    _position(types, 1)
+def _erase_infer(
+    _attrs: NoAttrs, sequence: TensorType, position: TensorType | None = None
+) -> TensorType:
+    kind = list_type(sequence)
+    _check_position(position)
     require(not kind.optional, f"nothing can be taken out of {kind.name}")
-    return (_scalar(kind),)
+    return _scalar(kind)
 
 
-def _length_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    list_type(types)
-    return (_scalar(I64),)
+def _length_infer(_attrs: NoAttrs, sequence: TensorType) -> TensorType:
+    list_type(sequence)
+    return _scalar(I64)
 
 
-def _at_infer(types: Types, attrs: ListAtAttrs) -> OutTypes:
-    kind = list_type(types)
-    _position(types, 1)
+def _at_infer(
+    attrs: ListAtAttrs, sequence: TensorType, position: TensorType | None = None
+) -> TensorType:
+    kind = list_type(sequence)
+    _check_position(position)
     require(fits(kind.item, attrs.type.dtype), f"an entry of {kind.name} is no {attrs.type!r}")
     has_rank = kind.dims is not None and kind.dims != NOTHING
     require(not has_rank or len(kind.dims or ()) == attrs.type.rank, f"{kind.name} has other ranks")
-    return (attrs.type,)
+    return attrs.type
 
 
-def _expect_infer(types: Types, attrs: ListExpectAttrs) -> OutTypes:
-    kind = list_type(types)
+def _expect_infer(attrs: ListExpectAttrs, sequence: TensorType) -> TensorType:
+    kind = list_type(sequence)
     require(fits(kind, attrs.type), f"{kind.name} is not {attrs.type.name}")
-    return (_scalar(attrs.type),)
+    return _scalar(attrs.type)
 
 
-def _concat_infer(types: Types, attrs: ListConcatAttrs) -> OutTypes:
-    kind, rank = list_type(types), attrs.type.rank
+def _concat_infer(attrs: ListConcatAttrs, sequence: TensorType) -> TensorType:
+    kind, rank = list_type(sequence), attrs.type.rank
     require(kind.item is attrs.type.dtype, f"entries of {kind.name} do not make {attrs.type!r}")
     has_rank = kind.dims is not None and kind.dims != NOTHING
     fitting = not has_rank or len(kind.dims or ()) + attrs.new_axis == rank
     require(fitting, f"entries of {kind.name} have another rank than {attrs.type!r}")
     require(0 <= attrs.axis < rank, f"axis {attrs.axis} of rank {rank}")
-    return (attrs.type,)
+    return attrs.type
 
 
-def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
-    x, lengths = present(types, 2)
+def _split_infer(attrs: ListSplitAttrs, x: TensorType, lengths: TensorType) -> TensorType:
     require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
     require(lengths.dtype is I64 and lengths.rank <= 1, f"the sizes {lengths!r} must be i64")
     require(x.dtype is attrs.item, f"pieces of {x!r} are no {attrs.item.name}")
@@ -175,7 +171,7 @@ def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
     dims[attrs.axis] = None
     if not attrs.keep:
         del dims[attrs.axis]
-    return (_scalar(sequence_of(x.dtype, tuple(dims))),)
+    return _scalar(sequence_of(x.dtype, tuple(dims)))
 
 
 # ---- NumPy references ----------------------------------------------------------------------------
@@ -188,14 +184,12 @@ def pack(entries: Sequence[Array]) -> Array:
     return out
 
 
-def entries_of(arrays: Arrays) -> OutArrays:
-    """Returns the entries of the list that is the first operand."""
-    entries: Any = required(arrays, 0)[()]
-    return tuple(entries)
+def entries_of(sequence: Array) -> list[Array]:
+    """Returns the entries of a list."""
+    return list(sequence[()])
 
 
-def _place(arrays: Arrays, number: int, count: int, last: int) -> int:
-    position = optional(arrays, number)
+def _place(position: Array | None, count: int, last: int) -> int:
     at = last if position is None else int(position)
     at += count if at < 0 else 0
     if not 0 <= at <= last:
@@ -203,44 +197,45 @@ def _place(arrays: Arrays, number: int, count: int, last: int) -> int:
     return at
 
 
-def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
-    return (pack(present(arrays)),)
+def _make_reference(_attrs: ListMakeAttrs, *entries: Array) -> Array:
+    return pack(present(entries))
 
 
-def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
-    entries = list(entries_of(arrays))
-    entries.insert(_place(arrays, 2, len(entries), len(entries)), required(arrays, 1))
-    return (pack(entries),)
+def _insert_reference(
+    _attrs: ListItemAttrs, sequence: Array, x: Array, position: Array | None = None
+) -> Array:
+    entries = entries_of(sequence)
+    entries.insert(_place(position, len(entries), len(entries)), x)
+    return pack(entries)
 
 
-def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    entries = list(entries_of(arrays))
-    del entries[_place(arrays, 1, len(entries), len(entries) - 1)]
-    return (pack(entries),)
+def _erase_reference(_attrs: NoAttrs, sequence: Array, position: Array | None = None) -> Array:
+    entries = entries_of(sequence)
+    del entries[_place(position, len(entries), len(entries) - 1)]
+    return pack(entries)
 
 
-def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    return (np.array(len(entries_of(arrays)), np.int64),)
+def _length_reference(_attrs: NoAttrs, sequence: Array) -> Array:
+    return np.array(len(entries_of(sequence)), np.int64)
 
 
-def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
-    entries = entries_of(arrays)
-    entry = entries[_place(arrays, 1, len(entries), len(entries) - 1)]
+def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None = None) -> Array:
+    entries = entries_of(sequence)
+    entry = entries[_place(position, len(entries), len(entries) - 1)]
     declared = [as_int(d) for d in attrs.type.shape]
     matches_type = len(declared) == entry.ndim and all(
         n in (None, size) for n, size in zip(declared, entry.shape, strict=True)
     )
     require(matches_type, f"an entry of shape {entry.shape} is no {attrs.type!r}")
-    return (entry,)
+    return entry
 
 
-def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
+def _concat_reference(attrs: ListConcatAttrs, sequence: Array) -> Array:
     join = np.stack if attrs.new_axis else np.concatenate
-    return (join(entries_of(arrays), axis=attrs.axis),)
+    return join(entries_of(sequence), axis=attrs.axis)
 
 
-def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
-    x, lengths = present(arrays, 2)
+def _split_reference(attrs: ListSplitAttrs, x: Array, lengths: Array) -> Array:
     extent = x.shape[attrs.axis]
     if lengths.ndim:
         sizes = [int(n) for n in lengths]
@@ -248,9 +243,8 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
         require(int(lengths) > 0, "pieces have at least one element")
         sizes = [min(int(lengths), extent - at) for at in range(0, extent, int(lengths))]
     require(min(sizes, default=0) >= 0 and sum(sizes) == extent, f"pieces {sizes} of {extent}")
-    ends = np.cumsum(sizes)[:-1]
-    pieces = np.split(x, ends, attrs.axis) if sizes else []
-    return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
+    pieces = np.split(x, np.cumsum(sizes)[:-1], attrs.axis) if sizes else []
+    return pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces])
 
 
 # ---- rows of the op table ------------------------------------------------------------------------
@@ -262,48 +256,45 @@ _MANY = 1 << 16
 def _row(
     name: str,
     attrs: type,
-    arity: Arity,
-    infer: Infer,
-    reference: Reference,
+    infer: Function,
+    reference: Function,
     doc: str,
+    arity: Arity | None = None,
 ) -> OpSpec:
-    return OpSpec(
-        name, attrs, arity, infer, reference, ALL, doc, call=name,
-        traits=_OPAQUE,
-    )  # fmt: skip
+    return op_row(name, attrs, infer, reference, ALL, doc, arity=arity, traits=_OPAQUE)
 
 
 OPS = (
     _row(
-        "list_make", ListMakeAttrs, (0, _MANY), _make_infer, _make_reference,
-        "The list of the operands; of none the empty one.",
+        "list_make", ListMakeAttrs, _make_infer, _make_reference,
+        "The list of the operands; of none the empty one.", (0, _MANY),
     ),
     _row(
-        "list_insert", ListItemAttrs, (2, 3), _insert_infer, _insert_reference,
+        "list_insert", ListItemAttrs, _insert_infer, _insert_reference,
         "The list with one entry more, before a position; operands (list, entry, position).",
     ),
     _row(
-        "list_erase", NoAttrs, (1, 2), _erase_infer, _erase_reference,
+        "list_erase", NoAttrs, _erase_infer, _erase_reference,
         "The list without the entry at a position.",
     ),
     _row(
-        "list_length", NoAttrs, 1, _length_infer, _length_reference, "The number of entries."
+        "list_length", NoAttrs, _length_infer, _length_reference, "The number of entries."
     ),
     _row(
-        "list_at", ListAtAttrs, (1, 2), _at_infer, _at_reference,
+        "list_at", ListAtAttrs, _at_infer, _at_reference,
         "The entry at a position.",
     ),
     _row(
-        "list_expect", ListExpectAttrs, 1, _expect_infer,
-        lambda arrays, _attrs: (required(arrays, 0),),
+        "list_expect", ListExpectAttrs, _expect_infer,
+        lambda _attrs, sequence: sequence,
         "The list itself; the run ends where an entry is of another type.",
     ),
     _row(
-        "list_concat", ListConcatAttrs, 1, _concat_infer, _concat_reference,
+        "list_concat", ListConcatAttrs, _concat_infer, _concat_reference,
         "The entries side by side along an axis.",
     ),
     _row(
-        "list_split", ListSplitAttrs, 2, _split_infer, _split_reference,
+        "list_split", ListSplitAttrs, _split_infer, _split_reference,
         "Pieces of a tensor along an axis; operands (x, sizes).",
     ),
 )  # fmt: skip

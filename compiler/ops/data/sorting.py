@@ -63,8 +63,8 @@ def merged_runs(items: TensorType, halvings: int) -> Expr:
     run_length = b.read(0, *line, count)
 
     def read(place: Scalar) -> Scalar:
-        at, binding = b.position(clamped(place, count), count)
-        return b.read(0, *line, at, fill=guard(count), indirect=(binding,))
+        at = b.position(clamped(place, count), count)
+        return b.read(0, *line, at, fill=guard(count))
 
     here = index_value(number, I64)
     within = apply("bit_and", here, run_length * 2 - 1)
@@ -114,8 +114,8 @@ def first_items(items: TensorType, rows: Index) -> Expr:
     bound = index_value(row, I64) * count
 
     def before(half: Scalar) -> Scalar:
-        at, binding = b.position(clamped(half, count), count)
-        return b.read(0, *line, at, fill=guard(count), indirect=(binding,)) < bound
+        at = b.position(clamped(half, count), count)
+        return b.read(0, *line, at, fill=guard(count)) < bound
 
     zero, end = literal(0, I64), index_value(count, I64)
     return b.finish((*line, row), bisected(zero, end, steps(most(count)), before))

@@ -13,21 +13,18 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
-    Arrays,
-    Infer,
     NoAttrs,
     OnnxBinding,
     OpSpec,
     OutArrays,
     OutTypes,
-    Reference,
     Trait,
-    Types,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
 from tcc.ops.operands import require
-from tcc.ops.shapes import INTEGERS, Shape, present, required
+from tcc.ops.rows import Function, op_row
+from tcc.ops.shapes import INTEGERS, Shape
 
 _SPACES = " \t\n\r\v\f"
 
@@ -99,10 +96,11 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _texts(types: Types, number: int = 0) -> TensorType:
-    type_ = required(types, number)
-    require(type_.dtype is STRING, f"operand {number} is {type_!r}, not strings")
-    return type_
+def _texts(*types: TensorType) -> TensorType:
+    """Returns the first operand's type; raises ValueError unless all operands are strings."""
+    for number, type_ in enumerate(types):
+        require(type_.dtype is STRING, f"operand {number} is {type_!r}, not strings")
+    return types[0]
 
 
 def _each(function: object, x: Array, dtype: type) -> Array:
@@ -114,14 +112,14 @@ def _each(function: object, x: Array, dtype: type) -> Array:
 # ---- concat --------------------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x, y = _texts(types), _texts(types, 1)
+def _concat_infer(_attrs: NoAttrs, x: TensorType, y: TensorType) -> TensorType:
+    _texts(x, y)
     require(x.shape == y.shape, f"{x!r} and {y!r} have different shapes")
-    return (x,)
+    return x
 
 
-def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    return (np.asarray(required(arrays, 0) + required(arrays, 1), object),)
+def _concat_reference(_attrs: NoAttrs, x: Array, y: Array) -> Array:
+    return np.asarray(x + y, object)
 
 
 # ---- split ---------------------------------------------------------------------------------------
@@ -144,13 +142,12 @@ def split_text(text: str, delimiter: str, max_splits: int) -> list[str]:
     return [*pieces, remainder.rstrip(_SPACES)] if remainder else pieces
 
 
-def _split_infer(types: Types, attrs: StringSplitAttrs) -> OutTypes:
-    x = _texts(types)
+def _split_infer(attrs: StringSplitAttrs, x: TensorType) -> OutTypes:
+    _texts(x)
     return TensorType(STRING, (*x.shape, attrs.size)), TensorType(I64, x.shape)
 
 
-def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _split_reference(attrs: StringSplitAttrs, x: Array) -> OutArrays:
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
     out = np.full((len(pieces), int(counts.max(initial=0))), "", object)
@@ -180,50 +177,50 @@ def case_table(upper: bool) -> Array:
     return np.array(rows, np.int32)
 
 
-def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> OutArrays:
-    return (_each(lambda t: change_case(str(t), attrs.upper), required(arrays, 0), object),)
+def _case_reference(attrs: StringCaseAttrs, x: Array) -> Array:
+    return _each(lambda t: change_case(str(t), attrs.upper), x, object)
 
 
 # ---- remove --------------------------------------------------------------------------------------
 
 
-def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
-    x, key, stops = (_texts(types, n) for n in range(3))
+def _remove_infer(
+    attrs: StringRemoveAttrs, x: TensorType, key: TensorType, stops: TensorType
+) -> TensorType:
+    _texts(x, key, stops)
     require(x.rank == 1 and x.shape == key.shape, f"{x!r} and {key!r} are no vectors of one size")
     require(stops.rank == 1, f"{stops!r} is no vector")
-    return (TensorType(STRING, (attrs.size,)),)
+    return TensorType(STRING, (attrs.size,))
 
 
-def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
-    x, key, stops = present(arrays, 3)
+def _remove_reference(_attrs: StringRemoveAttrs, x: Array, key: Array, stops: Array) -> Array:
     stop = set(stops)
     remaining = [text for text, k in zip(x, key, strict=True) if k not in stop]
-    return (strings(remaining or [""]),)
+    return strings(remaining or [""])
 
 
 # ---- match ---------------------------------------------------------------------------------------
 
 
-def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
+def _match_infer(attrs: StringMatchAttrs, x: TensorType) -> TensorType:
     compile_pattern(attrs.pattern)  # raises ValueError for an invalid pattern
-    return (TensorType(BOOL, _texts(types).shape),)
+    return TensorType(BOOL, _texts(x).shape)
 
 
-def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> OutArrays:
+def _match_reference(attrs: StringMatchAttrs, x: Array) -> Array:
     automaton = compile_pattern(attrs.pattern)
-    return (_each(lambda t: matches(automaton, encoded(t)), required(arrays, 0), np.bool_),)
+    return _each(lambda t: matches(automaton, encoded(t)), x, np.bool_)
 
 
 # ---- rank ----------------------------------------------------------------------------------------
 
 
-def _rank_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = _texts(types)
+def _rank_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
+    _texts(x)
     return TensorType(I64, x.shape), TensorType(STRING, (element_count(x.shape),))
 
 
-def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _rank_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
     keys = [encoded(text) for text in x.reshape(-1)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     first: dict[bytes, int] = {}
@@ -278,43 +275,39 @@ def text_number(text: str, dtype: DType) -> object:
     return int(text)
 
 
-def _format_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    x = required(types, 0)
+def _format_infer(_attrs: NoAttrs, x: TensorType) -> TensorType:
     require(x.dtype in _NUMBERS, f"{x!r} holds no numbers")
-    return (TensorType(STRING, x.shape),)
+    return TensorType(STRING, x.shape)
 
 
-def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = required(arrays, 0)
+def _format_reference(_attrs: NoAttrs, x: Array) -> Array:
     kinds = {d.carrier: d for d in _NUMBERS}
-    return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
+    return _each(lambda v: number_text(v, kinds[x.dtype]), x, object)
 
 
-def _parse_infer(types: Types, attrs: StringParseAttrs) -> OutTypes:
+def _parse_infer(attrs: StringParseAttrs, x: TensorType) -> TensorType:
     require(attrs.to in _NUMBERS and attrs.to is not BOOL, f"strings do not become {attrs.to.name}")
-    return (TensorType(attrs.to, _texts(types).shape),)
+    return TensorType(attrs.to, _texts(x).shape)
 
 
-def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
-    numbers = _each(lambda t: text_number(str(t), attrs.to), required(arrays, 0), object)
-    return (numbers.astype(attrs.to.carrier),)
+def _parse_reference(attrs: StringParseAttrs, x: Array) -> Array:
+    numbers = _each(lambda t: text_number(str(t), attrs.to), x, object)
+    return numbers.astype(attrs.to.carrier)
 
 
 # ---- decode --------------------------------------------------------------------------------------
 
 
-def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> OutTypes:
-    data, ends = present(types, 2)
+def _decode_infer(attrs: StringDecodeAttrs, data: TensorType, ends: TensorType) -> TensorType:
     require(data.dtype is U8 and ends.dtype is I64, "bytes and their ends are u8 and i64")
-    return (TensorType(STRING, attrs.shape),)
+    return TensorType(STRING, attrs.shape)
 
 
-def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
-    data, ends = required(arrays, 0).tobytes(), required(arrays, 1)
+def _decode_reference(attrs: StringDecodeAttrs, data: Array, ends: Array) -> Array:
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     out = np.empty(len(ends), object)
-    out[:] = [decoded(data[a:b]) for a, b in zip(starts, ends, strict=True)]
-    return (out.reshape(tuple(int(d.const) for d in attrs.shape)),)
+    out[:] = [decoded(data[a:b].tobytes()) for a, b in zip(starts, ends, strict=True)]
+    return out.reshape(tuple(int(d.const) for d in attrs.shape))
 
 
 def pack_strings(x: Array) -> tuple[Array, Array]:
@@ -331,65 +324,49 @@ _NUMBERS = (BOOL, *INTEGERS, F32, F64)
 
 
 def _row(
-    name: str,
-    attrs: type,
-    arity: int,
-    infer: Infer,
-    reference: Reference,
-    doc: str,
-    **more: Any,
+    name: str, attrs: type, infer: Function, reference: Function, doc: str, **more: Any
 ) -> OpSpec:
-    return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        (STRING,),
-        doc,
-        call=name,
-        **more,
-    )
+    return op_row(name, attrs, infer, reference, (STRING,), doc, **more)
 
 
 OPS = (
     _row(
-        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference,
+        "string_concat", NoAttrs, _concat_infer, _concat_reference,
         "The strings of two tensors, one behind the other.",
     ),
     _row(
-        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference,
+        "string_split", StringSplitAttrs, _split_infer, _split_reference,
         "Pieces of strings along a new last axis, filled up with empty ones; and their numbers.",
         traits=_OPAQUE,
     ),
     _row(
-        "string_case", StringCaseAttrs, 1, lambda types, _attrs: (_texts(types),), _case_reference,
+        "string_case", StringCaseAttrs, lambda _attrs, x: _texts(x), _case_reference,
         "Every character in upper or lower case.",
     ),
     _row(
-        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference,
+        "string_remove", StringRemoveAttrs, _remove_infer, _remove_reference,
         "x without the strings whose keys are among others; operands (x, keys, others).",
         traits=_OPAQUE,
     ),
     _row(
-        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference,
+        "string_match", StringMatchAttrs, _match_infer, _match_reference,
         "Whether a regular expression matches the whole string.",
         onnx=OnnxBinding("RegexFullMatch", since=20),
     ),
     _row(
-        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference,
+        "string_rank", NoAttrs, _rank_infer, _rank_reference,
         "The place of each string among all, by bytes; and all in that order.",
     ),
     _row(
-        "string_format", NoAttrs, 1, _format_infer, _format_reference,
+        "string_format", NoAttrs, _format_infer, _format_reference,
         "Numbers as text: the shortest that reads back.",
     ),
     _row(
-        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference,
+        "string_parse", StringParseAttrs, _parse_infer, _parse_reference,
         "Numbers from text; the run ends where a text is none.",
     ),
     _row(
-        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference,
+        "string_decode", StringDecodeAttrs, _decode_infer, _decode_reference,
         "Strings from their bytes.",
         traits=_OPAQUE,
     ),

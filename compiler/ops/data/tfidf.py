@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.index import const
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Array
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import require
-from tcc.ops.shapes import present, required
+from tcc.ops.rows import op_row
 
 MODES = ("TF", "IDF", "TFIDF")
 
@@ -64,23 +64,22 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
     require(len(attrs.weights) in (0, count), f"{len(attrs.weights)} weights for {count} n-grams")
 
 
-def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
-    x, pool = present(types, 2)
+def _infer(attrs: TfIdfAttrs, x: TensorType, pool: TensorType) -> TensorType:
     require(x.rank in (1, 2), f"{x!r} is neither a row nor rows of tokens")
     fits = pool.dtype is (STRING if x.dtype is STRING else I64) and pool.rank == 1
     require(fits and x.dtype in (STRING, I32, I64), f"tokens {x!r} and a pool {pool!r}")
     shape = pool.static_shape
     require(shape is not None, "the pool has no known size")
     check(attrs, shape[0] if shape else 0)
-    return (TensorType(F32, (*x.shape[:-1], const(attrs.columns))),)
+    return TensorType(F32, (*x.shape[:-1], const(attrs.columns)))
 
 
-def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> OutArrays:
-    x, pool = required(arrays, 0), required(arrays, 1).tolist()
+def _reference(attrs: TfIdfAttrs, x: Array, pool: Array) -> Array:
+    tokens = pool.tolist()
     numbers_by_gram = {}
-    for number, (start, size) in enumerate(grams(attrs, len(pool))):
+    for number, (start, size) in enumerate(grams(attrs, len(tokens))):
         if attrs.least <= size <= attrs.most:
-            numbers_by_gram[tuple(pool[start : start + size])] = number
+            numbers_by_gram[tuple(tokens[start : start + size])] = number
     rows = x.reshape(-1, x.shape[-1]).tolist()
     out = np.zeros((len(rows), attrs.columns), np.float32)
     for row, counts in zip(rows, out, strict=True):
@@ -88,7 +87,7 @@ def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> OutArrays:
             counts[attrs.places[number]] += 1
     if attrs.mode != "TF":
         _weigh(out, attrs)
-    return (out.reshape(*x.shape[:-1], attrs.columns),)
+    return out.reshape(*x.shape[:-1], attrs.columns)
 
 
 def _grams_in(
@@ -115,9 +114,8 @@ def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
 
 
 OPS = (
-    OpSpec(
-        "tf_idf", TfIdfAttrs, 2, _infer, _reference, (I32, I64, STRING),
+    op_row(
+        "tf_idf", TfIdfAttrs, _infer, _reference, (I32, I64, STRING),
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
-        call="tf_idf",
     ),
 )  # fmt: skip

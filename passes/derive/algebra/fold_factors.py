@@ -351,7 +351,7 @@ def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Regi
     Returns None if the op accepts no more operands, or does more than add the new operand to its
     results.
     """
-    if op.expr is None or len(types) >= op.numbers[1]:
+    if op.expr is None or len(types) >= op.arity[1]:
         return None
     try:
         before, after = (from_expr(op.expr(t, attrs)) for t in (types, (*types, type)))

@@ -279,8 +279,8 @@ def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar
     An item is a pair (place, index of the update) in one integer.  `items` is the number of the
     operand that holds the sorted items.
     """
-    at, binding = b.position(clamped(place, s.count), s.count)
-    item = b.read(items, *line, at, fill=0, indirect=(binding,))
+    at = b.position(clamped(place, s.count), s.count)
+    item = b.read(items, *line, at, fill=0)
     return apply("mod", item, index_value(s.count, I64))
 
 
@@ -290,8 +290,8 @@ def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number:
 
     `updates` is the number of the operand that holds the updates.
     """
-    at, binding = b.position(clamped(number, s.count), s.count)
-    return cast(b.read(updates, *s.at(position, at), fill=0, indirect=(binding,)), s.dtype)
+    at = b.position(clamped(number, s.count), s.count)
+    return cast(b.read(updates, *s.at(position, at), fill=0), s.dtype)
 
 
 def _last_of(s: Scatter, *operands: TensorType) -> Expr:
@@ -345,9 +345,9 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
         (number,) = b.iters(size if top else 2 * FAN)
         place, meant = _within(number, begin, end, top)
         if level:
-            node, binding = b.position(clamped(place, size), size)
+            node = b.position(clamped(place, size), size)
             node_position = (*s.line(position), node, *(() if s.by_line else position))
-            value: Scalar = b.read(3 + level, *node_position, fill=0, indirect=(binding,))
+            value: Scalar = b.read(3 + level, *node_position, fill=0)
         else:
             value = _update(b, s, 2, position, _number(b, s, 1, s.line(position), place))
         term = choose(meant, value, s.identity)

@@ -125,12 +125,10 @@ def _selected_places(within: TensorType, before: TensorType, size: Index) -> Exp
     (rank,) = b.iters(size)
     (number,) = b.iters(BLOCK)
     block_of = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
-    at, binding = b.position(clamped(block_of, blocks), blocks)
+    at = b.position(clamped(block_of, blocks), blocks)
     fill = guard(blocks)
-    offset_in_block = apply(
-        "sub", index_value(rank, I64), b.read(1, at, fill=fill, indirect=(binding,))
-    )
-    passed = apply("le", b.read(0, at, number, fill=fill, indirect=(binding,)), offset_in_block)
+    offset_in_block = apply("sub", index_value(rank, I64), b.read(1, at, fill=fill))
+    passed = apply("le", b.read(0, at, number, fill=fill), offset_in_block)
     inside = b.sum((rank,), many(passed), over=(number,))
 
     (rank,) = b.iters(size)
@@ -166,6 +164,6 @@ def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     shape = replaced(x.shape, axis, places.shape[0])
     at = b.iters(*shape)
     size = x.shape[axis]
-    position, binding = b.position(clamped(b.read(1, at[axis]), size), size)
+    position = b.position(clamped(b.read(1, at[axis]), size), size)
     source = replaced(at, axis, position)
-    return b.finish(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.finish(at, b.read(0, *source, fill=guard(size)))

@@ -98,9 +98,9 @@ class _Ranking:
 
         `line` is the line's position along the axes other than the axis of top_k.
         """
-        at, binding = self.b.position(clamped(place, self.size), self.size)
+        at = self.b.position(clamped(place, self.size), self.size)
         position = (*line[: self.axis], at, *line[self.axis :])
-        return self.b.read(0, *position, fill=0, indirect=(binding,))
+        return self.b.read(0, *position, fill=0)
 
     # ---- ranks ----------------------------------------------------------------------------------
 

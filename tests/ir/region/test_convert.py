@@ -63,8 +63,8 @@ def test_symbolic_sizes_and_uneven_padding_survive() -> None:
 def test_indirect_reads_and_extrema_of_loops_are_leaves() -> None:
     b = ExprBuilder(tensor(F32, 5), tensor(I64, 4), tensor(F32, 4))
     (i,) = b.iters(4)
-    t, bound = b.position(b.read(1, i), 5)
-    first = b.stage((i,), b.read(0, t, indirect=(bound,)) * b.read(2, i))
+    t = b.position(b.read(1, i), 5)
+    first = b.stage((i,), b.read(0, t) * b.read(2, i))
     (j,) = b.iters(4)
     second = b.stage((j,), read(first, (maximum(j - 1, 0),), F32))
     (k,) = b.iters(4)

@@ -132,7 +132,7 @@ def test_a_loop_is_added() -> None:
 def test_a_leaf_keeps_its_loops() -> None:
     b = ExprBuilder(tensor(F32, 5), tensor(I64, 4))
     (i,) = b.iters(4)
-    t, bound = b.position(b.read(1, i), 5)
-    leaf = from_expr(b.finish((i,), b.read(0, t, indirect=(bound,)))).stages[0]
+    t = b.position(b.read(1, i), 5)
+    leaf = from_expr(b.finish((i,), b.read(0, t))).stages[0]
     with pytest.raises(ValueError, match="a leaf keeps its loops"):
         with_loops(leaf, (4,), (), (Affine((1,)),))

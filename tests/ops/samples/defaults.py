@@ -28,7 +28,7 @@ def default_samples(op: OpSpec) -> Samples | None:
         attrs = (op.attrs(),)
     except TypeError:  # an attribute without a default
         return None
-    least, most = op.numbers
+    least, most = op.arity
     if most == 1:
         return unary_samples(op.dtypes, attrs=attrs)
     if least == most == 2:

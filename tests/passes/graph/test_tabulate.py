@@ -32,8 +32,8 @@ def half(i: Index) -> Scalar:
 
 
 def gathered(b: ExprBuilder, i: Index, j: Index) -> Scalar:
-    at, binding = b.position(cast(half(i), I64), ROWS)
-    return b.read(0, at, j, indirect=(binding,))
+    at = b.position(cast(half(i), I64), ROWS)
+    return b.read(0, at, j)
 
 
 def weighted(b: ExprBuilder, i: Index, j: Index) -> Scalar:

@@ -50,8 +50,8 @@ def gathered() -> Expr:
     b = ExprBuilder(tensor(F32, *X.shape), tensor(I64, ROWS))
     s = sums(b)
     i, j = b.iters(ROWS, COLS)
-    at, binding = b.position(b.read(1, i), ROWS)
-    found = b.read(s, at, j, fill=-1.0, indirect=(binding,))
+    at = b.position(b.read(1, i), ROWS)
+    found = b.read(s, at, j, fill=-1.0)
     b.stage((i, j), apply("add", found, b.read(s, i, j)))
     return b.done()
 
