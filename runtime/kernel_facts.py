@@ -201,7 +201,7 @@ def _value(node: ast.expr, sizes: Sequence[int]) -> int:
 
 
 def _name_text(name: str) -> str:
-    """Returns the name of a size as formulas have it: quoted unless it is a word without meaning."""
+    """Returns the name of a size as formulas have it: quoted unless it is a plain word."""
     word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
     return name if word else json.dumps(name)
 
@@ -221,8 +221,10 @@ def _limit(item: Any) -> tuple[str, float]:
 
 
 def number(value: Any) -> float:
-    """Returns a number of a manifest as a float; raises ValueError unless it is finite and at least 0,
-    and TypeError if it is none."""
+    """Returns a number of a manifest as a float.
+
+    Raises TypeError for another value, and ValueError unless it is finite and at least 0.
+    """
     result = float(typed(value, float, int))
     if not 0 <= result < float("inf"):
         raise ValueError("a number is out of range")

@@ -2,9 +2,9 @@
 
     "profile": {"steps": 3, "arena_bound": 8192, "packed": "eNrLSM3J..."}
 
-`packed` is the base64 text of a zlib stream of JSON, `[locations, live]`.  `locations` has the place
-in the model of each step, or "".  `live` has the bytes of the arena that are live in each step; it
-is empty if inputs decide sizes.  tcc.runtime.profile_facts reads it.
+`packed` is the base64 text of a zlib stream of JSON, `[locations, live]`.  `locations` has the
+place in the model of each step, or "".  `live` has the bytes of the arena that are live in each
+step; it is empty if inputs decide sizes.  tcc.runtime.profile_facts reads it.
 """
 
 import json

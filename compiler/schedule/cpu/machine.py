@@ -138,12 +138,9 @@ class Machine:
 
     @property
     def caches(self) -> list[tuple[int, float]]:
-        """Returns (bytes, bytes read in a second by all cores) of L1 and L2 of a core, and of L3."""
-        rates = (
-            (self.l1, 4 * self.loads * self.lanes),
-            *((c.size, c.read) for c in (self.l2, self.l3)),
-        )
-        return [(size, rate * self.cores * self.hertz) for size, rate in rates]
+        """Returns (bytes, bytes read in a second by all cores) of a core's L1 and L2, and of L3."""
+        l1 = Cache(self.l1, 4 * self.loads * self.lanes, 0)
+        return [(c.size, c.read * self.cores * self.hertz) for c in (l1, self.l2, self.l3)]
 
     def rates(self, constants: int | None) -> Rates:
         """Returns the rates of all cores together, for models with `constants` bytes of weights."""
