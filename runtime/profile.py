@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step of the program with its time in a run: the median over the runs.
+    """A step of the program with its time in a run.
 
     `launches` counts its executions in a run. `seconds` is the sum of their durations, `share` its
     part of the run. `predicted` is the predicted time of all launches, or None. `idle` is the part
@@ -111,21 +111,35 @@ class Profile:
         """Returns the number of stamps that did not fit into the ring, of all runs."""
         return sum(run.lost for run in self.runs)
 
+    @cached_property
+    def quiet(self) -> tuple[StampedRun, ...]:
+        """Returns the faster half of the stamped runs, which other programs disturbed least.
+
+        All times of a profile are means over these runs, so that those of the steps and between
+        the steps sum to that of a run.
+        """
+        return tuple(sorted(self.runs, key=lambda run: run.seconds)[: _half(len(self.runs))])
+
+    @property
+    def quiet_text(self) -> str:
+        """Returns how many runs the times are means of, as text."""
+        return f"the {len(self.quiet)} fastest of {len(self.runs)} runs"
+
     @property
     def seconds(self) -> float:
-        """Returns the median duration of the stamped runs."""
-        return median(run.seconds for run in self.runs)
+        """Returns the duration of a stamped run."""
+        return fmean(run.seconds for run in self.quiet)
 
     @property
     def overhead(self) -> float:
-        """Returns the part by which stamps made runs longer, by the medians; noise may make it
-        negative."""
-        return self.seconds / median(self.plain_seconds) - 1
+        """Returns the part by which stamps made runs longer; noise may make it negative."""
+        plain = sorted(self.plain_seconds)[: _half(len(self.plain_seconds))]
+        return self.seconds / fmean(plain) - 1
 
     @cached_property
     def typical(self) -> StampedRun:
-        """Returns the stamped run whose duration is nearest to the median."""
-        return min(self.runs, key=lambda run: abs(run.seconds - self.seconds))
+        """Returns the run whose duration is nearest to the mean."""
+        return min(self.quiet, key=lambda run: abs(run.seconds - self.seconds))
 
     @cached_property
     def executions(self) -> tuple[Execution, ...]:
@@ -136,16 +150,16 @@ class Profile:
     def steps(self) -> tuple[StepTime, ...]:
         """Returns the times of all steps, the longest first."""
         count = len(self.facts.steps)
-        tables = [_sums(_executions(run), count) for run in self.runs]
-        launches, seconds, busy, held = np.median(np.stack(tables), axis=0)
+        tables = [_sums(_executions(run), count) for run in self.quiet]
+        launches, seconds, busy, held = np.mean(np.stack(tables), axis=0)
         times = (
             StepTime(
                 number,
                 fact,
-                int(launches[number]),
+                round(launches[number]),
                 float(seconds[number]),
                 float(seconds[number]) / self.seconds if self.seconds else 0.0,
-                None if fact.seconds is None else fact.seconds * int(launches[number]),
+                None if fact.seconds is None else fact.seconds * round(launches[number]),
                 1 - float(busy[number] / held[number]) if held[number] else 0.0,
             )
             for number, fact in enumerate(self.facts.steps)
@@ -154,10 +168,8 @@ class Profile:
 
     @property
     def between(self) -> float:
-        """Returns the seconds of a run in which no step was under way: the median over the runs."""
-        return median(
-            run.seconds - sum(e.end - e.begin for e in _executions(run)) for run in self.runs
-        )
+        """Returns the seconds of a run in which no step was under way."""
+        return self.seconds - sum(step.seconds for step in self.steps)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the stamped runs as a trace of Chrome's format, which Perfetto reads.
@@ -218,6 +230,10 @@ def profile(
     name = str(module.manifest.get("name", module._path.stem))
     startup = Startup(module._image.seconds, module._open_seconds, first)
     return Profile(name, facts, stamped, plain_seconds, startup, measured.statistics())
+
+
+def _half(count: int) -> int:
+    return (count + 1) // 2
 
 
 def _executions(run: StampedRun) -> tuple[Execution, ...]:

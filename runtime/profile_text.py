@@ -27,12 +27,13 @@ def lines(profile: Profile) -> Iterator[str]:
     startup = profile.startup
     yield (
         f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads} threads, "
-        f"{len(profile.runs)} runs, stamps {profile.overhead:+.1%}"
+        f"the mean of {profile.quiet_text}; stamps cost {profile.overhead:+.1%}"
     )
     yield (
         f"start-up: load {startup.load * 1e3:.2f} ms, weights {startup.weights * 1e3:.2f} ms, "
         f"first run {startup.first_run * 1e3:.2f} ms"
     )
+    yield f"between steps: {profile.between * 1e3:.3f} ms"
     if profile.lost:
         yield f"the ring lost {profile.lost} stamps: the first steps of runs are missing"
     yield summary(profile)
