@@ -113,12 +113,12 @@ class Profile:
 
     @cached_property
     def quiet(self) -> tuple[StampedRun, ...]:
-        """Returns the faster half of the stamped runs, which other programs disturbed least.
+        """Returns the fastest quarter of the stamped runs, which other programs disturbed least.
 
         All times of a profile are means over these runs, so that those of the steps and between
         the steps sum to that of a run.
         """
-        return tuple(sorted(self.runs, key=lambda run: run.seconds)[: _half(len(self.runs))])
+        return tuple(sorted(self.runs, key=lambda run: run.seconds)[: _quarter(len(self.runs))])
 
     @property
     def quiet_text(self) -> str:
@@ -133,7 +133,7 @@ class Profile:
     @property
     def overhead(self) -> float:
         """Returns the part by which stamps made runs longer; noise may make it negative."""
-        plain = sorted(self.plain_seconds)[: _half(len(self.plain_seconds))]
+        plain = sorted(self.plain_seconds)[: _quarter(len(self.plain_seconds))]
         return self.seconds / fmean(plain) - 1
 
     @cached_property
@@ -232,8 +232,8 @@ def profile(
     return Profile(name, facts, stamped, plain_seconds, startup, measured.statistics())
 
 
-def _half(count: int) -> int:
-    return (count + 1) // 2
+def _quarter(count: int) -> int:
+    return (count + 3) // 4
 
 
 def _executions(run: StampedRun) -> tuple[Execution, ...]:

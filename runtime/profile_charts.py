@@ -121,7 +121,8 @@ def _bars(profile: Profile, limits: Mapping[int, str]) -> Any:
         )  # fmt: skip
         legend[name or "not known"] = bar
     priced = [n for n, step in enumerate(steps) if step.predicted is not None]
-    plot.dash(
+    plot.scatter(
+        marker="dash",
         x=[(steps[n].predicted or 0.0) * 1e6 for n in priced],
         y=[rows[n] for n in priced],
         angle=np.pi / 2, size=20, line_width=3, line_color="#222",
