@@ -132,6 +132,7 @@ def _bars(profile: Profile, limits: Mapping[int, str]) -> Any:
         [step.seconds for step in steps] + [step.predicted or 0 for step in steps] + [1e-9]
     )
     plot.x_range.start, plot.x_range.end = 0, longest * 1.12e6
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_font_size = "12px"
     return plot
@@ -188,6 +189,7 @@ def _timeline(profile: Profile, limits: Mapping[int, str]) -> Any:
     )  # fmt: skip
     plot.add_tools(_hover([pieces], _names(profile), [("us", "@us{0.00}"), ("thread", "@row")]))
     plot.x_range.start, plot.x_range.end = 0, run.seconds * 1e6
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.ygrid.grid_line_color = None
     return plot
 

@@ -17,10 +17,7 @@ _TEMPLATE = Path(__file__).with_name("profile_page.html")
 
 
 def page_text(profile: Profile) -> str:
-    """Returns the page; raises MissingLibraryError without bokeh and jinja.
-
-    Equal profiles give equal texts.
-    """
+    """Returns the page; raises MissingLibraryError without bokeh and jinja2."""
     drawing, jinja = _module("tcc.runtime.profile_charts"), _module("jinja2")
     roofs = roofline(profile)
     script, divisions = drawing.charts(profile, roofs)
@@ -36,7 +33,6 @@ def page_text(profile: Profile) -> str:
         slowest=profile.steps[0] if profile.steps else None,
         verdict=_verdict(profile, roofs),
         rows=_rows(profile, roofs),
-        raised=", ".join(roofs.raised),
         notes=_notes(profile, roofs),
     )
     return page
@@ -53,9 +49,12 @@ def _module(name: str) -> Any:
         ) from error  # fmt: skip
 
 
-def milliseconds(seconds: float) -> str:
-    """Returns seconds as text in ms or us, with three digits."""
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+def duration(seconds: float) -> str:
+    """Returns seconds as text of three digits, in s, ms or us."""
+    for unit, factor in (("s", 1), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def _tiles(profile: Profile) -> list[tuple[str, str, str]]:
@@ -64,13 +63,9 @@ def _tiles(profile: Profile) -> list[tuple[str, str, str]]:
     predicted = [step.predicted for step in times if step.predicted is not None]
     startup, statistics, bound = profile.startup, profile.statistics, profile.facts.arena_bound
     tiles = [
-        ("A run", milliseconds(profile.seconds), f"median of {len(profile.runs)} runs"),
-        (
-            "Predicted",
-            milliseconds(sum(predicted)),
-            f"{len(predicted)} of {len(profile.steps)} steps",
-        ),
-        ("Between steps", milliseconds(profile.between), "waiting and bookkeeping"),
+        ("A run", duration(profile.seconds), f"mean of {profile.quiet_text}"),
+        ("Predicted", duration(sum(predicted)), f"{len(predicted)} of {len(times)} steps"),
+        ("Between steps", duration(profile.between), "waiting and bookkeeping"),
         ("Stamps cost", f"{profile.overhead:+.1%}", "beside runs without stamps"),
         (
             "Arena",
@@ -80,8 +75,8 @@ def _tiles(profile: Profile) -> list[tuple[str, str, str]]:
         ("Weights", bytes_text(statistics.weight_bytes), "mapped once a process"),
     ]
     parts = (("Load", startup.load), ("Weights", startup.weights), ("First run", startup.first_run))
-    note = ", ".join(f"{name.lower()} {milliseconds(seconds)}" for name, seconds in parts)
-    return [*tiles, ("Start-up", milliseconds(sum(seconds for _, seconds in parts)), note)]
+    note = ", ".join(f"{name.lower()} {duration(seconds)}" for name, seconds in parts)
+    return [*tiles, ("Start-up", duration(sum(seconds for _, seconds in parts)), note)]
 
 
 def node(step: StepTime) -> str:
