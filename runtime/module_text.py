@@ -48,9 +48,9 @@ def _arena(variant: dict[str, Any]) -> int | str:
 
 def bytes_text(size: float) -> str:
     """Returns a number of bytes as text of three digits with a unit: `2.3 MiB`."""
-    for unit in ("bytes", "KiB", "MiB"):
+    for suffix in ("bytes", "KiB", "MiB"):
         if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.3g} {unit}"
+            return f"{size:.0f} {suffix}" if suffix == "bytes" else f"{size:.3g} {suffix}"
         size /= 1024
     return f"{size:.3g} GiB"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from tcc.runtime.module_text import html_table
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile
+    from tcc.runtime.profile import ModuleProfile
 
 _ROWS = 10
 _HEADS = ("step", "node", "us", "share", "predicted us", "limit")
 
 
-def profile_html(profile: Profile) -> str:
+def profile_html(profile: ModuleProfile) -> str:
     """Returns the longest steps of a profile as a table of HTML, under a line with its times."""
     rows = [
         (
@@ -30,5 +30,5 @@ def profile_html(profile: Profile) -> str:
     threads = f"{profile.threads} thread{'s' * (profile.threads > 1)}"
     line = f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {threads}"
     more = len(profile.steps) - len(rows)
-    rest = f"<p>{more} shorter steps</p>" if more > 0 else ""
-    return f"<p>{escape(line)}</p>{html_table(_HEADS, rows)}{rest}"
+    last_line = f"<p>{more} shorter steps</p>" if more > 0 else ""
+    return f"<p>{escape(line)}</p>{html_table(_HEADS, rows)}{last_line}"

@@ -64,7 +64,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class StepProfile:
     """A step of the program with its time in a run.
 
     `launches` counts its executions in a run. `seconds` is the sum of their durations, `share` its
@@ -81,7 +81,7 @@ class StepTime:
     idle: float
 
 
-class Profile:
+class ModuleProfile:
     """The times of a module's runs on one set of inputs.
 
     `runs` are the stamped runs, `plain_seconds` the durations of the runs between them, without
@@ -109,7 +109,7 @@ class Profile:
     @property
     def lost(self) -> int:
         """Returns the number of stamps that did not fit into the ring, of all runs."""
-        return sum(run.lost for run in self.runs)
+        return sum(stamped_run.lost for stamped_run in self.runs)
 
     @cached_property
     def quiet(self) -> tuple[StampedRun, ...]:
@@ -118,7 +118,11 @@ class Profile:
         All times of a profile are means over these runs, so that those of the steps and between
         the steps sum to that of a run.
         """
-        return tuple(sorted(self.runs, key=lambda run: run.seconds)[: _quarter(len(self.runs))])
+        return tuple(
+            sorted(self.runs, key=lambda stamped_run: stamped_run.seconds)[
+                : _quarter(len(self.runs))
+            ]
+        )
 
     @property
     def quiet_text(self) -> str:
@@ -128,7 +132,7 @@ class Profile:
     @property
     def seconds(self) -> float:
         """Returns the duration of a stamped run."""
-        return fmean(run.seconds for run in self.quiet)
+        return fmean(stamped_run.seconds for stamped_run in self.quiet)
 
     @property
     def overhead(self) -> float:
@@ -139,7 +143,7 @@ class Profile:
     @cached_property
     def typical(self) -> StampedRun:
         """Returns the run whose duration is nearest to the mean."""
-        return min(self.quiet, key=lambda run: abs(run.seconds - self.seconds))
+        return min(self.quiet, key=lambda stamped_run: abs(stamped_run.seconds - self.seconds))
 
     @cached_property
     def executions(self) -> tuple[Execution, ...]:
@@ -147,20 +151,20 @@ class Profile:
         return _executions(self.typical)
 
     @cached_property
-    def steps(self) -> tuple[StepTime, ...]:
+    def steps(self) -> tuple[StepProfile, ...]:
         """Returns the times of all steps, the longest first."""
         count = len(self.facts.steps)
-        tables = [_sums(_executions(run), count) for run in self.quiet]
-        launches, seconds, busy, held = np.mean(np.stack(tables), axis=0)
+        tables = [_sums(_executions(stamped_run), count) for stamped_run in self.quiet]
+        launches, seconds, busy, occupied = np.mean(np.stack(tables), axis=0)
         times = (
-            StepTime(
+            StepProfile(
                 number,
                 fact,
                 round(launches[number]),
                 float(seconds[number]),
                 float(seconds[number]) / self.seconds if self.seconds else 0.0,
                 None if fact.seconds is None else fact.seconds * round(launches[number]),
-                1 - float(busy[number] / held[number]) if held[number] else 0.0,
+                1 - float(busy[number] / occupied[number]) if occupied[number] else 0.0,
             )
             for number, fact in enumerate(self.facts.steps)
         )
@@ -188,7 +192,7 @@ class Profile:
 
     def __repr__(self) -> str:
         slowest = self.steps[0].fact.name if self.steps else "no step"
-        return f"Profile({self.name}: {self.seconds * 1e3:.3f} ms, slowest: {slowest})"
+        return f"ModuleProfile({self.name}: {self.seconds * 1e3:.3f} ms, slowest: {slowest})"
 
     def _repr_html_(self) -> str:
         return profile_html(self)
@@ -200,7 +204,7 @@ def profile(
     *,
     runs: int | None = None,
     room: int | None = None,
-) -> Profile:
+) -> ModuleProfile:
     """Runs `module` on arrays by input name, and returns where the time went.
 
     A copy of the module runs, once and then `runs` times each with and without stamps; None stands
@@ -220,7 +224,7 @@ def profile(
         runs = round(_SECONDS / max(seconds_of(lambda: measured.run(inputs)), 1e-9) / 2)
         runs = max(_FEWEST, min(_MOST, runs))
     stamped, plain_seconds = stamped_runs(measured, inputs, runs, room)
-    steps = max(int(run.stamps["step"].max()) for run in stamped)
+    steps = max(int(stamped_run.stamps["step"].max()) for stamped_run in stamped)
     if steps >= len(facts.steps):
         raise module._error(
             "the artifact's manifest does not name its program's steps",
@@ -229,15 +233,15 @@ def profile(
         )
     name = str(module.manifest.get("name", module._path.stem))
     startup = Startup(module._image.seconds, module._open_seconds, first)
-    return Profile(name, facts, stamped, plain_seconds, startup, measured.statistics())
+    return ModuleProfile(name, facts, stamped, plain_seconds, startup, measured.statistics())
 
 
 def _quarter(count: int) -> int:
     return (count + 3) // 4
 
 
-def _executions(run: StampedRun) -> tuple[Execution, ...]:
-    parts = run.parts
+def _executions(stamped_run: StampedRun) -> tuple[Execution, ...]:
+    parts = stamped_run.parts
     if not len(parts):
         return ()
     parts = parts[np.argsort(parts["execution"], kind="stable")]
@@ -245,7 +249,7 @@ def _executions(run: StampedRun) -> tuple[Execution, ...]:
     begins = np.minimum.reduceat(parts["begin"], starts)
     ends = np.maximum.reduceat(parts["end"], starts)
     busy = np.add.reduceat(parts["end"] - parts["begin"], starts)
-    origin = run.stamps["begin"][-1]
+    origin = stamped_run.stamps["begin"][-1]
     bounds = np.append(starts, len(parts))
     rows = zip(
         parts["step"][starts].tolist(),

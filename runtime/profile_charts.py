@@ -24,7 +24,7 @@ from tcc.runtime.profile_page import limit, node
 from tcc.runtime.profile_roofs import Roofline
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile
+    from tcc.runtime.profile import ModuleProfile
 
 # The colour of each limit: Observable's palette of ten, which readers with weak colour vision tell
 # apart.
@@ -51,7 +51,7 @@ def library() -> str:
     return "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
 
 
-def charts(profile: Profile, roofs: Roofline) -> tuple[str, dict[str, str]]:
+def charts(profile: ModuleProfile, roofs: Roofline) -> tuple[str, dict[str, str]]:
     """Returns (script, divisions): the text of a script, and the HTML of each chart by name.
 
     The charts are `bars`, `timeline` and `roofline`, and `arena` if its live bytes are known.
@@ -87,13 +87,13 @@ def _short(text: str) -> str:
     return text if len(text) <= _NAME_LENGTH else f"{text[: _NAME_LENGTH - 1]}\u2026"
 
 
-def _names(profile: Profile) -> list[str]:
+def _names(profile: ModuleProfile) -> list[str]:
     """Returns the node of each step, by number."""
     names = {step.number: node(step) for step in profile.steps}
     return [names[number] for number in range(len(names))]
 
 
-def _bars(profile: Profile, limits: Mapping[int, str]) -> Any:
+def _bars(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
     """Draws the longest steps as bars in the colour of their limit, with the predicted times."""
     steps = profile.steps[:_BARS]
     rows = [f"{step.number}: {_short(node(step))}" for step in steps]
@@ -148,23 +148,27 @@ def _hover(
     glyphs: Sequence[Any], names: Sequence[str], rows: Sequence[tuple[str, str]]
 ) -> HoverTool:
     """Returns a tool that shows the node of the column `step` above `rows`."""
-    shown = CustomJSHover(args={"names": list(names)}, code="return names[value]")
+    node_text = CustomJSHover(args={"names": list(names)}, code="return names[value]")
     return HoverTool(
         renderers=list(glyphs),
         tooltips=[("node", "@step{custom}"), ("step", "@step"), *rows],
-        formatters={"@step": shown},
+        formatters={"@step": node_text},
     )
 
 
-def _timeline(profile: Profile, limits: Mapping[int, str]) -> Any:
+def _timeline(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
     """Draws the pieces of the typical run, a row for each thread, in the colour of their limit."""
-    run = profile.typical
-    parts, caller, origin = run.parts, run.stamps["thread"][-1], run.stamps["begin"][-1]
+    stamped_run = profile.typical
+    parts, caller, origin = (
+        stamped_run.parts,
+        stamped_run.stamps["thread"][-1],
+        stamped_run.stamps["begin"][-1],
+    )
     threads = [caller, *(t for t in np.unique(parts["thread"]) if t != caller)]
     labels = [f"thread {n}" if n else "caller" for n in range(len(threads))]
     rows = {thread: label for thread, label in zip(threads, labels, strict=True)}
     plot = _figure(
-        f"Timeline of a run of {run.seconds * 1e3:.3f} ms: drag to pan, scroll to zoom",
+        f"Timeline of a run of {stamped_run.seconds * 1e3:.3f} ms: drag to pan, scroll to zoom",
         130 + 44 * len(threads),
         _TOOLS,
         y_range=labels[::-1],
@@ -188,7 +192,7 @@ def _timeline(profile: Profile, limits: Mapping[int, str]) -> Any:
         line_width=0.5, hover_fill_color="#222222",
     )  # fmt: skip
     plot.add_tools(_hover([pieces], _names(profile), [("us", "@us{0.00}"), ("thread", "@row")]))
-    plot.x_range.start, plot.x_range.end = 0, run.seconds * 1e6
+    plot.x_range.start, plot.x_range.end = 0, stamped_run.seconds * 1e6
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.ygrid.grid_line_color = None
     return plot
@@ -256,7 +260,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
     return plot
 
 
-def _arena(profile: Profile) -> Any:
+def _arena(profile: ModuleProfile) -> Any:
     """Draws the live bytes of the arena in each step, beside its size and its lower bound."""
     live = np.asarray(profile.facts.live) / 2**20
     size = profile.statistics.arena_bytes / 2**20

@@ -1,4 +1,4 @@
-"""What an artifact says of its steps: names, work, predicted times, memory and the machine's roofs.
+"""Facts of an artifact's steps: names, work, predicted times, memory and the machine's roofs.
 
 All of it comes from the manifest (backends/artifact/profile_facts.py describes its entry
 `profile`), which is checked: the file may be untrusted.

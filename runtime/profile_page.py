@@ -11,12 +11,12 @@ from tcc.runtime.profile_roofs import Dot, Roofline, roofline
 from tcc.runtime.reports import MissingLibraryError
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile, StepTime
+    from tcc.runtime.profile import ModuleProfile, StepProfile
 
 _TEMPLATE = Path(__file__).with_name("profile_page.html")
 
 
-def page_text(profile: Profile) -> str:
+def page_text(profile: ModuleProfile) -> str:
     """Returns the page; raises MissingLibraryError without bokeh and jinja2."""
     drawing, jinja = _module("tcc.runtime.profile_charts"), _module("jinja2")
     roofs = roofline(profile)
@@ -51,13 +51,13 @@ def _module(name: str) -> Any:
 
 def duration(seconds: float) -> str:
     """Returns seconds as text of three digits, in s, ms or us."""
-    for unit, factor in (("s", 1), ("ms", 1e3)):
+    for suffix, factor in (("s", 1), ("ms", 1e3)):
         if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
+            return f"{seconds * factor:.3g} {suffix}"
     return f"{seconds * 1e6:.3g} us"
 
 
-def _tiles(profile: Profile) -> list[tuple[str, str, str]]:
+def _tiles(profile: ModuleProfile) -> list[tuple[str, str, str]]:
     """Returns (title, value, note) of the numbers at the head of the page."""
     times = profile.steps
     predicted = [step.predicted for step in times if step.predicted is not None]
@@ -79,12 +79,12 @@ def _tiles(profile: Profile) -> list[tuple[str, str, str]]:
     return [*tiles, ("Start-up", duration(sum(seconds for _, seconds in parts)), note)]
 
 
-def node(step: StepTime) -> str:
+def node(step: StepProfile) -> str:
     """Returns the step's node in the model, or else its own name."""
     return step.fact.location or step.fact.name
 
 
-def limit(step: StepTime, dot: Dot | None) -> str:
+def limit(step: StepProfile, dot: Dot | None) -> str:
     """Returns what limits the step by its price, or else by its roof; "" if neither says."""
     if step.fact.limit:
         return step.fact.limit
@@ -102,7 +102,7 @@ _ADVICE = {
 }
 
 
-def _verdict(profile: Profile, roofs: Roofline) -> str:
+def _verdict(profile: ModuleProfile, roofs: Roofline) -> str:
     if not profile.steps:
         return ""
     step = profile.steps[0]
@@ -116,7 +116,7 @@ def _verdict(profile: Profile, roofs: Roofline) -> str:
     return "; ".join(parts)
 
 
-def _rows(profile: Profile, roofs: Roofline) -> list[list[tuple[Any, str]]]:
+def _rows(profile: ModuleProfile, roofs: Roofline) -> list[list[tuple[Any, str]]]:
     """Returns the cells of the table, the longest step first: (value to sort by, text)."""
     dots = {dot.step.number: dot for dot in roofs.dots}
     rows = []
@@ -149,7 +149,7 @@ def _cell(value: float | None, form: str) -> tuple[Any, str]:
     return (-1, "") if value is None else (round(value, 6), form.format(value))
 
 
-def _notes(profile: Profile, roofs: Roofline) -> list[str]:
+def _notes(profile: ModuleProfile, roofs: Roofline) -> list[str]:
     notes = []
     if profile.lost:
         notes.append(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tcc.runtime.profile_facts import Roof
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile, StepTime
+    from tcc.runtime.profile import ModuleProfile, StepProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Dot:
     two that is: "peak" or the level.
     """
 
-    step: StepTime
+    step: StepProfile
     intensity: float
     rate: float
     roof: float
@@ -54,7 +54,7 @@ class Roofline:
     raised: tuple[str, ...]
 
 
-def roofline(profile: Profile) -> Roofline:
+def roofline(profile: ModuleProfile) -> Roofline:
     """Returns the roofline for the threads of the profile; no dot is above its roof."""
     facts = profile.facts
     share = min(1.0, profile.threads / facts.cores)
@@ -85,7 +85,7 @@ def roofline(profile: Profile) -> Roofline:
     return Roofline(peak, tuple(roofs.values()), tuple(dots), tuple(dict.fromkeys(raised)))
 
 
-def _point(step: StepTime, roofs: list[Roof]) -> tuple[StepTime, float, float, str] | None:
+def _point(step: StepProfile, roofs: list[Roof]) -> tuple[StepProfile, float, float, str] | None:
     """Returns (step, intensity, rate, level); None for a step without arithmetic, bytes or time."""
     flops, bytes_ = step.fact.flops, step.fact.bytes
     if not flops or not bytes_ or not step.seconds or not step.launches:

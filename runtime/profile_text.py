@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile
+    from tcc.runtime.profile import ModuleProfile
 
 _ROWS = 10
 
 
-def summary(profile: Profile) -> str:
+def summary(profile: ModuleProfile) -> str:
     """Returns a sentence that names the slowest step, its share and what limits it."""
     if not profile.steps:
         return "the program has no steps"
@@ -22,7 +22,7 @@ def summary(profile: Profile) -> str:
     return f"slowest: {node}: {step.share:.1%} of the run{limit}"
 
 
-def lines(profile: Profile) -> Iterator[str]:
+def lines(profile: ModuleProfile) -> Iterator[str]:
     """Yields the times of a run and of start-up, and the longest steps; times in microseconds."""
     startup = profile.startup
     yield (
@@ -46,7 +46,7 @@ def lines(profile: Profile) -> Iterator[str]:
         yield f"{len(profile.steps) - _ROWS} more steps: see the page (-o) or --json"
 
 
-def record(profile: Profile) -> dict[str, Any]:
+def record(profile: ModuleProfile) -> dict[str, Any]:
     """Returns the profile as an object of JSON; all times are seconds."""
     return {
         "model": profile.name,

@@ -13,31 +13,33 @@ from typing import TYPE_CHECKING, Any
 from tcc.runtime.stamps import StampedRun
 
 if TYPE_CHECKING:
-    from tcc.runtime.profile import Profile
+    from tcc.runtime.profile import ModuleProfile
 
 _PROCESS = 1
 _STARTUP = 0  # the thread of start-up, which no system numbers so
 
 
-def trace_text(profile: Profile) -> str:
+def trace_text(profile: ModuleProfile) -> str:
     """Returns the JSON text of the trace: start-up, then each stamped run with its steps."""
     events = [*_names(profile), *_startup(profile)]
-    for run in profile.runs:
-        events += _run(profile, run)
+    for stamped_run in profile.runs:
+        events += _run(profile, stamped_run)
     other = {"model": profile.name, "lost stamps": profile.lost}
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other})
 
 
-def _origin(profile: Profile) -> int:
+def _origin(profile: ModuleProfile) -> int:
     """Returns the first nanosecond of all runs."""
-    return min(int(run.stamps["begin"].min()) for run in profile.runs)
+    return min(int(stamped_run.stamps["begin"].min()) for stamped_run in profile.runs)
 
 
-def _names(profile: Profile) -> Iterator[dict[str, Any]]:
+def _names(profile: ModuleProfile) -> Iterator[dict[str, Any]]:
     yield _name("process_name", _STARTUP, f"tcc {profile.name}")
     yield _name("thread_name", _STARTUP, "start-up")
     caller = int(profile.runs[0].stamps["thread"][-1])
-    threads = {int(t) for run in profile.runs for t in set(run.stamps["thread"].tolist())}
+    threads = {
+        int(t) for stamped_run in profile.runs for t in set(stamped_run.stamps["thread"].tolist())
+    }
     for thread in sorted(threads):
         yield _name("thread_name", thread, "caller" if thread == caller else f"worker {thread}")
 
@@ -51,7 +53,7 @@ def _slice(name: str, thread: int, begin: float, duration: float, **args: Any) -
     return {"ph": "X", "pid": _PROCESS, "tid": thread, "name": name, **times, "args": args}
 
 
-def _startup(profile: Profile) -> Iterator[dict[str, Any]]:
+def _startup(profile: ModuleProfile) -> Iterator[dict[str, Any]]:
     """Yields the parts of start-up, one after the other up to the first stamped run."""
     startup = profile.startup
     parts = (("load", startup.load), ("weights", startup.weights), ("first run", startup.first_run))
@@ -61,16 +63,20 @@ def _startup(profile: Profile) -> Iterator[dict[str, Any]]:
         begin += seconds * 1e6
 
 
-def _run(profile: Profile, run: StampedRun) -> Iterator[dict[str, Any]]:
+def _run(profile: ModuleProfile, stamped_run: StampedRun) -> Iterator[dict[str, Any]]:
     origin, facts = _origin(profile), profile.facts
-    begins = ((run.stamps["begin"] - origin) / 1e3).tolist()
-    durations = ((run.stamps["end"] - run.stamps["begin"]) / 1e3).tolist()
+    begins = ((stamped_run.stamps["begin"] - origin) / 1e3).tolist()
+    durations = ((stamped_run.stamps["end"] - stamped_run.stamps["begin"]) / 1e3).tolist()
     rows = zip(
-        begins, durations, run.stamps["step"].tolist(), run.stamps["thread"].tolist(), strict=True
+        begins,
+        durations,
+        stamped_run.stamps["step"].tolist(),
+        stamped_run.stamps["thread"].tolist(),
+        strict=True,
     )
     for begin, duration, step, thread in rows:
         if step < 0:
-            yield _slice("run", thread, begin, duration, lost_stamps=run.lost)
+            yield _slice("run", thread, begin, duration, lost_stamps=stamped_run.lost)
             continue
         fact = facts.steps[step]
         work = {"flops": fact.flops, "bytes": fact.bytes, "limit": fact.limit or None}

@@ -1,4 +1,4 @@
-"""What the manifest says of a program for a profile: the node of each step, and the live memory.
+"""The manifest's entry for profiles: the node of each step, and the live memory.
 
     "profile": {"steps": 3, "arena_bound": 8192, "packed": "eNrLSM3J..."}
 
@@ -24,10 +24,10 @@ def profile_facts(program: Program) -> dict[str, Any]:
     `arena_bound` is the largest number of bytes that are live at one time, below which no plan of
     these lives can be; None if inputs decide sizes.
     """
-    walk = list(walk_instructions(program.body))
-    live = _live_bytes(program, len(walk))
-    places = [position for position, instr in enumerate(walk) if isinstance(instr, STEPS)]
-    locations = [getattr(walk[position], "loc", "") for position in places]
+    instructions = list(walk_instructions(program.body))
+    live = _live_bytes(program, len(instructions))
+    places = [position for position, instr in enumerate(instructions) if isinstance(instr, STEPS)]
+    locations = [getattr(instructions[position], "loc", "") for position in places]
     text = json.dumps([locations, [live[n] for n in places] if live else []], separators=(",", ":"))
     return {
         "steps": len(places),

@@ -37,6 +37,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
     } while (0)
 
 #include "ending.h"
+#include "stamps.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
 
 /* Sets the thread's message and returns `status`. */
@@ -433,12 +434,6 @@ typedef struct tcc_span {
     int64_t size;
 } tcc_span;
 
-/* Where runs leave stamps; no `stamps`: they leave none. */
-typedef struct tcc_ring {
-    tcc_stamp_record *stamps;
-    uint64_t room, *count;
-} tcc_ring;
-
 struct tcc_instance {
     const tcc_model *model;
     tcc_instance *next; /* in the model's list of idle instances */
@@ -474,8 +469,7 @@ struct tcc_instance {
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
     void *views; /* of Python's arrays; NULL before the first call */
-    bool seeded; uint64_t seed; /* of its runs */
-    tcc_ring ring; /* of stamps */
+    bool seeded; uint64_t seed; tcc_ring ring; /* of its runs */
 };
 
 /* The run in progress, as the interpreter sees it. */
@@ -485,8 +479,7 @@ typedef struct tcc_run {
     tcc_tensor *outputs; /* NULL: all from the allocator */
     const tcc_allocator *allocator;
     tcc_crew crew;
-    bool odd; /* which half of the launch tables is next */
-    int64_t executions; /* steps begun, where the instance has stamps or times */
+    bool odd; int64_t executions; /* which half of the launch tables is next; steps begun, if watched */
     tcc_comm *comm;    /* of a model with collectives */
     struct tcc_comm_memory *symmetric; /* of the comm: the run keeps it; NULL: none */
     int32_t in_flight; /* collectives under way */
@@ -527,14 +520,6 @@ tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                             tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                             void *stream);
-
-/* stamps.c */
-tcc_status tcc_instance_set_stamps(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
-                                   uint64_t *count);
-int64_t tcc_stamp_time(void); /* of the clock of stamps */
-/* Writes a stamp of the calling thread that ends now; nothing where the instance has no ring. */
-void tcc_stamp(const tcc_instance *instance, int32_t step, int64_t execution, int64_t begin);
-
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
 tcc_status tcc_interpret_all(tcc_run *run); /* the body; what of it may end with the run is done */
 /* Empties the heap, binds the arrays and runs the prologue: all sizes are known then. */

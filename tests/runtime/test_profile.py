@@ -16,7 +16,7 @@ import pytest
 from programs import Builder
 from tcc.ir.program import Input
 from tcc.runtime import Module, RuntimeFailure, abi
-from tcc.runtime.profile import Profile, Startup, profile
+from tcc.runtime.profile import ModuleProfile, Startup, profile
 from tcc.runtime.profile_facts import ProfileFacts, Roof, StepFact, profile_facts
 from tcc.runtime.profile_roofs import roofline
 from tcc.runtime.profile_text import lines, record
@@ -40,9 +40,9 @@ def facts(*steps: StepFact, live: tuple[int, ...] = ()) -> ProfileFacts:
     return ProfileFacts("cpu", "m", 2, 1e11, _ROOFS, steps, live, max(live, default=None))
 
 
-def made(run: StampedRun, described: ProfileFacts) -> Profile:
+def made(run: StampedRun, described: ProfileFacts) -> ModuleProfile:
     startup = Startup(1e-3, 2e-3, 3e-3)
-    return Profile("m", described, [run], [run.seconds], startup, _STATISTICS)
+    return ModuleProfile("m", described, [run], [run.seconds], startup, _STATISTICS)
 
 
 TWO_THREADS = stamps(
@@ -82,9 +82,9 @@ def test_only_the_fastest_quarter_of_runs_counts() -> None:
     slow = stamps((0, 10_000_000, 0, 1, 1))
     runs = [slow, slow, TWO_THREADS, slow, slow]
     plain = [1.0, 1.0, TWO_THREADS.seconds, 1.0, TWO_THREADS.seconds]
-    result = Profile("m", STEPS, runs, plain, Startup(0, 0, 0), _STATISTICS)
+    result = ModuleProfile("m", STEPS, runs, plain, Startup(0, 0, 0), _STATISTICS)
     assert len(result.quiet) == 2  # 5 / 4, rounded up
-    fastest = Profile("m", STEPS, runs[:3], plain[:3], Startup(0, 0, 0), _STATISTICS)
+    fastest = ModuleProfile("m", STEPS, runs[:3], plain[:3], Startup(0, 0, 0), _STATISTICS)
     assert fastest.seconds == TWO_THREADS.seconds
     assert fastest.overhead == pytest.approx(0)
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tcc.runtime.profile import Profile
+from tcc.runtime.profile import ModuleProfile
 from tcc.runtime.profile_facts import StepFact
 from test_profile import HOSTILE, STEPS, TWO_THREADS, facts, made, stamps
 
@@ -31,7 +31,7 @@ def browser() -> str:
     pytest.skip("no Chromium is installed")
 
 
-def opened(profile: Profile, folder: Path) -> str:
+def opened(profile: ModuleProfile, folder: Path) -> str:
     """The DOM of the page in a browser that knows no host; fails on a line of the console that is
     no information."""
     page = folder / "page.html"
