@@ -43,6 +43,7 @@ COMMANDS = (
     "inspect network.so --measure --runs 1",
     "inspect network.onnx --derivations",
     "bench network.so --rounds 2 --seconds 0.001",
+    "profile network.so --runs 1",
     "doctor",
     "ops Conv LayerNormalization",
     "run network.onnx",
