@@ -115,12 +115,31 @@ def _unpacked(entry: Mapping[str, Any], steps: int) -> tuple[tuple[str, ...], tu
     text = stream.decompress(b64decode(typed(entry["packed"], str), validate=True), MOST_UNPACKED)
     if not stream.eof:
         raise ValueError("the packed entry is cut off, or too large")
-    locations, live = (typed(part, list) for part in json.loads(text))
+    texts, numbers, live = (typed(part, list) for part in json.loads(text))
+    locations = _joined(texts, numbers)
     if len(locations) != steps or len(live) not in (0, steps):
         raise ValueError("the packed entry is of another program")
     if not all(0 <= typed(size, int) < 1 << 63 for size in live):
         raise ValueError("a number is out of range")
-    return tuple(typed(location, str) for location in locations), tuple(live)
+    return locations, tuple(live)
+
+
+def _joined(texts: Sequence[Any], differences: Sequence[Any]) -> tuple[str, ...]:
+    """Returns the locations: texts with numbers between, which are stored as differences."""
+    locations, place = [], 0
+    before: dict[int, int] = {}
+    for parts in texts:
+        location = ""
+        for index, part in enumerate(typed(parts, list)):
+            if index:
+                before[index] = before.get(index, 0) + typed(differences[place], int)
+                location += str(before[index])
+                place += 1
+            location += typed(part, str)
+        locations.append(location)
+    if place != len(differences):
+        raise ValueError("the packed entry has numbers of no location")
+    return tuple(locations)
 
 
 def _roofs(machine: Mapping[str, Any], cores: int, memory: float) -> tuple[Roof, ...]:

@@ -166,8 +166,10 @@ def test_names_of_any_kind_are_text() -> None:
 # ---- whole profiles ------------------------------------------------------------------------------
 
 
-def packed(locations: Any, live: Any) -> str:
-    return b64encode(zlib.compress(json.dumps([locations, live]).encode())).decode()
+def packed(locations: Any, live: Any, numbers: Any = ()) -> str:
+    """The entry of locations without numbers, or of their texts with differences of numbers."""
+    texts = [[text] if type(text) is str else text for text in locations]
+    return b64encode(zlib.compress(json.dumps([texts, numbers, live]).encode())).decode()
 
 
 def describe(module: Module, *steps: int | str) -> None:
@@ -249,6 +251,10 @@ def test_a_model_without_kernels(linked: Callable[..., Module]) -> None:
         lambda v: v["profile"].update(packed=v["profile"]["packed"][:-8]),
         lambda v: v["profile"].update(packed=packed(["a"], [])),
         lambda v: v["profile"].update(packed=packed(["a", 3], [])),
+        lambda v: v["profile"].update(packed=packed(["a", [3]], [])),
+        lambda v: v["profile"].update(packed=packed(["a", ["b", "c"]], [])),
+        lambda v: v["profile"].update(packed=packed(["a", ["b", "c"]], [], ["1"])),
+        lambda v: v["profile"].update(packed=packed(["a", "b"], [], [1])),
         lambda v: v["profile"].update(packed=packed(["a", "b"], [1])),
         lambda v: v["profile"].update(packed=packed(["a", "b"], [1, -1])),
         lambda v: v["profile"].update(packed=packed(["a", "b"], [1, 1 << 63])),
