@@ -112,7 +112,8 @@ def _facts(variant: Mapping[str, Any], sizes: Mapping[str, int]) -> ProfileFacts
 def _unpacked(entry: Mapping[str, Any], steps: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Returns the locations and the live bytes of a program with so many steps."""
     stream = zlib.decompressobj()
-    text = stream.decompress(b64decode(typed(entry["packed"], str), validate=True), MOST_UNPACKED)
+    packed = "".join(typed(line, str) for line in typed(entry["packed"], list))
+    text = stream.decompress(b64decode(packed, validate=True), MOST_UNPACKED)
     if not stream.eof:
         raise ValueError("the packed entry is cut off, or too large")
     texts, numbers, live = (typed(part, list) for part in json.loads(text))

@@ -1,12 +1,12 @@
 """The manifest's entry for profiles: the node of each step, and the live memory.
 
-    "profile": {"steps": 3, "arena_bound": 8192, "packed": "eNrLSM3J..."}
+    "profile": {"steps": 3, "arena_bound": 8192, "packed": ["eNrLSM3J..."]}
 
-`packed` is the base64 text of a zlib stream of JSON, `[texts, numbers, live]`.  `texts` and
-`numbers` are the place in the model of each step: "/layer.7/MatMul" after "/layer.6/MatMul" is the
-texts ["/layer.", "/MatMul"] and the number 1, the difference to the number before.  So the names of
-many equal layers take few bytes.  `live` has the bytes of the arena that are live in each step; it
-is empty if inputs decide sizes.  tcc.runtime.profile_facts reads it.
+`packed` is the base64 text, in lines, of a zlib stream of JSON, `[texts, numbers, live]`.  `texts`
+and `numbers` are the place in the model of each step: "/layer.7/MatMul" after "/layer.6/MatMul" is
+the texts ["/layer.", "/MatMul"] and the number 1, the difference to the number before.  So the
+names of many equal layers take few bytes.  `live` has the bytes of the arena that are live in each
+step; it is empty if inputs decide sizes.  tcc.runtime.profile_facts reads it.
 """
 
 import json
@@ -15,6 +15,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Sequence
 from itertools import accumulate
+from textwrap import wrap
 from typing import Any
 
 from tcc.ir.program import Arena, Instr, Loop, Program, Symmetric, constant_registers
@@ -40,7 +41,7 @@ def profile_facts(program: Program) -> dict[str, Any]:
     return {
         "steps": len(places),
         "arena_bound": max(live) if live else None,
-        "packed": b64encode(zlib.compress(text.encode(), 9)).decode(),
+        "packed": wrap(b64encode(zlib.compress(text.encode(), 9)).decode(), 64),
     }
 
 

@@ -141,7 +141,8 @@ def test_an_artifact_of_another_machine(
 def test_changed_manifests_are_refused_or_read(compiled: Path, tmp_path: Path) -> None:
     """Bytes of the packed entry change; the seal is right, so only the reader can see it."""
     data = compiled.read_bytes()
-    start, place = data.index(SEAL_MAGIC), data.index(b'"packed": "') + 11
+    start, place = data.index(SEAL_MAGIC), data.index(b'"packed": [')
+    place = data.index(b'"', place + 10) + 1
     draw = np.random.default_rng(0)
     codes = []
     for number in range(12):

@@ -166,10 +166,10 @@ def test_names_of_any_kind_are_text() -> None:
 # ---- whole profiles ------------------------------------------------------------------------------
 
 
-def packed(locations: Any, live: Any, numbers: Any = ()) -> str:
+def packed(locations: Any, live: Any, numbers: Any = ()) -> list[str]:
     """The entry of locations without numbers, or of their texts with differences of numbers."""
     texts = [[text] if type(text) is str else text for text in locations]
-    return b64encode(zlib.compress(json.dumps([texts, numbers, live]).encode())).decode()
+    return [b64encode(zlib.compress(json.dumps([texts, numbers, live]).encode())).decode()]
 
 
 def describe(module: Module, *steps: int | str) -> None:
@@ -246,9 +246,10 @@ def test_a_model_without_kernels(linked: Callable[..., Module]) -> None:
     [
         lambda v: v.pop("profile"),
         lambda v: v["profile"].update(packed=3),
-        lambda v: v["profile"].update(packed="?"),
-        lambda v: v["profile"].update(packed=b64encode(b"no zlib").decode()),
-        lambda v: v["profile"].update(packed=v["profile"]["packed"][:-8]),
+        lambda v: v["profile"].update(packed=[3]),
+        lambda v: v["profile"].update(packed=["?"]),
+        lambda v: v["profile"].update(packed=[b64encode(b"no zlib").decode()]),
+        lambda v: v["profile"].update(packed=[v["profile"]["packed"][0][:-8]]),
         lambda v: v["profile"].update(packed=packed(["a"], [])),
         lambda v: v["profile"].update(packed=packed(["a", 3], [])),
         lambda v: v["profile"].update(packed=packed(["a", [3]], [])),
@@ -291,11 +292,11 @@ def test_changed_bytes_are_facts_or_refused(linked: Callable[..., Module]) -> No
     """Every byte of the packed entry is changed in turn; a change may keep the meaning."""
     module = _described(linked)
     entry = module.manifest["variants"][0]["profile"]
-    whole = entry["packed"]
+    (whole,) = entry["packed"]
     refusals = set()
     for place in range(len(whole)):
         for character in "A/=\n":
-            entry["packed"] = whole[:place] + character + whole[place + 1 :]
+            entry["packed"] = [whole[:place] + character + whole[place + 1 :]]
             try:
                 described = profile_facts(module, {"x": (8,)})
             except RuntimeFailure as failure:
@@ -308,7 +309,7 @@ def test_changed_bytes_are_facts_or_refused(linked: Callable[..., Module]) -> No
 def test_an_entry_that_unpacks_to_too_much_is_refused(linked: Callable[..., Module]) -> None:
     module = _described(linked)
     bomb = b64encode(zlib.compress(b" " * (65 << 20), 9)).decode()
-    module.manifest["variants"][0]["profile"]["packed"] = bomb
+    module.manifest["variants"][0]["profile"]["packed"] = [bomb]
     with pytest.raises(RuntimeFailure, match="cut off, or too large"):
         profile_facts(module, {})
 
