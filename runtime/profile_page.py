@@ -91,6 +91,8 @@ def limit(step: StepProfile, dot: Dot | None) -> str:
     return "" if dot is None else {"peak": "compute"}.get(dot.binding, dot.binding)
 
 
+# A ratio of measured to predicted time that no price explains.
+_FAR_ABOVE = 3
 _ADVICE = {
     "compute": "arithmetic takes the time",
     "ports": "loads and stores of registers take the time",
@@ -112,7 +114,10 @@ def _verdict(profile: ModuleProfile, roofs: Roofline) -> str:
     if dot is not None:
         parts.append(f"it reaches {dot.share:.0%} of its roof")
     if step.predicted:
-        parts.append(f"{step.seconds / step.predicted:.2f} times the predicted time")
+        ratio = step.seconds / step.predicted
+        parts.append(f"{ratio:.2f} times the predicted time")
+        if ratio > _FAR_ABOVE:
+            parts.append("so far above it that another program may use the machine")
     return "; ".join(parts)
 
 

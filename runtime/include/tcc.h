@@ -389,7 +389,8 @@ typedef struct tcc_api {
      * destroys the instance.  `*count` begins at 0 and counts all stamps; stamp n is at n % room, so a
      * full ring loses its oldest stamps, which are `*count - room`.  The caller reads both between runs.
      * On a CPU each thread stamps its pieces of a launch, which costs about 0.1 us a piece.  On a GPU the
-     * calling thread waits after each step, so steps do not overlap.  A run's own stamp (step -1) is its
+     * calling thread waits after each step, so steps do not overlap, and a run that the caller records
+     * fails.  A run's own stamp (step -1) is its
      * last.  TCC_INVALID_ARGUMENT: too little room, or no count.  Not while the instance runs. */
     tcc_status (*instance_set_stamps)(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
                                       uint64_t *count);
