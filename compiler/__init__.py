@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
     from tcc.runtime import Module
+    from tcc.runtime.profile import profile
     from tcc.target import Target
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOME = {
     "UserError": "tcc.errors",
     "compile": "tcc.driver",
     "load": "tcc.artifact",
+    "profile": "tcc.runtime.profile",
     "torch_backend": "tcc.dynamo",
 }
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "profile",
     "torch_backend",
 ]
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
+from tcc.backends.artifact.profile_facts import profile_facts
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
@@ -285,6 +286,7 @@ def variant_of(
         # The number of matmul and convolution weights by type; {} for the precision f32.
         "weight_types": Counter(parts[0].weights.types.values()),
         "steps": list(steps_of(program.body)),
+        "profile": profile_facts(program),
         "buckets": list(options.bucket_sizes),
     }
     listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}

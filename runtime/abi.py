@@ -133,6 +133,12 @@ class CTime(Structure):
     _fields_ = (("count", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
 
 
+# The struct tcc_stamp_record, and TCC_LEAST_STAMPS.
+STAMP = np.dtype(
+    [("begin", "i8"), ("end", "i8"), ("step", "i4"), ("thread", "i4"), ("execution", "i8")]
+)
+LEAST_STAMPS = 8192
+
 _status = ctypes.c_int
 _handle = ctypes.c_void_p
 _count = CFUNCTYPE(ctypes.c_int32, _handle)
@@ -215,6 +221,10 @@ class Api(Structure):
         ("instance_next_run", CFUNCTYPE(ctypes.c_uint64, _handle)),
         ("instance_cancel_run", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
         ("model_get_on", CFUNCTYPE(_status, _handle, POINTER(_handle))),
+        (
+            "instance_set_stamps",
+            CFUNCTYPE(_status, _handle, ctypes.c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint64)),
+        ),
     )
 
 

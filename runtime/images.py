@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import RLock
+from time import perf_counter
 from typing import Any
 
 SIDE_SUFFIX = ".weights"
@@ -54,13 +55,14 @@ def foreign_machine(path: Path) -> str:
 class Image:
     """A library that was loaded from the file `path` and stays loaded until the process ends.
 
-    `overwritten` is set when the file turns out to have changed in place: the mapped weights are
-    then wrong.
+    `seconds` is the time in which the dynamic linker loaded it. `overwritten` is set when the file
+    turns out to have changed in place: the mapped weights are then wrong.
     """
 
     library: ctypes.CDLL
     path: Path
     file: _File
+    seconds: float
     overwritten: bool = False
 
     def is_at_path(self) -> bool:
@@ -127,8 +129,13 @@ def _open_anew(path: Path, file: _File) -> Image:
     """Loads the file under a new spelling of its path, and returns the library."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
-    library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
-    return Image(library, path, file)
+    return _loaded(os.path.join(path.parent, *(["."] * count), path.name), path, file)
+
+
+def _loaded(spelling: str, path: Path, file: _File) -> Image:
+    begin = perf_counter()
+    library = ctypes.CDLL(spelling)
+    return Image(library, path, file, perf_counter() - begin)
 
 
 def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
@@ -172,7 +179,7 @@ def _open_copy(path: Path) -> Image:
         if not suffix or source.exists():
             shutil.copyfile(source, folder / source.name)
     copy = folder / path.name
-    return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))
+    return _loaded(str(copy), copy, _look_at(copy))
 
 
 def _folder() -> Path:

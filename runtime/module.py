@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
@@ -25,6 +26,7 @@ from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.module_text import ShownModule
 from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import ModulePort, port_of, signature
 from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
@@ -58,7 +60,7 @@ def load(
     return Module(Path(path), threads, flags, error, late, comm=comm)
 
 
-class Module:
+class Module(ShownModule):
     """A loaded model; several threads may call its methods at once.
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
@@ -104,6 +106,7 @@ class Module:
         self._api: abi.Api
         self._image, self._api = (original._image, original._api) if original else self._open()
         handle = ctypes.c_void_p()
+        begin = perf_counter()
         self._check(abi.get_model(self._api, comm and comm.handle, ctypes.byref(handle)))
         self._handle = handle.value
         size = ctypes.c_size_t()
@@ -127,6 +130,7 @@ class Module:
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
         self._idle.append(self._create())  # a lack of memory is an error here, not in a run
+        self._open_seconds = perf_counter() - begin
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -246,11 +250,6 @@ class Module:
                 self._api.instance_destroy(instance)
             self._api.model_release(self._handle)
             self._handle = None
-
-    def __repr__(self) -> str:
-        ports = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.inputs)
-        results = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.outputs)
-        return f"Module({ports} -> {results})"
 
     # ---- loading --------------------------------------------------------------------------------
 

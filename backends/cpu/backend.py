@@ -207,6 +207,7 @@ class CpuBackend(Backend):
                 "cores": machine.cores,
                 "flops_per_second": machine.peak,
                 "bytes_per_second": machine.memory.read_all,
+                "caches": machine.caches,
             },
             "cpu": self.target.profile.cpu,
             "kernels": entries,

@@ -12,7 +12,7 @@ from tcc.cli.artifact_plans import artifact_plans
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
-from tcc.cli.kernels.facts import KernelFacts, kernel_facts
+from tcc.cli.kernels.facts import kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
@@ -21,6 +21,7 @@ from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.show import print_json, progress, say, say_fitted
 from tcc.errors import UserError
 from tcc.later import later
+from tcc.runtime.kernel_facts import KernelFacts
 
 if TYPE_CHECKING:
     from tcc import driver, options

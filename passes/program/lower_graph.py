@@ -273,7 +273,7 @@ class GraphLowering:
         ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
         units = self.context.planner.least_units(planned.bound)
         min_tiles = -1 if units is None else self.early_size(units)
-        self.out.append(Launch(number, grid, buffers, ints, min_tiles))
+        self.out.append(Launch(number, grid, buffers, ints, min_tiles, planned.loc))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
         """Emits a call that writes the layout's fill value to the halo of a value."""

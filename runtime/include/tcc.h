@@ -188,6 +188,19 @@ typedef struct tcc_time {
     int64_t nanoseconds;
 } tcc_time;
 
+/* One thread's part in one step of a run: a piece of a launch's tiles, or a function.  A thread that
+ * takes several pieces of a launch has a stamp for each. */
+typedef struct tcc_stamp_record {
+    int64_t begin, end; /* nanoseconds of CLOCK_MONOTONIC */
+    int32_t step;       /* its place in the "steps" of the manifest's variant; -1: the whole run */
+    int32_t thread;     /* the system's number of the thread (gettid) */
+    int64_t execution;  /* counts the steps that the run executed, from 1; 0: the whole run */
+} tcc_stamp_record;
+
+/* Two launches may be under way at a time, on 256 threads, in 16 pieces each: so many stamps no two
+ * threads write to one place. */
+#define TCC_LEAST_STAMPS 8192
+
 /* Bytes by place.  Limits of 0 are none. */
 typedef struct tcc_memory {
     uint32_t struct_size; /* set by the caller; fields that the library does not know stay as they are */
@@ -370,6 +383,17 @@ typedef struct tcc_api {
      * run on the process's comm, which all ranks do in one order: TCC_MISMATCH on all ranks, with both files
      * or plans, where they differ.  Failures there abort the comm. */
     tcc_status (*model_get_on)(tcc_comm *comm, tcc_model **out_model);
+
+    /* Later runs of the instance write stamps into `stamps`, an array of `room` records (at least
+     * TCC_LEAST_STAMPS) that the caller owns, together with `count`, until it calls this with NULL or
+     * destroys the instance.  `*count` begins at 0 and counts all stamps; stamp n is at n % room, so a
+     * full ring loses its oldest stamps, which are `*count - room`.  The caller reads both between runs.
+     * On a CPU each thread stamps its pieces of a launch, which costs about 0.1 us a piece.  On a GPU the
+     * calling thread waits after each step, so steps do not overlap, and a run that the caller records
+     * fails.  A run's own stamp (step -1) is its
+     * last.  TCC_INVALID_ARGUMENT: too little room, or no count.  Not while the instance runs. */
+    tcc_status (*instance_set_stamps)(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
+                                      uint64_t *count);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -202,6 +202,7 @@ const tcc_api *tcc_runtime_api(void) {
         .instance_next_run = instance_next_run,
         .instance_cancel_run = instance_cancel_run,
         .model_get_on = tcc_model_get_on,
+        .instance_set_stamps = tcc_instance_set_stamps,
     };
     return &table;
 }

@@ -41,7 +41,8 @@ bool tcc_run_ends(tcc_ending *ending);
 int tcc_run_asks(void *ending); /* the same */
 
 /* Words ahead of a launch's buffers: at -1 its code, at -2 the instance, at -3 its tcc_ending, and at -4
- * tcc_run_asks, which kernels call whose units take long. */
+ * tcc_run_asks, which kernels call whose units take long.  At -5 and -6 are
+ * the kernel and the number of a launch that is stamped. */
 enum { TCC_LAUNCH_HEAD = 8 };
 
 /* Work that its units divide. */

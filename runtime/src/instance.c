@@ -280,6 +280,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
                         n_outputs);
     tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
+    const int64_t began = TCC_UNLIKELY(instance->ring.stamps != NULL) ? tcc_stamp_time() : 0;
     tcc_ending_begin(&instance->ending);
     tcc_status status = program->ranks < 0 ? TCC_OK : tcc_collective_begin(&run);
     if (status == TCC_OK && instance->device) {
@@ -297,5 +298,6 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         settle_arenas(instance);
     tcc_pool_reset(instance->pool);
     tcc_ending_over(&instance->ending);
+    tcc_stamp(instance, -1, 0, began);
     return status;
 }

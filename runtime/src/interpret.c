@@ -1,7 +1,6 @@
 /* Runs a decoded program.  Nothing here allocates, except what `Allocate` asks for. */
 #define _GNU_SOURCE
 #include <string.h>
-#include <time.h>
 
 #include "collective.h"
 #include "needs.h"
@@ -187,6 +186,16 @@ static void set_threads(tcc_run *run, const tcc_code *code, tcc_job *job) {
     run->cut = true;
 }
 
+/* The kernel of launches that are stamped. */
+static void run_stamped(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end, void *scratch) {
+    const tcc_code *code = buffers[-1];
+    tcc_kernel kernel;
+    memcpy(&kernel, &buffers[-5], sizeof kernel);
+    const int64_t time = tcc_stamp_time();
+    kernel(buffers, ints, begin, end, scratch);
+    tcc_stamp(buffers[-2], code->number, (int64_t)(intptr_t)buffers[-6], time);
+}
+
 static tcc_status launch(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
@@ -223,6 +232,11 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
         job.ahead_bytes = ahead->size;
     }
     set_threads(run, code, &job);
+    if (TCC_UNLIKELY(instance->ring.stamps != NULL)) {
+        memcpy(&buffers[-5], &job.kernel, sizeof job.kernel);
+        buffers[-6] = (void *)(intptr_t)run->executions;
+        job.kernel = run_stamped;
+    }
     tcc_crew_launch(&run->crew, &job);
     return TCC_OK;
 }
@@ -305,12 +319,6 @@ static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0;
 static bool may_go_on(void) { return true; }
 #endif
 
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static tcc_status loop(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, trip = 0;
     for (; trip < registers[code->as.loop.trips] && may_go_on(); trip++) {
@@ -355,14 +363,31 @@ static tcc_status step(tcc_run *run, const tcc_code *code) {
 
 /* Nothing overlaps: each step's time is its own, and the whole run takes a little longer. */
 static tcc_status timed(tcc_run *run, const tcc_code *code) {
-    tcc_time *sum = &run->instance->times[code->number];
+    tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(settle(run));
-    int64_t began = now();
+    int64_t began = tcc_stamp_time();
     TCC_RETURN_IF_ERROR(step(run, code));
     TCC_RETURN_IF_ERROR(settle(run));
-    sum->nanoseconds += now() - began;
-    sum->count++;
+    if (instance->executor || code->kind != TCC_CODE_LAUNCH) tcc_stamp(instance, code->number, run->executions, began);
+    if (!instance->times) return TCC_OK;
+    instance->times[code->number].nanoseconds += tcc_stamp_time() - began;
+    instance->times[code->number].count++;
     return TCC_OK;
+}
+
+/* A step of an instance with times or stamps.  The threads of a launch on CPUs stamp their own parts. */
+TCC_COLD static tcc_status watched(tcc_run *run, const tcc_code *code) {
+    const tcc_instance *instance = run->instance;
+    run->executions++;
+    if (instance->times || instance->executor) return timed(run, code);
+    int64_t began = tcc_stamp_time();
+    TCC_RETURN_IF_ERROR(step(run, code));
+    if (code->kind != TCC_CODE_LAUNCH) tcc_stamp(instance, code->number, run->executions, began);
+    return TCC_OK;
+}
+
+static bool is_watched(const tcc_instance *instance) {
+    return TCC_UNLIKELY((instance->times != NULL) | (instance->ring.stamps != NULL));
 }
 
 static tcc_status execute(tcc_run *run, const tcc_code *code) {
@@ -372,11 +397,9 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     case TCC_CODE_VIEW: return view(run, code);
     case TCC_CODE_PLAN:
         return tcc_placer_run(run->instance->placers[code->number], run->instance->registers);
-    case TCC_CODE_LAUNCH:
-        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : launch(run, code);
+    case TCC_CODE_LAUNCH: return is_watched(run->instance) ? watched(run, code) : launch(run, code);
     case TCC_CODE_WAIT: /* its start has waited for those that write its buffers */
-        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code)
-                                                          : tcc_collective_wait(run, code);
+        return is_watched(run->instance) ? watched(run, code) : tcc_collective_wait(run, code);
     default: break;
     }
     run->since += BRIEF / 8;
@@ -386,7 +409,7 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     case TCC_CODE_ALLOCATE: return allocate(run, code);
     case TCC_CODE_CALL:
     case TCC_CODE_COLLECTIVE:
-        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : step(run, code);
+        return is_watched(run->instance) ? watched(run, code) : step(run, code);
     case TCC_CODE_COPY: return copy(run, code);
     case TCC_CODE_BRANCH: return branch(run, code);
     default: return loop(run, code);

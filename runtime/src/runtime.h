@@ -37,6 +37,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
     } while (0)
 
 #include "ending.h"
+#include "stamps.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
 
 /* Sets the thread's message and returns `status`. */
@@ -467,7 +468,7 @@ struct tcc_instance {
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
     void *views; /* of Python's arrays; NULL before the first call */
-    bool seeded; uint64_t seed; /* of its runs */
+    bool seeded; uint64_t seed; tcc_ring ring; /* of its runs */
 };
 
 /* The run in progress, as the interpreter sees it. */
@@ -477,7 +478,7 @@ typedef struct tcc_run {
     tcc_tensor *outputs; /* NULL: all from the allocator */
     const tcc_allocator *allocator;
     tcc_crew crew;
-    bool odd; /* which half of the launch tables is next */
+    bool odd; int64_t executions; /* which half of the launch tables is next; steps begun, if watched */
     tcc_comm *comm;    /* of a model with collectives */
     struct tcc_comm_memory *symmetric; /* of the comm: the run keeps it; NULL: none */
     int32_t in_flight; /* collectives under way */

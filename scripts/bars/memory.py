@@ -46,6 +46,8 @@ PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
 # The growth of the runtime counts from here: the last commit without planner, pool and shared
 # weights.
 BASE_COMMIT = "6f283df"
+# KiB. Profiles raised the bar from 80: each artifact writes stamps of its runs.
+MOST_GROWTH = 88
 
 # A process that has loaded the module prints how much its proportional share of memory grew.
 HOLDER = """
@@ -260,9 +262,9 @@ def code(folder: Path) -> Iterator[Figure]:
     what = f"growth of an artifact's runtime since {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")
     if before is None:
-        yield absent(what, "<= 80 KiB", f"no commit {BASE_COMMIT}")
+        yield absent(what, f"<= {MOST_GROWTH} KiB", f"no commit {BASE_COMMIT}")
         return
     old = [path for path in sorted(before.glob("src/**/*.c")) if "comm" not in path.parts]
     grown = _code_bytes(folder / "now", list(runtime_sources()), RUNTIME, runtime_flags)
     grown -= _code_bytes(folder / "then", old, before, lambda _: RUNTIME_FLAGS)
-    yield at_most(what, grown / 1024, 80, "KiB")
+    yield at_most(what, grown / 1024, MOST_GROWTH, "KiB")

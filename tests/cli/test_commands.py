@@ -31,7 +31,18 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_commands_are_these() -> None:
-    names = ["bench", "compile", "doctor", "inspect", "ops", "plan", "run", "tune", "verify"]
+    names = [
+        "bench",
+        "compile",
+        "doctor",
+        "inspect",
+        "ops",
+        "plan",
+        "profile",
+        "run",
+        "tune",
+        "verify",
+    ]
     assert [*COMMANDS] == names
 
 

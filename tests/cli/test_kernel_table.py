@@ -19,6 +19,7 @@ from tcc.cli.kernels.table import (
     table_lines,
 )
 from tcc.errors import UserError
+from tcc.runtime.reports import InputError
 
 MANIFEST: dict[str, Any] = {
     "variants": [
@@ -211,9 +212,12 @@ def test_formulas_without_a_value(formula: str) -> None:
     ["n+", "k", "n!", "n//0", "(" * 100_000, "2**n", "n.m", "sizes[0]", "min(n)", "1.5", "'n'", ""],
 )
 def test_formulas_that_are_none(formula: str) -> None:
-    (kernel, _) = kernel_facts(with_formulas(formula, "n", "n"), PATH).kernels
-    with pytest.raises(UserError):
-        kernel.at((3, 4))
+    facts = kernel_facts(with_formulas(formula, "n", "n"), PATH)
+    with pytest.raises(InputError):
+        facts.kernels[0].at((3, 4))
+    times = [StepTime(step, 1, 1e-3, (3, 4)) for step in facts.steps]
+    with pytest.raises(UserError, match="formula of the artifact's manifest"):
+        kernel_rows(facts, times)
 
 
 @pytest.mark.parametrize(

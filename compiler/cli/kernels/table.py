@@ -3,10 +3,11 @@ limit."""
 
 from collections.abc import Iterator, Sequence
 
-from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
 from tcc.cli.show import aligned
 from tcc.frozen import frozen
+from tcc.preprocess import input_errors
+from tcc.runtime.kernel_facts import KernelFact, KernelFacts
 
 
 @frozen
@@ -83,7 +84,8 @@ def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None
     if times is None:
         return kernel, 1, 0.0 if kernel is None else kernel.seconds
     time = times[number]
-    return kernel and kernel.at(time.sizes, time.threads), time.times, time.seconds
+    with input_errors():
+        return kernel and kernel.at(time.sizes, time.threads), time.times, time.seconds
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:

@@ -266,6 +266,9 @@ class Launch:
     `register[grid] // n` threads, so that a thread has at least n tiles, and only the calling
     thread if that is less than two.  n is `register[least]`, or 1 if `least` is -1 or the register
     holds less than 1.
+
+    `loc` is the launch's location in the model. Text and bytes of a program leave it out, and
+    launches that differ in it alone are equal.
     """
 
     kernel: int
@@ -273,6 +276,7 @@ class Launch:
     buffers: tuple[BufferId, ...]
     ints: Registers
     least: Register = -1
+    loc: str = field(default="", compare=False)
 
 
 @frozen

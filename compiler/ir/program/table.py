@@ -145,7 +145,7 @@ def _row(name: str, node: type, pattern: str, operation: IntOp | None = None) ->
     text = tuple(_part(part) for part in _PARTS.split(pattern) if part)
     fields_by_name = {part.name: part for part in text if isinstance(part, Field)}
     hidden = {"op": Kind.OPERATION} if operation else {}
-    listed = (f.name for f in fields(node))
+    listed = (f.name for f in fields(node) if f.compare)
     all_fields = [fields_by_name.get(n) or Field(n, hidden.get(n, Kind.NUMBER)) for n in listed]
     return Row(name, node, text, tuple(sorted(all_fields, key=_encoding_order)), operation)
 

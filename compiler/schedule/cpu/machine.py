@@ -136,6 +136,12 @@ class Machine:
         """Returns the f32 operations a second of all cores; a multiply-add counts as two."""
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
 
+    @property
+    def caches(self) -> list[tuple[int, float]]:
+        """Returns (bytes, bytes read in a second by all cores) of a core's L1 and L2, and of L3."""
+        l1 = Cache(self.l1, 4 * self.loads * self.lanes, 0)
+        return [(c.size, c.read * self.cores * self.hertz) for c in (l1, self.l2, self.l3)]
+
     def rates(self, constants: int | None) -> Rates:
         """Returns the rates of all cores together, for models with `constants` bytes of weights."""
         products, memory, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz

@@ -220,7 +220,8 @@ static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(tcc_gpu_upload(run));
     TCC_RETURN_IF_ERROR(aim_arena(instance));
-    if (instance->device->gpu->graphs && !instance->times && !instance->device->recorded)
+    bool watched = instance->times || instance->ring.stamps;
+    if (instance->device->gpu->graphs && !watched && !instance->device->recorded)
         TCC_RETURN_IF_ERROR(tcc_gpu_run_graph(run));
     else
         TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));

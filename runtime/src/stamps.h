@@ -1,0 +1,20 @@
+/* stamps.c: the times of threads in steps, in a ring that the caller owns. */
+#ifndef TCC_STAMPS_H
+#define TCC_STAMPS_H
+
+#include "tcc.h"
+
+/* Where runs of an instance leave stamps; no `stamps`: they leave none. */
+typedef struct tcc_ring {
+    tcc_stamp_record *stamps;
+    uint64_t room, *count;
+} tcc_ring;
+
+tcc_status tcc_instance_set_stamps(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
+                                   uint64_t *count);
+/* Nanoseconds of the clock of stamps. */
+int64_t tcc_stamp_time(void);
+/* Writes a stamp of the calling thread that ends now; nothing where the instance has no ring. */
+void tcc_stamp(const tcc_instance *instance, int32_t step, int64_t execution, int64_t begin);
+
+#endif

@@ -1,0 +1,84 @@
+"""The page of a profile: one file without network, whatever names and sizes the model has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tcc.runtime.profile import ModuleProfile
+from tcc.runtime.profile_facts import StepFact
+from test_profile import HOSTILE, STEPS, TWO_THREADS, facts, made, stamps
+
+from tests.processes import finished
+
+pytest.importorskip("bokeh")
+pytest.importorskip("jinja2")
+
+# Requests and console lines go to stderr; the page's DOM, after its scripts have run, to stdout.
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--timeout=60000",
+    "--enable-logging=stderr", "--window-size=1320,1500", "--dump-dom",
+)  # fmt: skip
+
+
+def browser() -> str:
+    """The path of a Chromium; skips the test without one."""
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no Chromium is installed")
+
+
+def opened(profile: ModuleProfile, folder: Path) -> str:
+    """The DOM of the page in a browser that knows no host; fails on a line of the console that is
+    no information."""
+    page = folder / "page.html"
+    profile.save_page(page)
+    rules = "--host-resolver-rules=MAP * ~NOTFOUND"
+    result = finished(browser(), *_FLAGS, rules, f"--user-data-dir={folder}", page.as_uri())
+    assert result.returncode == 0, result.stderr[-2000:]
+    told = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+    assert [line for line in told if "[bokeh " not in line or "ERR" in line.upper()] == []
+    return result.stdout
+
+
+def test_a_page_needs_no_network_and_draws_all_charts(tmp_path: Path) -> None:
+    dom = opened(made(TWO_THREADS, STEPS), tmp_path)
+    assert len(re.findall(r'data-root-id="[^"]+"', dom)) == 4
+    assert len(re.findall(r"<tr>", dom)) == 1 + len(STEPS.steps)
+    assert "conv_1 (Conv)" in dom
+    assert dom.count("bk-Figure") >= 4  # the charts are there, and not their places alone
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    step = StepFact("kernel 0", HOSTILE, 1000, 500, 1e-7, "compute")
+    profile = made(TWO_THREADS, facts(step, StepFact(HOSTILE, "")))
+    profile.name = HOSTILE
+    dom = opened(profile, tmp_path)
+    assert "<b>'\"" not in dom
+    assert "{{ 7*7 }}" in dom
+    assert dom.count("bk-Figure") >= 3
+
+
+def test_a_page_of_a_model_without_steps(tmp_path: Path) -> None:
+    run = stamps((0, 1, 0, 1, 1))
+    run = type(run)(run.stamps[-1:], 0)
+    assert opened(made(run, facts()), tmp_path).count("bk-Figure") >= 3
+
+
+def test_a_page_of_20_000_steps(tmp_path: Path) -> None:
+    run = stamps(*((10 * n, 10 * n + 8, n, 1 + n % 2, n + 1) for n in range(20_000)))
+    step = StepFact("kernel 0", "node (Relu)", 1000, 500, 1e-9, "memory")
+    profile = made(run, facts(*[step] * 20_000, live=(64,) * 20_000))
+    profile.save_page(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 16 << 20
+
+
+def test_a_page_names_the_slowest_step_and_its_limit(tmp_path: Path) -> None:
+    made(TWO_THREADS, STEPS).save_page(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    head = text[text.index("Slowest step") : text.index('class="tiles"')]
+    assert "conv_1 (Conv)" in head
+    assert "limited by compute" in head
