@@ -8,8 +8,8 @@ from statistics import median
 
 from tcc.errors import TccError
 from tcc.frozen import frozen
+from tcc.runtime.bounds import median_bound
 from tcc.schedule.alternatives import digest_of
-from tcc.tune.bounds import median_bound
 from tcc.tune.lock import CHANGED, KEPT, SKIPPED, SLOW_MACHINE, Home, LockEntry
 from tcc.tune.measurement import FIRST, MODEL, SECOND, TIMED, Measurement
 from tcc.tune.measurement import SKIPPED as NOT_TRIED

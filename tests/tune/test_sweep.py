@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tcc.runtime.trial_rounds import timed_rounds
+from tcc.runtime.trials import Trial, Turn
 from tcc.tune.lock import Lock, LockEntry
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import MODEL, SEARCH, SECOND, TIMED, Measurement
-from tcc.tune.rounds import timed_rounds
-from tcc.tune.trial import Trial, Turn
 from tcc.tune.verdicts import decide
 
 from .worlds import ANALYTIC, HOME, World, numbers, swept, text

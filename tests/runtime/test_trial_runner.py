@@ -9,12 +9,14 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from numpy.typing import NDArray
 from onnx import numpy_helper
-from tcc.cli.trial_runner import TrialRunner
+from tcc.cli.sweeping import _peak_program
 from tcc.driver import compile_model
 from tcc.options import Options
+from tcc.runtime.trial_runner import TrialRunner
+from tcc.runtime.trials import Trial, TrialFailedError
 from tcc.trials import TrialCompiler
-from tcc.tune.trial import Trial, TrialFailedError
 
 TEXT = """
 <ir_version: 9, opset_import: ["": 17]> m (float[40, 64] x) => (float[40, 48] y, int64[40] z) {
@@ -47,14 +49,19 @@ def analytic(compiler: TrialCompiler, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def runner(analytic: Trial, tmp_path: Path) -> Iterator[TrialRunner]:
-    (tmp_path / "run").mkdir()
-    with TrialRunner(tmp_path / "run", (), 2, 1e-4, 2) as made_runner:
-        made_runner.check(analytic)
-        yield made_runner
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with _peak_program(folder, 2) as peaks, TrialRunner(folder, drawn, 2, 1e-4, 2, peaks) as runner:
+        runner.check(analytic)
+        yield runner
+
+
+def drawn(_: Path) -> dict[str, NDArray[np.float32]]:
+    return {"x": np.random.default_rng(1).standard_normal((40, 64)).astype(np.float32)}
 
 
 def sabotaged(analytic: Trial, path: Path) -> Trial:
-    return Trial(path, {}, {}, analytic.steps)
+    return Trial(path, {}, {}, analytic.steps, analytic.price)
 
 
 def test_candidates_pass_and_their_times_add_up(
