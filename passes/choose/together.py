@@ -6,6 +6,7 @@ Sites of equal content get numbers:  derive x, derive x    ->    derive x, deriv
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from tcc.passes.choose.beam import Link, choose_together
@@ -25,7 +26,7 @@ def numbered(
     """
 
     def nth(place: int) -> SiteOf:
-        return lambda: site(kind, *contents[place], number=earlier[place])
+        return cache(lambda: site(kind, *contents[place], number=earlier[place]))
 
     contents = contents_of() if ledger.listens else ()
     counts: Counter[Any] = Counter()
