@@ -14,7 +14,7 @@ from tcc.runtime.peaks import PeakProgram
 from tcc.runtime.reports import InputError
 from tcc.runtime.trials import CRASHED, HUNG, WRONG, Trial, TrialFailedError, Turn
 from tcc.runtime.worker import read_arrays, write_arrays
-from tcc.runtime.worker_process import WorkerError, WorkerProcess
+from tcc.runtime.worker_process import JsonWorker, WorkerError
 
 _WORKER = "tcc.runtime.trial_worker"
 # Seconds that an answer may take: to start and to load, which runs no kernel; for the runs of the
@@ -54,7 +54,7 @@ class TrialRunner:
         self._expected: Mapping[str, Array] = {}
         self._allowed: dict[str, Allowance] = {}
         self._limit, self._price, self._bytes = _UNKNOWN, 0.0, 0
-        self._process: WorkerProcess | None = None
+        self._process: JsonWorker | None = None
         self._loaded: set[str] = set()
 
     def __enter__(self) -> TrialRunner:
@@ -129,11 +129,11 @@ class TrialRunner:
         time.sleep(_REST)
         return self._peaks.flops()
 
-    def _started(self, files: int) -> WorkerProcess:
+    def _started(self, files: int) -> JsonWorker:
         """Returns a new process that may load `files` trials."""
         memory = _MEMORY + files * _FILES * self._bytes
         arguments = [str(self._feed), str(self._threads), str(memory)]
-        return WorkerProcess(_WORKER, arguments, self._folder / "log")
+        return JsonWorker(_WORKER, arguments, self._folder / "log")
 
     def _end_process(self) -> None:
         self._loaded.clear()
@@ -147,7 +147,7 @@ class TrialRunner:
         return seconds + self._limit * max(1.0, slower)
 
 
-def _ask(process: WorkerProcess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _ask(process: JsonWorker, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     try:
         return process.ask(json.dumps(request), seconds)
     except WorkerError as error:

@@ -33,7 +33,7 @@ class WorkerError(RuntimeFailure):
         self.why, self.late = why, late
 
 
-class WorkerProcess:
+class JsonWorker:
     """A running worker.
 
     `module` is the name of a Python module, or the path of a script. `arguments` are its command
@@ -62,7 +62,7 @@ class WorkerProcess:
                 env={**os.environ, **(environment or {}), "PYTHONPATH": folders},
             )
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> JsonWorker:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tcc.runtime.alone import measuring_alone
-from tcc.runtime.worker_process import WorkerError, WorkerProcess
+from tcc.runtime.worker_process import JsonWorker, WorkerError
 
 WORKER = """
 import ctypes, json, os, resource, signal, sys
@@ -36,10 +36,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerProcess:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonWorker:
     (tmp_path / "made_up_worker.py").write_text(WORKER)
     monkeypatch.syspath_prepend(tmp_path)
-    return WorkerProcess("made_up_worker", [], tmp_path / "log")
+    return JsonWorker("made_up_worker", [], tmp_path / "log")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerProcess:
     ],
 )
 def test_each_failure_has_its_outcome(
-    worker: WorkerProcess, request_text: str, late: bool, why: str
+    worker: JsonWorker, request_text: str, late: bool, why: str
 ) -> None:
     with worker:
         assert worker.ask('{"x": 1}', 60) == {"echo": {"x": 1}}

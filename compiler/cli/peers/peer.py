@@ -11,7 +11,7 @@ from tcc.errors import ToolError
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
 from tcc.runtime.worker import read_arrays, write_arrays
-from tcc.runtime.worker_process import WorkerError, WorkerProcess
+from tcc.runtime.worker_process import JsonWorker, WorkerError
 from tcc.temporary import temporary_folder
 
 # Seconds to wait for one answer of a worker: loading and compiling a model, a batch of runs.
@@ -91,7 +91,7 @@ class Peer(AbstractContextManager["Peer"]):
         write_arrays(self._feed, inputs)
         arguments = [str(model), str(self._feed), str(threads), *self._row.arguments]
         environment = _environment(folder, threads)
-        self._process = WorkerProcess(self._row.module, arguments, folder / "log", environment)
+        self._process = JsonWorker(self._row.module, arguments, folder / "log", environment)
         try:
             with self._errors():
                 self._process.answer(cap)
