@@ -67,7 +67,7 @@ class TrialRunner:
         if not self._expected:
             self._expect(trial)
             return
-        outputs = self._outputs(trial, 0.0)
+        outputs, _ = self._outputs(trial, 0.0)
         for name, expected in self._expected.items():
             result = outputs[name]
             _, why = judged([result], [expected], [0.0], self._allowed[name])
@@ -84,23 +84,25 @@ class TrialRunner:
             write_arrays(self._feed, self._inputs(analytic.path))
         except ValueError as error:
             raise InputError("the model's inputs cannot be measured", why=str(error)) from error
-        expected = self._outputs(analytic, 0.0)
-        start = time.monotonic()
-        noisy = self._outputs(analytic, _NOISE)
-        self._limit = _LEAST + _RUNS * (time.monotonic() - start)
+        expected, seconds = self._outputs(analytic, 0.0)
+        noisy, _ = self._outputs(analytic, _NOISE)
+        self._limit = _LEAST + _RUNS * seconds
         self._allowed = {
             name: allowance([array], [[noisy[name]]], [0.0], self._tolerance)
             for name, array in expected.items()
         }
         self._expected = expected
 
-    def _outputs(self, trial: Trial, noise: float) -> dict[str, Array]:
+    def _outputs(self, trial: Trial, noise: float) -> tuple[dict[str, Array], float]:
+        """Returns the results of a trial, and the seconds of its first run."""
         file = self._folder / "outputs.npz"
         with self._started(1) as process:
             _ask(process, {"load": str(trial.path)}, _LOADING)
             request = {"outputs": str(trial.path), "file": str(file), "noise": noise}
+            start = time.monotonic()
             _ask(process, request, self._patience(trial, 0.0))
-        return read_arrays(file)
+            seconds = time.monotonic() - start
+        return read_arrays(file), seconds
 
     def turn(self, trial: Trial, seconds: float) -> Turn:
         path = str(trial.path)
