@@ -71,7 +71,7 @@ def swept(
         progress(f"tuning {model.name}") as show_progress,
         ExitStack() as stack,
         temporary_folder("tcc-tune-") as folder,
-        _peak_program(folder, threads) as peaks,
+        peak_program(folder, threads) as peaks,
         TrialRunner(folder, inputs, threads, tolerance, effort.trials, peaks) as runner,
     ):
         with file_errors("the lock of measurements cannot be used", cache / _LOCK):
@@ -103,7 +103,7 @@ def swept(
     return decided(records, home, sites), interrupted
 
 
-def _peak_program(folder: Path, threads: int) -> PeakProgram:
+def peak_program(folder: Path, threads: int) -> PeakProgram:
     """Compiles and starts the program that measures the machine."""
     program = folder / "peaks"
     run_tool((*find_toolchain().command, *build_arguments(program)), folder)

@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from tcc.cli.sweeping import _peak_program
+from tcc.cli.sweeping import peak_program
 from tcc.driver import compile_model
 from tcc.options import Options
 from tcc.runtime.trial_runner import TrialRunner
@@ -53,7 +53,7 @@ def analytic(compiler: TrialCompiler, tmp_path_factory: pytest.TempPathFactory) 
 def runner(analytic: Trial, tmp_path: Path) -> Iterator[TrialRunner]:
     folder = tmp_path / "run"
     folder.mkdir()
-    with _peak_program(folder, 2) as peaks, TrialRunner(folder, drawn, 2, 1e-4, 2, peaks) as runner:
+    with peak_program(folder, 2) as peaks, TrialRunner(folder, drawn, 2, 1e-4, 2, peaks) as runner:
         runner.check(analytic)
         yield runner
 
