@@ -21,10 +21,10 @@ from typing import IO, Any, BinaryIO
 
 from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
-from tcc.children import ending
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.memory import HELPERS
+from tcc.runtime.children import ending
 
 _LENGTH = struct.Struct("<Q")
 _LEAST_BYTES = 64 << 20  # a worker with a lower memory limit cannot load its libraries
@@ -238,7 +238,7 @@ def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
         "resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY), 1 << 62); "
         "resource.setrlimit(resource.RLIMIT_DATA, (most, most)); "
-        f"sys.path[:] = {sys.path!r}; from tcc.children import end_with_parent; "
+        f"sys.path[:] = {sys.path!r}; from tcc.runtime.children import end_with_parent; "
         f"end_with_parent(); from {module} import main; main()"
     )
     with tempfile.TemporaryFile() as complaints:

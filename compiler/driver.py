@@ -220,7 +220,8 @@ def _ledger(options: Options, lock: Lock | None) -> Ledger:
     """Returns the ledger that forces the choices of the file `--choices` and of the lock."""
     if options.choices is None and lock is None:
         return SILENT
-    return ListeningLedger(_lines(options), sections_of(lock, options.tuned))
+    records = options.choices is not None  # whose unused lines are errors
+    return ListeningLedger(_lines(options), sections_of(lock, options.tuned), records=records)
 
 
 def _lines(options: Options) -> tuple[Line, ...]:

@@ -19,13 +19,13 @@ from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.program.join_programs import join_programs
-from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import KernelKey
 from tcc.passes.traffic import unfused_bytes
-from tcc.schedule.alternatives import Site
+from tcc.runtime.trials import Trial
+from tcc.schedule.alternatives import Site, number
+from tcc.tune.candidates import TunedKernel
 from tcc.tune.kernel_space import KernelSpace
-from tcc.tune.trial import Trial, TunedKernel
 from tcc.tune.words import words
 from tcc.variants import check_options, optimise, resolve_targets, variant_backends, variant_of
 from tcc.variants import lower as lower_variants
@@ -111,10 +111,10 @@ class TrialCompiler:
         variant = variant_of(self._code, parts, self._unfused, self._options, self._trace)
         self._code.write([variant], self._facts, "trial", output, self._triple)
         refused = {line.site: why for line, why in self._ledger.met.items() if why}
-        return Trial(output, dict(choices), refused, self._steps(parts, variant.facts["steps"]))
-
-    def _steps(self, parts: tuple[Lowered, ...], steps: list[int | str]) -> tuple[str | None, ...]:
-        """Returns the digest of each step's site; None for a step that is no kernel."""
         bounds = join_programs(parts[0], parts[1:]).table.bounds
         sites = [self._sites[self._planner.keys[bound]].digest for bound in bounds]
-        return tuple(sites[step] if isinstance(step, int) else None for step in steps)
+        prices = [number(self._planner.price(bound.group, bound.schedule)) for bound in bounds]
+        steps = [n if isinstance(n, int) else None for n in variant.facts["steps"]]
+        digests = tuple(None if n is None else sites[n] for n in steps)
+        price = sum(prices[n] for n in steps if n is not None)
+        return Trial(output, dict(choices), refused, digests, price)

@@ -16,10 +16,10 @@ from environment import ROOT
 from paired import BASE, Base, Pair, checked_out, pairs_table
 from peaks import Calm, CalmTurns, Peaks
 from tcc.cli.peers.peer import Peer
-from tcc.cli.peers.rounds import interleaved
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import Options, read_options
+from tcc.runtime.interleaved import interleaved
 from tcc.variants import resolve_targets
 
 from models.build import DEFAULT_OUT, build

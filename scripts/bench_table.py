@@ -14,7 +14,7 @@ from goals import (
     suite_of,
     wanted_ratio,
 )
-from tcc.cli.peers.rounds import best_ratio
+from tcc.runtime.interleaved import best_ratio
 
 # The peer that is tcc without derivations.
 UNDERIVED = "no-derive"

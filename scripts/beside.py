@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tcc.cli.peers.peer import CAP, Peer
-from tcc.cli.peers.rounds import Times, Turn, interleaved, rested
+from tcc.runtime.interleaved import Times, Turn, interleaved, rested
 
 Arrays = Mapping[str, NDArray[Any]]
 

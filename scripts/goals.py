@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tcc.cli.peers.rounds import paired_ratio
+from tcc.runtime.interleaved import paired_ratio
 
 # A function of tcc's rounds and the peers' rounds: `paired_ratio` or `best_ratio`.
 Ratio: TypeAlias = Callable[[Sequence[float], Sequence[Sequence[float]]], float]

@@ -23,9 +23,9 @@ from goals import geometric_mean
 from onnx import TensorProto, helper, numpy_helper
 from operator_cases import OPSET, Array
 from tcc.cli.peers.peer import Peer, PeerKind
-from tcc.cli.peers.rounds import REST, paired_ratio
 from tcc.driver import compile_model
 from tcc.options import Options
+from tcc.runtime.interleaved import REST, paired_ratio
 
 SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77, 96, 199)
 _CHANNELS = (64, 128)

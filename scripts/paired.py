@@ -21,7 +21,7 @@ from pathlib import Path
 from bench_table import aligned
 from environment import PYTHON, ROOT, environment
 from tcc.cli.peers.peer import PeerKind
-from tcc.tune.gate import CONFIDENCE, lower_bound
+from tcc.runtime.gate import CONFIDENCE, lower_bound
 
 SLOWER = 1.02
 ROUNDS = 15  # with this many, the confidence bound is not simply the least ratio

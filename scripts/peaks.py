@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
-from tcc.cli.peers.rounds import REST, Turn
-from tcc.tune.peaks import PeakProgram, build_arguments
+from tcc.runtime.interleaved import REST, Turn
+from tcc.runtime.peaks import PeakProgram, build_arguments
 
 T = TypeVar("T")
 

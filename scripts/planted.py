@@ -17,11 +17,11 @@ import onnx
 from onnx import TensorProto, helper
 from reduction import MODEL, Array, ReductionCandidate, Trials, reduce_model
 from tcc import runtime
-from tcc.cli.compare import compare
 from tcc.driver import compile_model, evaluate_model
 from tcc.errors import TccError, UserError
 from tcc.ops import OPS
 from tcc.options import read_options
+from tcc.runtime.compare import compare
 
 # Faults: (op of OPS whose expression is replaced, op whose expression replaces it, ONNX operator).
 FAULTS = (

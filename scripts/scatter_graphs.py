@@ -20,8 +20,8 @@ from environment import ROOT
 from goals import geometric_mean
 from processor import processor_line
 from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw, drawn, model_of
-from tcc.cli.peers.rounds import best_ratio, paired_ratio
 from tcc.options import Options
+from tcc.runtime.interleaved import best_ratio, paired_ratio
 from tcc.variants import resolve_targets
 from whole import write_whole
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tcc.children import ending, signal_name
 from tcc.cli.ranks import run_ranks
 from tcc.errors import UserError
+from tcc.runtime.children import ending, signal_name
 
 from .processes import started
 
@@ -56,7 +56,7 @@ def main():
 # What a peer runs is prepared when it starts.
 PEER = """
 import sys
-from tcc.cli.peers.worker import serve
+from tcc.runtime.worker import serve
 def prepare(model, *_):
     model.read_text()
 serve(prepare)
@@ -124,21 +124,21 @@ def test_a_child_that_comes_too_late_ends(tmp_path: Path) -> None:
     """Its launcher ended before the child could ask the kernel."""
     read, write = os.pipe()
     os.close(write)
-    script = "from tcc.children import end_with_parent; end_with_parent(); print('lives')"
+    script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
     done = subprocess.run([sys.executable, "-c", script], stdin=read, stdout=subprocess.PIPE)
     os.close(read)
     assert (done.returncode, done.stdout) == (137, b"")
 
 
 def test_a_child_lives_as_long_as_its_launcher(tmp_path: Path) -> None:
-    script = "from tcc.children import end_with_parent; end_with_parent(); print('lives')"
+    script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
     done = subprocess.run([sys.executable, "-c", script], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, b"lives\n")
 
 
 def test_a_child_without_standard_input_lives() -> None:
-    script = "from tcc.children import end_with_parent; end_with_parent(); print('lives')"
+    script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
     done = subprocess.run(
         ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, script], stdout=subprocess.PIPE
     )

@@ -16,12 +16,13 @@ from tcc.backends.workers import WorkerPool
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
+from tcc.runtime.trials import Trial, Turn
 from tcc.trials import TrialCompiler
+from tcc.tune.candidates import TunedKernel
 from tcc.tune.lock import Lock
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import Measurement
 from tcc.tune.sweep import Effort, Sweep
-from tcc.tune.trial import Trial, TunedKernel, Turn
 from tcc.tune.verdicts import decide
 
 ROWS, DEPTH, COLUMNS = 24, 96, 80

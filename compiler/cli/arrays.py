@@ -25,18 +25,13 @@ if TYPE_CHECKING:
     from tcc.ir import graph, narrow
     from tcc.ir.op import Array
     from tcc.ir.program import Program
-    from tcc.runtime import inputs as input_files
+    from tcc.runtime import input_texts as text_inputs
     from tcc.runtime import preprocess
     from tcc.runtime.input_settings import Settings
 else:
     options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
     encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
-    input_files, preprocess = later("tcc.runtime.inputs"), later("tcc.runtime.preprocess")
-
-_FORMS = (
-    "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=@picture.png, NAME=2x3xf32=1, NAME=2x3xf32 or "
-    "NAME=2x3; for a sequence NAME=@a.npy,@b.npy"
-)
+    text_inputs, preprocess = later("tcc.runtime.input_texts"), later("tcc.runtime.preprocess")
 
 
 @frozen
@@ -100,6 +95,7 @@ def make_inputs(
     return make_draws(ports, input_texts, [Draw(seed)], program, settings)[0]
 
 
+@input_errors()
 def make_draws(
     ports: Sequence[ModulePort],
     input_texts: Iterable[str],
@@ -113,9 +109,11 @@ def make_draws(
     left out if its sizes equal those of the smaller draws. One line on stderr names the random
     inputs of each set of sizes that has a draw with number 0.
     """
-    texts = texts_by_name(ports, input_texts)
+    texts = text_inputs.texts_by_name(ports, input_texts)
     files = {
-        port.name: _from_files(port, texts.get(port.name, ""), (settings or {}).get(port.name))
+        port.name: text_inputs.value_of_files(
+            port, texts.get(port.name, ""), (settings or {}).get(port.name)
+        )
         for port in ports
         if port.kind != "tensor" or texts.get(port.name, "").startswith("@")
     }
@@ -183,52 +181,6 @@ def _shaped(
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 
-def texts_by_name(ports: Sequence[ModulePort], input_texts: Iterable[str]) -> dict[str, str]:
-    """Returns the text of the value of each `NAME=VALUE`, by name; raises UserError for a bad
-    text."""
-    names = [port.name for port in ports]
-    texts: dict[str, str] = {}
-    for text in input_texts:
-        # A name may contain "=", so several names may match; the longest is meant.
-        matches = [port for port in names if text.startswith(f"{port}=")]
-        name = max(matches, key=len, default=text.partition("=")[0])
-        if "=" not in text:
-            raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
-        if name not in names:
-            raise UserError(
-                f"the model has no input {name!r}",
-                where=f"--input {text}",
-                hint=f"its inputs are: {', '.join(names)}",
-            )
-        if name in texts:
-            raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
-        texts[name] = text[len(name) + 1 :]
-        if not texts[name]:
-            raise UserError("nothing is given", where=f"--input {text}", hint=_FORMS)
-    return texts
-
-
-def _from_files(port: ModulePort, text: str, settings: Settings | None) -> Any:
-    """Returns the value of a port from the files that `text` names.
-
-    It is an array for a tensor, a list for a sequence, and an array or None for an optional.
-    """
-    where = f"--input {port.name}={text}"
-    files = text.split(",@") if text else []
-    if text and not text.startswith("@"):
-        raise UserError("bad input", where=where, why=f"it is {port.dtype}", hint=_FORMS)
-    names = [name.removeprefix("@") for name in files]
-    with input_errors(where):
-        if port.kind == "tensor":
-            return input_files.read_input(port, names, settings)
-        items = [input_files.read_array(name) for name in names]
-    if port.kind == "sequence" or "sequence" in port.dtype:
-        return items or (None if port.kind == "optional" else [])
-    if len(items) > 1:
-        raise UserError("an optional has one element", where=where)
-    return items[0] if items else None
-
-
 def embedded_settings(manifest: Mapping[str, Any]) -> Mapping[str, Settings]:
     """Returns the settings of inputs that an artifact's manifest has, by name of the input."""
     if "preprocess" not in manifest:
@@ -246,7 +198,7 @@ def _array(port: ModulePort, text: str, draw: Draw, number: int) -> Array:
             return np.full(shape, _number(value, dtype), dtype.carrier)
         return _random(dtype, shape, draw, number, draw.values.get(port.name, (0, 1)))
     except (ValueError, OverflowError) as error:
-        raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
+        raise UserError("bad input", where=where, why=error, hint=text_inputs.FORMS) from error
 
 
 def _described(port: ModulePort, text: str) -> tuple[DType, tuple[int, ...]]:

@@ -15,11 +15,11 @@ from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
-from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
-from tcc.cli.rank_times import rank_times
 from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
+from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
+from tcc.runtime.rank_times import rank_times
 
 # Rounds, and the seconds of a turn: without --compare, and with it.  The bounds of a comparison
 # need many rounds, and on a busy machine short ones.

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.allowance import allowance, judged
 from tcc.cli.arrays import Draw, is_carried
-from tcc.cli.compare import compare
 from tcc.cli.reference import ReferenceJob, reference_of, run_reference
 from tcc.driver import float_types, input_values
 from tcc.errors import UserError
@@ -19,6 +17,8 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
 from tcc.runtime import Module, ModulePort
+from tcc.runtime.allowance import allowance, judged
+from tcc.runtime.compare import compare
 
 # The factors by which successive draws multiply floats. Some functions are flat for large inputs,
 # so small inputs are drawn too.

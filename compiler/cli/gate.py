@@ -12,18 +12,19 @@ import click
 from tcc.artifact import code_bytes, load, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Command
-from tcc.cli.compare import compare
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.opened import is_artifact
 from tcc.cli.peers.peer import PEERS, Peer
-from tcc.cli.peers.rounds import Turn, interleaved
 from tcc.cli.show import aligned, print_json, progress, say, say_fitted
-from tcc.errors import UserError
+from tcc.errors import UserError, printable
 from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
-from tcc.tune import gate_table
-from tcc.tune.gate import ArtifactComparison, PairedRounds, measured, until_decided
-from tcc.tune.gate_facts import FACTS, ArtifactSide, Fact, artifact_facts
+from tcc.preprocess import input_errors
+from tcc.runtime import gate_table
+from tcc.runtime.compare import compare
+from tcc.runtime.gate import ArtifactComparison, PairedRounds, measured, until_decided
+from tcc.runtime.gate_facts import FACTS, ArtifactSide, Fact, artifact_facts
+from tcc.runtime.interleaved import Turn, interleaved
 
 # The name of --allow for results that differ, and the largest difference of results, relative to
 # the largest value, that compiles of one model have in any precision.
@@ -91,6 +92,7 @@ class GateJob:
     gate: float | None
 
 
+@input_errors()
 def run_gate(
     job: GateJob, inputs: tuple[str, ...], seed: int, *, as_json: bool, markdown: bool
 ) -> int:
@@ -189,7 +191,7 @@ def _show(job: GateJob, comparison: ArtifactComparison, *, as_json: bool, markdo
         print_json({"new": str(job.new), "base": str(job.base), "threads": job.threads}
                    | gate_table.record(comparison))  # fmt: skip
     elif markdown:
-        click.echo(gate_table.markdown(title, comparison))
+        click.echo(gate_table.markdown(printable(title), comparison))
     else:
         say(f"{title}: {gate_table.verdict(comparison)}")
         say_fitted((*aligned(gate_table.rows(comparison)), *comparison.failures))

@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from tcc.cli.compare import Difference, compare
 from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Fault, Finding, Piece, Report
 from tcc.cli.peers.peer import Peer
@@ -28,6 +27,7 @@ from tcc.errors import TccError, ToolError, UserError
 from tcc.frontends.onnx.pieces import Layer, PieceModel
 from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
+from tcc.runtime.compare import Difference, compare
 
 _MOST = 500  # a batch has at most this many layers, which bounds the time of one compile
 # The number of copies of a value that exist at once: each of the two runtimes holds a copy, and

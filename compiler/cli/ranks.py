@@ -12,10 +12,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO
 
-from tcc.children import ending
 from tcc.cli.show import say
 from tcc.errors import UserError
 from tcc.frozen import frozen
+from tcc.runtime.children import ending
 
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 # After a rank has failed, the others have so many seconds to say what they know of it, and then so
@@ -23,7 +23,7 @@ _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 _LAST_WORDS, _LAST_GRACE = 0.6, 0.6
 # A rank ends when the launcher ends, because that closes the pipe which is the rank's stdin.
 _RANK = (
-    "import os; from tcc.children import end_with_parent; end_with_parent(); "
+    "import os; from tcc.runtime.children import end_with_parent; end_with_parent(); "
     "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); from tcc.__main__ import main; main()"
 )
 

@@ -11,19 +11,19 @@ from click.core import ParameterSource
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.input_runs import check_no_stdin, runs_of
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import check_pin, run_ranks
-from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
+from tcc.cli.show import print_json, say, say_fitted
 from tcc.errors import UserError
 from tcc.later import later
 from tcc.preprocess import input_errors
 
 if TYPE_CHECKING:
-    from tcc.runtime import ranking
+    from tcc.runtime import input_texts, ranking, result_text
 else:
-    ranking = later("tcc.runtime.ranking")
+    ranking, input_texts = later("tcc.runtime.ranking"), later("tcc.runtime.input_texts")
+    result_text = later("tcc.runtime.result_text")
 
 
 @click.command()
@@ -52,6 +52,7 @@ else:
 @click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
+@input_errors()
 def run(
     model: Path,
     inputs: tuple[str, ...],
@@ -89,11 +90,10 @@ def run(
     if nproc and output is not None and "{rank}" not in str(output):
         hint = f"give each a folder of its own: --output {output}{{rank}}"
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
-    with input_errors():
-        ranked = ranking.ranking_of(labels, top)
+    ranked = ranking.ranking_of(labels, top)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
-            check_no_stdin(inputs)
+            input_texts.check_no_stdin(inputs)
             words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
             words += [f"--seed={seed}"] * seeded
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
@@ -120,7 +120,7 @@ def _results(
     `seed` is that of random inputs, `run_seed` that of random numbers in the model.
     """
     with joined(artifact, threads) as (module, _):
-        for number, (file, texts) in enumerate(runs_of(module.inputs, inputs)):
+        for number, (file, texts) in enumerate(input_texts.runs_of(module.inputs, inputs)):
             arrays = inputs_of(artifact, module.inputs, texts, seed, quiet=number > 0)
             results = interruptible(partial(module.run, arrays, seed=run_seed))
             yield file, as_values(results, module.outputs)
@@ -135,8 +135,7 @@ def _shown(
 ) -> dict[str, Any]:
     """Writes outputs to `folder`, and prints them or returns their record for JSON."""
     if ranked is not None:
-        with input_errors():
-            ranking.check_ranked(ranked, values)
+        ranking.check_ranked(ranked, values)
     paths = None if folder is None else write_arrays(values, folder)
     record = {}
     if file and not as_json:
@@ -144,11 +143,11 @@ def _shown(
     for name, value in values.items():
         fitting = ranked if ranked is not None and ranked.fits(value) else None
         if as_json:
-            record[name] = array_record(value, paths, name)
+            record[name] = result_text.array_record(value, paths, name)
             if fitting:
                 record[name]["top"] = ranking.ranked_record(fitting, value)
             continue
-        say_fitted(array_lines({name: value}))
+        say_fitted(result_text.array_lines({name: value}))
         say_fitted(ranking.ranked_lines(fitting, name, value) if fitting else ())
     return record
 

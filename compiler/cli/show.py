@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -33,9 +32,6 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
     terminal = console.Console(stderr=True)
     with live.Live(console=terminal, auto_refresh=False, transient=True) as shown_line:
         yield lambda stage: shown_line.update(text.Text(f"{printed_title}: {stage}"), refresh=True)
-
-
-_SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -132,56 +128,3 @@ def _converted(types: Mapping[str, int], precision: str) -> str:
     if not types:
         return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
     return " and ".join(parts) or f"0 {population} in fewer bits"
-
-
-def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields one line per array: name, type, shape, and range, or the first strings.
-
-    Each element of a sequence has a line of its own.
-    """
-    for name, array in values.items():
-        if array is None:
-            yield f"{name}: no element"
-            continue
-        if isinstance(array, list):
-            yield f"{name}: sequence of {len(array)}"
-            yield from array_lines({f"{name}.{n}": item for n, item in enumerate(array)})
-            continue
-        shape = "x".join(map(str, array.shape)) or "scalar"
-        if array.dtype == object:
-            examples = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
-            more = ["..."] if array.size > _SHOWN_TEXTS else []
-            yield f"{name}: string {shape}: {', '.join([*examples, *more])}"
-            continue
-        lines = f"{name}: {array.dtype.name} {shape}"
-        if array.size and array.dtype.kind in "iufb":
-            facts = {"least": array.min(), "largest": array.max(), "mean": array.mean()}
-            lines += "".join(f", {name} {_number(fact)}" for name, fact in facts.items())
-        yield lines
-
-
-def _number(value: Any) -> str:
-    """Returns six digits of a float, all digits of an integer."""
-    return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
-
-
-def array_record(value: Any, paths: Mapping[str, Any] | None = None, name: str = "") -> Any:
-    """Returns element type, shape and values of a result, for JSON; None stays, lists recurse.
-
-    With `paths`, the record of a result has the path of its file in place of its values; `paths`
-    are those of `write_arrays`, and `name` is the name of the result. Floats that JSON lacks become
-    the texts "nan", "inf" and "-inf".
-    """
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [array_record(item, paths, f"{name}.{n}") for n, item in enumerate(value)]
-    dtype = "string" if value.dtype == object else value.dtype.name
-    content = {"values": _finite(value.tolist())} if paths is None else {"path": str(paths[name])}
-    return {"dtype": dtype, "shape": value.shape, **content}
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_finite(item) for item in values]
-    return str(values) if isinstance(values, float) and not isfinite(values) else values

@@ -1,17 +1,27 @@
 """Runs a sweep of `tcc tune`: compiles trials with the driver, and runs them in processes."""
 
+import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from platform import node
 
 from tcc import __version__
+from tcc.artifact import load
 from tcc.backends.artifact.cache import cache_folder, make_own
+from tcc.backends.artifact.toolchain import find_toolchain, run_tool
+from tcc.cli.arrays import inputs_of
 from tcc.cli.show import progress, say
-from tcc.cli.trial_runner import TrialRunner
+from tcc.errors import ToolError, file_errors
+from tcc.ir.op import NamedArrays
 from tcc.options import TOLERANCES, Options
+from tcc.preprocess import input_errors
+from tcc.runtime.alone import measuring_alone
+from tcc.runtime.peaks import PeakProgram, build_arguments
+from tcc.runtime.trial_runner import TrialRunner
+from tcc.runtime.trials import TrialFailedError
 from tcc.temporary import temporary_folder
 from tcc.trials import TrialCompiler
-from tcc.tune.alone import measuring_alone
 from tcc.tune.from_records import best_peak_of, decided, earlier, of_version
 from tcc.tune.records import Record, append, in_shard, read_records
 from tcc.tune.sweep import MOST_TRIALS, Effort, Sweep
@@ -21,6 +31,7 @@ _LOCK = "measuring.lock"
 _MOST_BYTES = 2 << 30  # of the weights of all trials that are loaded at once
 
 
+@input_errors()
 def swept(
     model: Path,
     options: Options,
@@ -48,13 +59,23 @@ def swept(
     make_own(cache)
     limit = max(1, _MOST_BYTES // max(1, compiler.constants))
     effort = Effort(seconds, trials=min(MOST_TRIALS, limit))
+
+    def waits() -> None:
+        say("waiting for another measurement", err=True)
+
+    def inputs(path: Path) -> NamedArrays:
+        return inputs_of(path, load(path).inputs, data, 0)
+
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
         progress(f"tuning {model.name}") as show_progress,
-        measuring_alone(cache / _LOCK, lambda: say("waiting for another measurement", err=True)),
+        ExitStack() as stack,
         temporary_folder("tcc-tune-") as folder,
-        TrialRunner(folder, data, threads, tolerance, effort.trials) as runner,
+        peak_program(folder, threads) as peaks,
+        TrialRunner(folder, inputs, threads, tolerance, effort.trials, peaks) as runner,
     ):
+        with file_errors("the lock of measurements cannot be used", cache / _LOCK):
+            stack.enter_context(measuring_alone(cache / _LOCK, waits))
         peak = best_peak_of(records, machine)
         sweep = Sweep(
             kernels,
@@ -76,4 +97,14 @@ def swept(
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
+        except TrialFailedError as error:
+            why = f"the model without other choices is {error.outcome}: {error.why}"
+            raise ToolError("the model cannot be measured", where=model, why=why) from error
     return decided(records, home, sites), interrupted
+
+
+def peak_program(folder: Path, threads: int) -> PeakProgram:
+    """Compiles and starts the program that measures the machine."""
+    program = folder / "peaks"
+    run_tool((*find_toolchain().command, *build_arguments(program)), folder)
+    return PeakProgram(program, threads or len(os.sched_getaffinity(0)))

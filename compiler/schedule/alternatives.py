@@ -197,11 +197,16 @@ SiteOf: TypeAlias = Callable[[], Site]
 class Ledger:
     """The decisions of one compile; this base class neither records nor forces a choice.
 
-    `listens` is True in a ledger that records or forces choices: it then needs the site and the
-    text of each decision. It is False here, which saves the time to build them.
+    `listens` is True in a ledger that records or forces choices: it then needs the site of each
+    decision. It is False here, which saves the time to build them.
     """
 
     listens: bool = False
+
+    def needs(self, site: SiteOf) -> bool:
+        """Returns True if the decision at the site needs the prices and texts of all alternatives,
+        because it is recorded or forced."""
+        return False
 
     def decide(
         self,
@@ -235,7 +240,7 @@ class Ledger:
         because a ledger that records nothing may stop before the last price.
         """
         (name, prices), (other_name, other_prices) = rule, other
-        if not self.listens:
+        if not self.needs(site):
             return any(not any(saves(p, price, margin) for p in other_prices()) for price in prices)
         first = Alternative(True, min(prices, key=number), name=name)
         second = Alternative(False, min(other_prices(), key=number), name=other_name)

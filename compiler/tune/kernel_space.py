@@ -12,7 +12,7 @@ from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.kernel_choice import read_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.loop_positions import by_name
-from tcc.tune.trial import KernelCandidate
+from tcc.tune.candidates import KernelCandidate
 
 # A candidate is not tried if its price is more than this many times the price of the analytic
 # choice: it would slow the whole trial.

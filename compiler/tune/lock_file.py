@@ -39,17 +39,17 @@ def read_lock(path: Path, flag: str = "--tuned") -> Lock:
             raise UserError(
                 "the file is no lock",
                 where=f"{flag} {path}, line {reader.number}",
-                why=error,
+                why="git has left a conflict here" if _CONFLICT.match(reader.last) else error,
                 hint=_HINT,
             ) from error
 
 
 class _Reader:
-    """Reads a lock from a file; `number` is the number of the current line."""
+    """Reads a lock from a file; `number` is the number of the current line, and `last` its text."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self._size = file, sha256(), 0
-        self.number = 0
+        self.number, self.last = 0, b""
 
     def lock(self) -> Lock:
         head = _opened(self._line())
@@ -97,7 +97,7 @@ class _Reader:
 
     def _line(self) -> bytes:
         self.number += 1
-        line = self._file.readline(_LONGEST_LINE + 1)
+        self.last = line = self._file.readline(_LONGEST_LINE + 1)
         self._size += len(line)
         if len(line) > _LONGEST_LINE:
             raise ValueError(f"it has more than {_LONGEST_LINE >> 10} KiB")
@@ -105,8 +105,6 @@ class _Reader:
             raise ValueError(f"the file has more than {_MOST_BYTES >> 20} MiB")
         if not line:
             raise ValueError("the file ends here")
-        if _CONFLICT.match(line):
-            raise ValueError("git has left a conflict here")
         self._hash.update(line)
         return line
 

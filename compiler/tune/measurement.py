@@ -4,18 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tcc.frozen import frozen
+from tcc.runtime.trials import CRASHED, HUNG, WRONG
 
 # The outcomes of a candidate. Only a `timed` candidate has rounds. `wrong`: its results differ from
 # those of the analytic artifact. `refused`: it does not fit its kernel. `skipped`: its kernel takes
 # too little time to be tried. The other outcomes say how the process of a trial ended.
-TIMED, WRONG, CRASHED, HUNG, REFUSED, SKIPPED = OUTCOMES = (
-    "timed",
-    "wrong",
-    "crashed",
-    "hung",
-    "refused",
-    "skipped",
-)
+TIMED, REFUSED, SKIPPED = "timed", "refused", "skipped"
+OUTCOMES = (TIMED, WRONG, CRASHED, HUNG, REFUSED, SKIPPED)
 # The phases of a sweep: the search, and two sets of rounds that confirm what the search found. The
 # phase `model` times whole runs with all winners.
 SEARCH, FIRST, SECOND, MODEL = PHASES = ("search", "first", "second", "model")

@@ -24,7 +24,8 @@ from tcc.tune.input_file import opened_file
 from tcc.tune.measurement import OUTCOMES, PHASES, Measurement
 
 _VERSION = 1
-_MOST_BYTES, _LONGEST_LINE = 32 << 20, 256 << 10
+# A file of this size is read within 2 s, so a broken one is refused as soon.
+_MOST_BYTES, _LONGEST_LINE = 24 << 20, 256 << 10
 _LONGEST_TEXT, _LONGEST_CHOICE, _MOST_CORES = 1000, 64 << 10, 1 << 16
 _MOST_NUMBER = 1e18  # above any seconds, and any multiply-adds per second
 _START, _MIDDLE, _END = b'{"sum": "', b'", "record": ', b"}"
@@ -168,7 +169,7 @@ def _numbers(name: str, items: Any) -> tuple[float, ...]:
     types = {*map(type, items)} if isinstance(items, list) else {str}
     if not types <= {int, float} or (types and not 0 < min(items) <= max(items) < _MOST_NUMBER):
         raise ValueError(f"{name} is no list of positive numbers")
-    return tuple(map(float, items))
+    return tuple(items) if types == {float} else tuple(map(float, items))
 
 
 # ---- use ----------------------------------------------------------------------------------------

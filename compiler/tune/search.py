@@ -5,7 +5,7 @@ Cheap candidates come first, then the candidates beside the best measured candid
 
 from collections.abc import Mapping, Sequence
 
-from tcc.tune.trial import KernelCandidate, TunedKernel
+from tcc.tune.candidates import KernelCandidate, TunedKernel
 
 # The cheapest candidates beside the analytic choice come first. After this many, the search moves
 # to the candidates beside the best measured candidate.

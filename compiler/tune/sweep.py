@@ -8,10 +8,12 @@ from random import Random
 
 from tcc.errors import TccError
 from tcc.frozen import frozen
+from tcc.runtime.trial_rounds import Round, TurnFailedError, timed_rounds
+from tcc.runtime.trials import CRASHED, Runner, Trial, TrialFailedError
 from tcc.tune.bisect import culprits
+from tcc.tune.candidates import TunedKernel
 from tcc.tune.lock import Home
 from tcc.tune.measurement import (
-    CRASHED,
     FIRST,
     MODEL,
     REFUSED,
@@ -21,9 +23,7 @@ from tcc.tune.measurement import (
     TIMED,
     Measurement,
 )
-from tcc.tune.rounds import Round, TurnFailedError, timed_rounds
 from tcc.tune.search import SiteSearch
-from tcc.tune.trial import Runner, Trial, TrialFailedError, TunedKernel
 from tcc.tune.verdicts import (
     GAIN,
     PEAK_SHARE,
@@ -102,7 +102,8 @@ class Sweep:
     def measurements(self) -> Iterator[Measurement]:
         """Yields the measurement of each candidate as soon as it is complete.
 
-        Raises TccError if the analytic artifact cannot be compiled or run.
+        Raises TccError if the analytic artifact cannot be compiled, and TrialFailedError if it
+        cannot be run.
         """
         self._kernels = {kernel.site: kernel for kernel in self.kernels}
         self._known = {(m.site, m.candidate, m.phase): m for m in self.known}
@@ -114,6 +115,7 @@ class Sweep:
     def _phases(self) -> Iterator[Measurement]:
         analytic = self._compiled({})
         self.runner.check(analytic)
+        self.runner.turn(analytic, 0.0)  # the first turn fills caches
         self._start = self.clock()  # what is measured counts, not the first compile
         searches: dict[str, SiteSearch] = {}
         seconds = analytic.site_seconds(self.runner.turn(analytic, self.effort.turn).steps)
@@ -263,9 +265,8 @@ class Sweep:
                 self.runner.check(trial)
                 sound = {s: c for s, c in trial.choices.items() if s in remaining}
                 return Trial(trial.path, sound, {}, trial.steps), failures
-            except TccError as error:
-                outcome = error.outcome if isinstance(error, TrialFailedError) else CRASHED
-                bad = self._named(remaining, (outcome, str(error.why or error)), phase)
+            except (TccError, TrialFailedError) as error:
+                bad = self._named(remaining, _failure_of(error), phase)
                 for failure in bad:
                     failures.append(failure)
                     remaining.pop(failure.site, None)
@@ -289,9 +290,8 @@ class Sweep:
             trial = self._compiled(choices)
             self.runner.check(trial)
             self.runner.turn(trial, 0.0)
-        except TccError as error:
-            outcome = error.outcome if isinstance(error, TrialFailedError) else CRASHED
-            return outcome, str(error.why or error)
+        except (TccError, TrialFailedError) as error:
+            return _failure_of(error)
         self._removed([trial])
         return None
 
@@ -345,6 +345,12 @@ class Sweep:
     ) -> Measurement:
         op = self._kernels[site].op if site else "the whole model"
         return Measurement(*self.home, site, op, candidate, phase, outcome, why=why)
+
+
+def _failure_of(error: TccError | TrialFailedError) -> tuple[str, str]:
+    """Returns (outcome, why) of a trial that cannot be compiled or run."""
+    outcome = error.outcome if isinstance(error, TrialFailedError) else CRASHED
+    return outcome, str(error.why or error)
 
 
 def _row(

@@ -8,10 +8,10 @@ from statistics import median
 
 from tcc.errors import TccError
 from tcc.frozen import frozen
+from tcc.runtime.bounds import median_bound
 from tcc.schedule.alternatives import digest_of
-from tcc.tune.bounds import median_bound
 from tcc.tune.lock import CHANGED, KEPT, SKIPPED, SLOW_MACHINE, Home, LockEntry
-from tcc.tune.measurement import FIRST, MODEL, SECOND, TIMED, Measurement
+from tcc.tune.measurement import FIRST, MODEL, SEARCH, SECOND, TIMED, Measurement
 from tcc.tune.measurement import SKIPPED as NOT_TRIED
 
 PEAK_SHARE = 0.9  # a round counts if the machine reaches this part of the best known peak
@@ -52,9 +52,17 @@ def counted(measurements: Sequence[Measurement], peak: float = 0.0) -> list[Meas
 
 
 def is_slow(measurements: Sequence[Measurement], peak: float = 0.0) -> bool:
-    """Returns True if fewer than half of the rounds count. Rounds of several candidates that share
-    their peaks are the same rounds."""
-    rounds = {m.peaks for m in measurements if m.peaks}
+    """Returns True if fewer than half of the last rounds count.
+
+    The last rounds are those that confirm candidates or time the model; without them, those of the
+    search. So a slow start of a sweep does not spoil its end. Rounds of several candidates that
+    share their peaks are the same rounds.
+    """
+    search, last = (
+        {m.peaks for m in measurements if m.peaks and (m.phase == SEARCH) is is_search}
+        for is_search in (True, False)
+    )
+    rounds = last or search
     highest = max(peak, best_peak(measurements))
     peaks = [p for row in rounds for p in row]
     return sum(p >= PEAK_SHARE * highest for p in peaks) * 2 < len(peaks)
@@ -152,21 +160,25 @@ def decide(measurements: Sequence[Measurement], home: Home, peak: float = 0.0) -
     rounds = counted(own_section, peak)
     winners = [] if slow else model_winners(rounds)[0]
     by_site = {win.site: win for win in winners}
+    # Nothing is known about a kernel whose every round was slow.
+    slow_sites = {m.site for m in own_section if slow or m.peaks} - {
+        m.site for m in rounds if not slow and m.peaks
+    }
     entries: dict[str, LockEntry] = {}
     for m in sorted(own_section, key=lambda m: (m.site, m.outcome == NOT_TRIED)):
         if m.site:
-            entries.setdefault(m.site, _entry(m, by_site, slow))
+            entries.setdefault(m.site, _entry(m, by_site, m.site in slow_sites))
     timed = {m.candidate: m.ratios for m in rounds if m.phase == MODEL}
     ratios = timed.get(model_digest(winners), ())
     model = (median(ratios), median_bound(ratios, CONFIDENCE)) if winners and ratios else None
     return Verdicts(home, tuple(entries[site] for site in sorted(entries)), slow, model)
 
 
-def _entry(m: Measurement, by_site: Mapping[str, Win], slow: bool) -> LockEntry:
+def _entry(m: Measurement, by_site: Mapping[str, Win], is_slow_site: bool) -> LockEntry:
     win = by_site.get(m.site)
     if win is not None:
         gain = round(win.gain, 4), round(win.bound, 4)
         return LockEntry(m.site, m.op, CHANGED, win.candidate, gain)
     if m.outcome == NOT_TRIED:
         return LockEntry(m.site, m.op, SKIPPED)
-    return LockEntry(m.site, m.op, SLOW_MACHINE if slow else KEPT)
+    return LockEntry(m.site, m.op, SLOW_MACHINE if is_slow_site else KEPT)

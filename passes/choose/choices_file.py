@@ -20,8 +20,9 @@ from tcc.schedule.alternatives import read_site
 _MOST_BYTES, _MOST_LINES = 256 << 20, 200_000
 _LONGEST_LINE = 8 << 20
 _LONGEST_NUMBER = 40
-# A table for bytes.translate that leaves the characters of numbers, and puts spaces for all others.
-_DIGITS = bytes(n if n in b"+-.eE0123456789" else 32 for n in range(256))
+# A table for bytes.translate: a digit for each character of a number, and a space for any other.
+_DIGITS = bytes(48 if n in b"+-.eE0123456789" else 32 for n in range(256))
+_LONG_NUMBER = b"0" * (_LONGEST_NUMBER + 1)
 DIGEST = re.compile(r"[0-9a-f]{32}")
 _HINT = "tcc inspect MODEL --choices --json prints such a file"
 
@@ -91,9 +92,11 @@ def read_row(text: bytes) -> dict[str, Any]:
     and for a number that is not finite or has more than 40 characters.
     """
     try:
-        longest = max(map(len, text.translate(_DIGITS).split()), default=0)
-        decoder = _DECODER if longest <= _LONGEST_NUMBER else _STRICT_DECODER
-        row = decoder.decode(text.decode())
+        decoder = _STRICT_DECODER if _LONG_NUMBER in text.translate(_DIGITS) else _DECODER
+        line = text.decode().strip(" \t\r\n")
+        row, end = decoder.raw_decode(line)
+        if end != len(line):
+            raise ValueError("something follows its JSON")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("it is not JSON") from error
     if not isinstance(row, dict):

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from tcc.errors import InternalError
+from tcc.frozen import field_names
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.graph import Graph
 from tcc.ir.graph.text import expr_text, graph_text, iterator_text, number, variables
@@ -32,7 +33,8 @@ def site(kind: str, *parts: Any, number: int = 0) -> Site:
     names = {
         v: symbol(f"n{place}", v.lo, v.hi, v.divisor, v.typical) for place, v in enumerate(symbols)
     }
-    return Site(kind, "; ".join(_text(_renamed(part, names)) for part in parts), number)
+    texts = (_text(_renamed(part, names), static=not names) for part in parts)
+    return Site(kind, "; ".join(texts), number)
 
 
 def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
@@ -55,7 +57,8 @@ def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
     return replace(item, **{f.name: _renamed(getattr(item, f.name), names) for f in fields(item)})
 
 
-def _text(item: Any) -> str:
+def _text(item: Any, *, static: bool) -> str:
+    """Returns the text of a part of a content; `static` says that it has no size symbols."""
     match item:
         case bool() | int() | float():
             return number(item)
@@ -68,14 +71,16 @@ def _text(item: Any) -> str:
         case TensorType():
             return repr(item)
         case Expr():
-            return expr_text(item).rstrip()
+            return expr_text(item, static=static).rstrip()
         case Graph():
             return graph_text(item).rstrip()
         case None | str():
             return text_of(item)
         case tuple():
-            return f"({', '.join(map(_text, item))})"
+            return f"({', '.join(_text(part, static=static) for part in item)})"
         case _ if is_dataclass(item):
-            parts = (f"{f.name}={_text(getattr(item, f.name))}" for f in fields(item))
+            parts = (
+                f"{name}={_text(getattr(item, name), static=static)}" for name in field_names(item)
+            )
             return f"{type(item).__name__}({', '.join(parts)})"
     raise InternalError(f"a site's content of type {type(item).__name__} has no text")

@@ -57,14 +57,20 @@ class ListeningLedger(Ledger):
     each line that was applied before prices were compared.  `met` has the entries of the lock whose
     sites occurred, each with the reason why it has no effect, or "".  `exact` has the texts of
     `name_exactly` by digest.  `homes` has the target and cores of each decision, and `entered`
-    those of all calls of `within`.
+    those of all calls of `within`. Without `records`, only `met`, `changes` and `entered` are
+    filled: that takes less time, because prices and texts are built for forced decisions alone.
     """
 
     listens = True
 
     def __init__(
-        self, lines: Sequence[Line] = (), sections: Sections = MappingProxyType({})
+        self,
+        lines: Sequence[Line] = (),
+        sections: Sections = MappingProxyType({}),
+        *,
+        records: bool = True,
     ) -> None:
+        self.records = records
         self._lines = {line.site: line for line in lines}
         self._sections, self._section, self._home = sections, _NO_LINES, ("", 0)
         self.met: dict[Line, str] = {}
@@ -99,11 +105,16 @@ class ListeningLedger(Ledger):
             elif line in self.changes:
                 reason = f"{line.where} forces it"
             choice = forced
+        if not self.records:
+            return choice
         decision = Decision(here, rule, tuple(alternatives), choice, reason, place or self._place)
         self._decisions.setdefault(here.digest, decision)
         self.homes.setdefault(here.digest, self._home)
         self.counts[here.digest] += 1
         return choice
+
+    def needs(self, site: SiteOf) -> bool:
+        return self.records or (not self._trials and self._line(self._site(site)) is not None)
 
     def _line(self, here: Site) -> Line | None:
         """Returns the line for a site, of --choices rather than of the lock; None for none."""
@@ -159,7 +170,7 @@ class ListeningLedger(Ledger):
         self.met[line] = why
 
     def name_exactly(self, site: SiteOf, text: Callable[[], str]) -> None:
-        if not self._trials:
+        if self.records and not self._trials:
             self.exact.setdefault(self._site(site).digest, text)
 
     def within(self, target: str, cores: int) -> Ledger:

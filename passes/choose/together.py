@@ -6,6 +6,7 @@ Sites of equal content get numbers:  derive x, derive x    ->    derive x, deriv
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from tcc.passes.choose.beam import Link, choose_together
@@ -25,7 +26,7 @@ def numbered(
     """
 
     def nth(place: int) -> SiteOf:
-        return lambda: site(kind, *contents[place], number=earlier[place])
+        return cache(lambda: site(kind, *contents[place], number=earlier[place]))
 
     contents = contents_of() if ledger.listens else ()
     counts: Counter[Any] = Counter()
@@ -61,8 +62,10 @@ def forced_numbers(
     """Returns the indices of the alternatives that `ledger` forces, by place."""
     if not ledger.listens:
         return {}
-    numbers = (ledger.forced(s, options) for s, options in zip(sites, places, strict=True))
-    return {place: number for place, number in enumerate(numbers) if number is not None}
+    pairs = enumerate(zip(sites, places, strict=True))
+    # A place with a single alternative is no decision, and has no line.
+    numbers = {n: ledger.forced(s, options) for n, (s, options) in pairs if len(options) > 1}
+    return {place: number for place, number in numbers.items() if number is not None}
 
 
 def settle_all(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, get_context
 from typing import Any
 
-from tcc.children import end_with_parent, ending
+from tcc.runtime.children import end_with_parent, ending
 
 from onnx_suite.cases import SuiteCase, category
 from onnx_suite.judge import SuiteRow

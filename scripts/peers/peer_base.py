@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, sys.argv[4])
 
 from tcc.cli.peers.tcc import prepare
-from tcc.cli.peers.worker import serve
+from tcc.runtime.worker import serve
 
 if __name__ == "__main__":
     serve(lambda model, feed, threads, _: prepare(model, feed, threads))

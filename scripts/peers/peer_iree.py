@@ -11,7 +11,7 @@ from pathlib import Path
 import iree.runtime
 import numpy as np
 from iree.compiler import compile_file
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.runtime.worker import Array, read_arrays, serve
 
 OPSET = 17  # IREE's importer supports this version best and refuses models of older versions.
 

@@ -1,7 +1,7 @@
 """The worker that runs models at several sizes: MODELS.json INPUTS.npz THREADS tcc|ort.
 
 MODELS.json lists a file for each size; a file may occur several times. The arrays in INPUTS.npz and
-the outputs are named `NUMBER NAME`. The worker answers as `tcc.cli.peers.worker` says, except for
+the outputs are named `NUMBER NAME`. The worker answers as `tcc.runtime.worker` says, except for
 
     time MICROSECONDS  -> {"seconds": [...]}  the median of the runs in that time at each size
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import onnxruntime
 import tcc
-from tcc.cli.peers.worker import Array, Arrays, Run, read_arrays, write_arrays
+from tcc.runtime.worker import Array, Arrays, Run, read_arrays, write_arrays
 
 Model = Callable[[Arrays], Arrays]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.runtime.worker import Array, read_arrays, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

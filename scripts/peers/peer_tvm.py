@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import tvm
 from tcc.backends.cpu.detect import detect
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.runtime.worker import Array, read_arrays, serve
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 

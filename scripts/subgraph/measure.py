@@ -23,11 +23,11 @@ from peaks import Calm, CalmTurns, Peaks
 from subgraph.families import SubgraphCase
 from subgraph.results import FAULTS, LONGER, SubgraphResult
 from subgraph.writer import drawn, model_of
-from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
-from tcc.cli.peers.rounds import best_ratio, paired_ratio
 from tcc.errors import ToolError
 from tcc.options import TOLERANCES
+from tcc.runtime.compare import compare
+from tcc.runtime.interleaved import best_ratio, paired_ratio
 
 _KERNELS = 5
 _RUNS = 20  # the number of runs in which `tcc inspect` times kernels

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 import torch
-from tcc.cli.peers.worker import write_arrays
+from tcc.runtime.worker import write_arrays
 from torch import Tensor, nn
 from zoo import signals
 from zoo.build import BuiltModel, build, weight_bytes

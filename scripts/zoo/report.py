@@ -10,7 +10,7 @@ from bench_table import aligned
 from chart import Bar, bar_chart
 from goals import BASELINES, geometric_mean, ratio
 from tcc.cli.peers.peer import PEERS
-from tcc.cli.peers.rounds import best_ratio
+from tcc.runtime.interleaved import best_ratio
 from zoo.draw import FIXED, Candidates, Entry
 from zoo.outcomes import Outcome, Outcomes
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tcc.cli.arrays import as_taken, as_values, make_inputs, write_arrays
-from tcc.cli.peers import worker
 from tcc.errors import UserError
-from tcc.runtime import ModulePort
+from tcc.runtime import ModulePort, worker
 from tcc.runtime.abi import numpy_dtype, plain_dtype
 
 X = ModulePort("x", "f32", (None, 3), "[n,3]")

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, load, read_manifest
 from tcc.cli.kernels import listing
-from tcc.cli.show import array_lines, array_record
 from tcc.debug import Trace
 from tcc.errors import UserError
+from tcc.runtime.result_text import array_lines, array_record
 
 
 def reference(folder: Path, offset: float, name: str = "x") -> Path:

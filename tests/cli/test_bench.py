@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tcc import cli
 from tcc.cli import bench
-from tcc.cli.peers.rounds import Times
+from tcc.runtime.interleaved import Times
 
 CALM = Times(0.99e-3, 1.01e-3, (1.0e-3, 1.02e-3, 1.1e-3, 1.0e-3, 1.0e-3), 50)
 SMALL = ("--input", "x=7xf32=1")

@@ -13,11 +13,11 @@ import pytest
 from tcc import cli
 from tcc.artifact import code_bytes
 from tcc.cli import gate
-from tcc.cli.peers.rounds import Times
 from tcc.driver import compile_model
 from tcc.ir.op import Array
 from tcc.options import Options
-from tcc.tune.gate_facts import FACTS
+from tcc.runtime.gate_facts import FACTS
+from tcc.runtime.interleaved import Times
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tcc.cli.peers.peer import PEERS, Peer, PeerKind
-from tcc.cli.peers.rounds import Turn, interleaved
-from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
+from tcc.runtime.interleaved import Turn, interleaved
+from tcc.runtime.worker import read_arrays, write_arrays
 
 from tests.processors import multiplies_bf16
 
@@ -114,7 +114,7 @@ def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
 WORKER = """
 import time
 from pathlib import Path
-from tcc.cli.peers.worker import serve
+from tcc.runtime.worker import serve
 
 def prepare(model, feed, threads, *rest):
     print("chatter", flush=True)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc.cli.compare import compare
+from tcc.runtime.compare import compare
 
 from tests.lib.agreement import INT64, assert_agree, expected, model_of, session, value
 from tests.processors import has_long_vectors

@@ -17,10 +17,10 @@ import torch
 from tcc import cli
 from tcc.cli import reference
 from tcc.cli.peers.torch import prepare
-from tcc.cli.peers.worker import write_arrays
 from tcc.errors import UserError
 from tcc.frontends import replayed
 from tcc.frontends.rounding import Rounding
+from tcc.runtime.worker import write_arrays
 from torch.export import Dim, ExportedProgram
 from torch.export.experimental import _export_forward_backward
 from torch.utils import _pytree as pytree

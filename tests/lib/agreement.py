@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
-from tcc.cli.compare import compare
+from tcc.runtime.compare import compare
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tcc.cli.peers.rounds import best_ratio
+from tcc.runtime.interleaved import best_ratio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 

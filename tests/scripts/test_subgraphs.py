@@ -25,7 +25,7 @@ from subgraph.measure import Bench, _Steps, _Unfit, run_group
 from subgraph.results import Conditions, ResultStore, SubgraphResult, table
 from subgraph.writer import GraphWriter, drawn, live_bytes, model_of
 from subgraph_formulas import FORMULAS, Given, layer_norm, rms
-from tcc.cli.peers.rounds import Times
+from tcc.runtime.interleaved import Times
 
 from tests.processors import adds_bytes_exactly
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tcc.tune.candidates import TunedKernel
 from tcc.tune.from_records import best_peak_of, decided, earlier, of_version
 from tcc.tune.lock import Lock
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import Measurement
 from tcc.tune.records import Record, append, in_shard, read_records
-from tcc.tune.trial import TunedKernel
 
 from tests.tune.test_sweep import flat, hill
 from tests.tune.worlds import ANALYTIC, HOME, Lattice, World, swept

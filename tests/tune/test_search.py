@@ -3,8 +3,8 @@ best."""
 
 from __future__ import annotations
 
+from tcc.tune.candidates import KernelCandidate, TunedKernel
 from tcc.tune.search import SiteSearch
-from tcc.tune.trial import KernelCandidate, TunedKernel
 
 from .worlds import ANALYTIC, Lattice, numbers, text
 

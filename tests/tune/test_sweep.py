@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from tcc.runtime.trial_rounds import timed_rounds
+from tcc.runtime.trials import Trial, Turn
 from tcc.tune.lock import Lock, LockEntry
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import MODEL, SEARCH, SECOND, TIMED, Measurement
-from tcc.tune.rounds import timed_rounds
-from tcc.tune.trial import Trial, Turn
 from tcc.tune.verdicts import decide
 
 from .worlds import ANALYTIC, HOME, World, numbers, swept, text
@@ -130,6 +130,30 @@ def test_a_slow_machine_changes_no_choice() -> None:
     assert {e.verdict for e in verdicts.entries} == {"slow machine", "skipped"}
     assert all(e.alternative is None for e in verdicts.entries)
     assert sum("the machine is slow" in line for line in lines) == 1
+
+
+def test_a_slow_start_does_not_spoil_a_sweep() -> None:
+    """Most rounds of all are slow, but none of those that confirm."""
+    measurements = [
+        replace(m, peaks=tuple(1e8 + n for _ in m.peaks)) if m.phase == SEARCH else m
+        for n, m in enumerate(swept(handicapped()))
+    ]
+    last = [m for m in measurements if m.phase != SEARCH]
+    assert len({m.peaks for m in measurements}) > 2 * len({m.peaks for m in last})
+    verdicts = decide(measurements, HOME)
+    assert not verdicts.slow
+    assert {e.site for e in verdicts.entries if e.verdict == "changed"} == {"00", "01", "02"}
+    searches = [m for m in measurements if m.phase == SEARCH]
+    faster = replace(searches[-1], peaks=(1e9,) * len(searches[-1].peaks))
+    assert decide([*searches, faster], HOME).slow
+
+
+def test_a_kernel_whose_every_round_was_slow_has_no_verdict() -> None:
+    measurements = swept(handicapped())
+    slow = [m if m.site != "03" else replace(m, peaks=(1e8,) * len(m.peaks)) for m in measurements]
+    verdicts = {e.site: e.verdict for e in decide(slow, HOME).entries}
+    assert verdicts["03"] == "slow machine"
+    assert {verdicts[site] for site in ("00", "01", "02")} == {"changed"}
 
 
 def test_a_peak_that_earlier_records_know_makes_rounds_slow() -> None:

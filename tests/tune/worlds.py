@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tcc.runtime.trials import Trial, TrialFailedError, Turn
+from tcc.tune.candidates import KernelCandidate, TunedKernel
 from tcc.tune.measurement import CRASHED, Measurement
 from tcc.tune.sweep import Effort, Sweep
-from tcc.tune.trial import KernelCandidate, Trial, TrialFailedError, TunedKernel, Turn
 
 HOME = ("cpu:made-up", 2)
 ANALYTIC = "Kernel(a=4, b=4)"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import openvino
-from tcc.cli.peers.worker import Array, Run, read_arrays, serve
+from tcc.runtime.worker import Array, Run, read_arrays, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, precision: str) -> Run:

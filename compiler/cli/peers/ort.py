@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import onnxruntime
-from tcc.cli.peers.worker import Arrays, Run, read_arrays, run_ranges, serve
+from tcc.runtime.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:

@@ -1,22 +1,17 @@
 """Runtimes to compare with, each in a process of its own (`worker.py` states the protocol)."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Timer
 from types import MappingProxyType
 from typing import Any
 
-from tcc.children import ending
-from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
+from tcc.runtime.worker import read_arrays, write_arrays
+from tcc.runtime.worker_process import JsonWorker, WorkerError
 from tcc.temporary import temporary_folder
 
 # Seconds to wait for one answer of a worker: loading and compiling a model, a batch of runs.
@@ -94,20 +89,12 @@ class Peer(AbstractContextManager["Peer"]):
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
         self._feed = folder / "inputs.npz"
         write_arrays(self._feed, inputs)
-        # -P: without it a random.so in the current folder would be imported as a module
-        flags = [] if self._row.module.endswith(".py") else ["-P", "-m"]
         arguments = [str(model), str(self._feed), str(threads), *self._row.arguments]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, self._row.module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=_environment(folder, threads),
-            )
+        environment = _environment(folder, threads)
+        self._process = JsonWorker(self._row.module, arguments, folder / "log", environment)
         try:
-            self._answer()
+            with self._errors():
+                self._process.answer(cap)
         except BaseException:
             self.close()
             raise
@@ -117,8 +104,7 @@ class Peer(AbstractContextManager["Peer"]):
 
     def close(self) -> None:
         """Ends the worker and removes its files."""
-        with self._process:
-            self._process.kill()
+        self._process.close()
         self._ending.close()
 
     def seconds(self, count: int) -> list[float]:
@@ -137,62 +123,37 @@ class Peer(AbstractContextManager["Peer"]):
         return read_arrays(path)
 
     def _ask(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
+        with self._errors():
+            return self._process.ask(line, self._cap)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turns WorkerError into ToolError."""
         try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the worker has ended; reading its answer says why
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        expiries: list[bool] = []
-
-        def stop() -> None:
-            expiries.append(True)
-            self._process.kill()
-
-        timer = Timer(self._cap, stop)
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if expiries:
-            raise ToolError(f"{self._row.title} took more than {self._cap:g} seconds")
-        answer: dict[str, Any] = json.loads(line) if line else {}
-        if not line or "error" in answer:
-            why = answer.get("error") or self._last_words()
+            yield
+        except WorkerError as error:
+            title = self._row.title
+            if error.late:
+                raise ToolError(f"{title} took more than {self._cap:g} seconds") from error
+            hint = f"see whether {title} alone runs the model on these inputs"
             raise ToolError(
-                f"{self._row.title} failed",
-                where=self._model,
-                why=str(why),
-                hint=f"see whether {self._row.title} alone runs the model on these inputs",
-            )
-        return answer
-
-    def _last_words(self) -> str:
-        status = self._process.wait()
-        log = (self._folder / "log").read_text(errors="replace").strip()
-        return ending(status) + (f"\n{log[-2000:]}" if log else "")
+                f"{title} failed", where=self._model, why=error.why, hint=hint
+            ) from error
 
 
 def _environment(folder: Path, threads: int) -> dict[str, str]:
-    """Returns a worker's environment variables.
+    """Returns the environment variables of a worker that differ from those of this process.
 
-    The worker imports modules from the same folders as this process, and draws the same random
-    numbers as the references of `tcc verify`.  OpenVINO reads from a file in the home folder
-    whether it may report to its vendor, so the worker gets a home folder whose file says no.
+    The worker draws the same random numbers as the references of `tcc verify`.  OpenVINO reads from
+    a file in the home folder whether it may report to its vendor, so the worker gets a home folder
+    whose file says no.
     """
     consent = folder / _OPENVINO_CONSENT
     consent.parent.mkdir()
     consent.write_text("0")
     return {
-        **os.environ,
         **_QUIET,
         "HOME": str(folder),
         "TCC_SEED": str(SEED),
         "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tcc.artifact import load
-from tcc.cli.peers.worker import Run, read_arrays, serve
+from tcc.runtime.worker import Run, read_arrays, serve
 
 
 def prepare(artifact: Path, feed: Path, threads: int) -> Run:

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tcc.cli.peers.worker import Arrays, Run, run_ranges, serve
 from tcc.frontends import replayed
 from tcc.frontends.rounding import Rounding
+from tcc.runtime.worker import Arrays, Run, run_ranges, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, *ranges: str) -> Run:

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import InternalError
+from tcc.frozen import field_names
 from tcc.ir.expr import Expr, Stage
 from tcc.ir.expr.scalar import (
     COMPARISONS,
@@ -70,9 +71,12 @@ def graph_text(graph: Graph) -> str:
     return "\n".join([*lines, printer.graph(graph, "")]) + "\n"
 
 
-def expr_text(expr: Expr) -> str:
-    """Returns the text of an expression: its size symbols, then the stages; ends with a newline."""
-    lines = [size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
+def expr_text(expr: Expr, *, static: bool = False) -> str:
+    """Returns the text of an expression: its size symbols, then the stages; ends with a newline.
+
+    `static` says that the expression has no size symbol, which saves the search for them.
+    """
+    lines = [] if static else [size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
     return "\n".join([*lines, _expr(expr, "")]) + "\n"
 
 
@@ -106,24 +110,30 @@ def _symbols(item: Any) -> Iterator[Var]:
     return (var for var in variables(item) if var.extent is None)
 
 
-def variables(item: Any) -> Iterator[Var]:
-    """Yields the variables in a value, an attribute or a type, in order, with repetitions.
+def variables(item: Any) -> list[Var]:
+    """Returns the variables in a value, an attribute or a type, in order, with repetitions.
 
-    A body yields the variables of its inputs, and an expression its size symbols.
+    A body gives the variables of its inputs, and an expression its size symbols.
     """
-    match item:
-        case Index():
-            yield from free_vars(item)
-        case tuple():
-            for part in item:
-                yield from variables(part)
-        case Graph():
-            yield from variables(item.inputs)
-        case Expr():
-            yield from _expr_symbols(item)
-        case _ if is_dataclass(item) and not isinstance(item, DType):
-            for field in fields(item):
-                yield from variables(getattr(item, field.name))
+    result: list[Var] = []
+    _add_variables(item, result)
+    return result
+
+
+def _add_variables(item: Any, result: list[Var]) -> None:
+    if isinstance(item, Index):
+        if item.terms:
+            result.extend(free_vars(item))
+    elif isinstance(item, tuple):
+        for part in item:
+            _add_variables(part, result)
+    elif isinstance(item, Graph):
+        _add_variables(item.inputs, result)
+    elif isinstance(item, Expr):
+        result.extend(_expr_symbols(item))
+    elif not isinstance(item, DType):
+        for name in field_names(item):
+            _add_variables(getattr(item, name), result)
 
 
 def _expr_symbols(expr: Expr) -> Iterator[Var]:

@@ -203,7 +203,7 @@ def cheapest(
                 saved = share_saved(changed.price, best.price)
                 reason = f"{knob.name} saves {saved:.1%} (margin {knob.margin.saves:.0%})"
             best = changed
-    if ledger.listens and site is not None:
+    if site is not None and ledger.needs(site):
         alternatives = dict.fromkeys((*priced_knobs.values(), best))
         best = ledger.settle(
             site,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
@@ -246,13 +246,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
 
     def bind(self, key: KernelKey) -> Planned:
-        def here() -> Site:
-            return site(self.kind, *key)
-
+        here = cache(partial(site, self.kind, *key))
         forced = self._forced(key, here)
         # The form is chosen again, because the ledger does not record decisions about kernels that
         # are only priced.
-        if self.ledger.listens:
+        has_forms = len(self.forms(key[0])) > 1
+        if has_forms and (forced is not None or self.ledger.needs(partial(site, "form", *key))):
             self._structures[key] = self._cheapest_form(key, forced)
         structure, knobs = self._structure(key), Knobs()
         if forced is not None:

@@ -1,13 +1,15 @@
 """Times trials in shuffled rounds, so that drift of the machine affects all of them equally."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 
-from tcc.frozen import frozen
-from tcc.tune.trial import Runner, Trial, TrialFailedError, Turn
+from tcc.runtime.trials import Runner, Trial, TrialFailedError, Turn
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Round:
     """A turn of each trial, and the multiply-adds per second that the machine reached.
 

@@ -17,11 +17,13 @@ error, from a number that is rounded the other way, does not move the mean. A fa
 even if it is smaller than the noise of one draw.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from tcc.frozen import frozen
-from tcc.ir.op import Array
+from tcc.runtime.arrays import Array
 
 # The names of the measures, and the multiples of the noise that they may reach.
 _NAMES = (
@@ -45,7 +47,7 @@ _ROWS = 16
 _Group = tuple[object, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Noise:
     """The noise of an output over a group of draws.
 
@@ -57,7 +59,7 @@ class _Noise:
     measures: Array
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """The errors that an output may have; `noises` has its noise in each group of draws.
 

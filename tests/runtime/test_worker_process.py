@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tcc.tune.alone import measuring_alone
-from tcc.tune.process import TrialProcess
-from tcc.tune.trial import TrialFailedError
+from tcc.runtime.alone import measuring_alone
+from tcc.runtime.worker_process import JsonWorker, WorkerError
 
 WORKER = """
 import ctypes, json, os, resource, signal, sys
@@ -36,36 +36,36 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialProcess:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonWorker:
     (tmp_path / "made_up_worker.py").write_text(WORKER)
     monkeypatch.syspath_prepend(tmp_path)
-    return TrialProcess("made_up_worker", [], tmp_path / "log")
+    return JsonWorker("made_up_worker", [], tmp_path / "log")
 
 
 @pytest.mark.parametrize(
-    ("request_text", "outcome", "why"),
+    ("request_text", "late", "why"),
     [
-        ("segv", "crashed", "SIGSEGV ended it"),
-        ("hang", "hung", "did not answer within 5 s"),
-        ("memory", "crashed", "MemoryError"),
-        ("exit", "crashed", "its exit code is 3: last words"),
+        ("segv", False, "SIGSEGV ended it"),
+        ("hang", True, "did not answer within 5 s"),
+        ("memory", False, "MemoryError"),
+        ("exit", False, "its exit code is 3: last words"),
     ],
 )
 def test_each_failure_has_its_outcome(
-    worker: TrialProcess, request_text: str, outcome: str, why: str
+    worker: JsonWorker, request_text: str, late: bool, why: str
 ) -> None:
     with worker:
-        assert worker.ask({"x": 1}, 60) == {"echo": {"x": 1}}
-        with pytest.raises(TrialFailedError) as failed:
-            worker.ask(request_text, 5 if outcome == "hung" else 60)  # type: ignore[arg-type]
-        assert failed.value.outcome == outcome
-        assert why in str(failed.value.why)
+        assert worker.ask('{"x": 1}', 60) == {"echo": {"x": 1}}
+        with pytest.raises(WorkerError) as failed:
+            worker.ask(json.dumps(request_text), 5 if late else 60)
+        assert failed.value.late is late
+        assert why in failed.value.why
 
 
 _HOLDER = """
 import sys
 from pathlib import Path
-from tcc.tune.alone import measuring_alone
+from tcc.runtime.alone import measuring_alone
 def waits(): print("waits", flush=True)
 with measuring_alone(Path(sys.argv[1]), waits):
     print("in", flush=True)

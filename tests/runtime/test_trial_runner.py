@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from numpy.typing import NDArray
 from onnx import numpy_helper
-from tcc.cli.trial_runner import TrialRunner
+from tcc.cli.sweeping import peak_program
 from tcc.driver import compile_model
 from tcc.options import Options
+from tcc.runtime.trial_runner import TrialRunner
+from tcc.runtime.trials import Trial, TrialFailedError
 from tcc.trials import TrialCompiler
-from tcc.tune.trial import Trial, TrialFailedError
 
 TEXT = """
 <ir_version: 9, opset_import: ["": 17]> m (float[40, 64] x) => (float[40, 48] y, int64[40] z) {
@@ -47,14 +51,28 @@ def analytic(compiler: TrialCompiler, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def runner(analytic: Trial, tmp_path: Path) -> Iterator[TrialRunner]:
-    (tmp_path / "run").mkdir()
-    with TrialRunner(tmp_path / "run", (), 2, 1e-4, 2) as made_runner:
-        made_runner.check(analytic)
-        yield made_runner
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with peak_program(folder, 2) as peaks, TrialRunner(folder, drawn, 2, 1e-4, 2, peaks) as runner:
+        runner.check(analytic)
+        yield runner
+
+
+def drawn(_: Path) -> dict[str, NDArray[np.float32]]:
+    return {"x": np.random.default_rng(1).standard_normal((40, 64)).astype(np.float32)}
+
+
+def compiled(text: str, place: Path) -> Path:
+    """Compiles a model with the weights of the analytic one, and returns the artifact's path."""
+    proto = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(2).standard_normal((64, 48)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(proto, place.with_suffix(".onnx"))
+    return compile_model(place.with_suffix(".onnx"), Options(), place.with_suffix(".so")).path
 
 
 def sabotaged(analytic: Trial, path: Path) -> Trial:
-    return Trial(path, {}, {}, analytic.steps)
+    return Trial(path, {}, {}, analytic.steps, analytic.price)
 
 
 def test_candidates_pass_and_their_times_add_up(
@@ -95,3 +113,36 @@ def test_a_trial_that_cannot_be_loaded_crashes_and_the_next_one_runs(
         assert failed.value.outcome == "crashed"
     runner.check(analytic)
     assert runner.turn(analytic, 0.0).seconds > 0
+
+
+# A loop of a trial that never ends.
+_ENDLESS = """
+  n = Constant <value = int64 {1000000000000}> ()
+  q = Loop (n, , p) <body = b (int64 i, bool c, float[40, 48] a) => (bool d, float[40, 48] e)
+    { d = Identity(c) e = Sin(a) }>
+"""
+
+
+def test_a_trial_that_hangs_is_named_soon(
+    analytic: Trial, runner: TrialRunner, tmp_path: Path
+) -> None:
+    text = TEXT.replace("  y = Softmax(p)", f"{_ENDLESS}  y = Softmax(q)")
+    endless = sabotaged(analytic, compiled(text, tmp_path / "e"))
+    runner._limit = 2.0  # on a busy machine the limit is longer
+    for step in (runner.check, lambda trial: runner.turn(trial, 0.0)):
+        start = time.monotonic()
+        with pytest.raises(TrialFailedError) as failed:
+            step(endless)
+        assert failed.value.outcome == "hung"
+        assert "did not answer within 2 s" in failed.value.why
+        assert time.monotonic() - start < 60
+    runner.check(analytic)
+
+
+def test_a_limit_grows_with_the_price_of_a_trial(analytic: Trial, runner: TrialRunner) -> None:
+    assert analytic.price > 0
+    dear = replace(analytic, price=3 * analytic.price)
+    cheap = replace(analytic, price=analytic.price / 3)
+    assert runner._patience(dear, 0.5) == pytest.approx(0.5 + 3 * runner._limit)
+    assert runner._patience(cheap, 0.0) == pytest.approx(runner._limit)
+    assert 2 < runner._limit < 600

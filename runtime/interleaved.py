@@ -8,13 +8,14 @@ round. A slow minute of the machine slows both runtimes, so their ratio changes 
 It shows the speeds on a machine on which nothing else runs.
 """
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-
-from tcc.cli.peers.peer import Peer
-from tcc.frozen import frozen
+from typing import Protocol
 
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
@@ -27,7 +28,16 @@ _SCATTER = 10 / 9
 Turn = Callable[[], Sequence[float]]
 
 
-@frozen
+class TimedPeer(Protocol):
+    """A runtime that runs a model; `kind` names it."""
+
+    kind: str
+
+    def seconds(self, count: int) -> list[float]:
+        """Returns the wall seconds of each of `count` runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """The wall seconds of a peer's runs.
 
@@ -79,7 +89,7 @@ def rested(kind: str, turn: Turn) -> Sequence[float]:
 
 
 def interleaved(
-    peers: Sequence[Peer],
+    peers: Sequence[TimedPeer],
     rounds: int,
     budget: float,
     between: Callable[[int], None] = lambda number: None,
@@ -103,7 +113,7 @@ def interleaved(
     return {kind: _times(values) for kind, values in turns.items()}
 
 
-def _turn(peer: Peer, count: int) -> Sequence[float]:
+def _turn(peer: TimedPeer, count: int) -> Sequence[float]:
     peer.seconds(1)
     return peer.seconds(count)
 
@@ -114,6 +124,6 @@ def _times(turns: Sequence[Sequence[float]]) -> Times:
     return Times(min(runs), statistics.median(runs), medians, len(runs))
 
 
-def _typical(peer: Peer) -> float:
+def _typical(peer: TimedPeer) -> float:
     """Returns a rough time of a run in seconds: the shortest of three, as the first is slow."""
     return max(min(peer.seconds(3)), 1e-7)

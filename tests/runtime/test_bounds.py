@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.tune.bounds import median_bound
+from tcc.runtime.bounds import median_bound
 
 
 @pytest.mark.parametrize("rounds", [10, 40])

@@ -1,12 +1,14 @@
 """Measures the peak rate of the machine, in a C program that runs beside what is measured."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-SOURCE = Path(__file__).with_name("peaks.c")
+SOURCE = Path(__file__).with_name("bench") / "peaks.c"
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")
 
 

@@ -1,20 +1,22 @@
 """The times of a model that several ranks run together."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tcc.cli.peers.rounds import Times
-from tcc.runtime import Module
+from tcc.runtime.interleaved import Times
+from tcc.runtime.module import Module
 
 if TYPE_CHECKING:
     from tcc.runtime.comm import Comm
 
 
 def rank_times(
-    module: Module, comm: "Comm", arrays: Mapping[str, Any], rounds: int, seconds: float
+    module: Module, comm: Comm, arrays: Mapping[str, Any], rounds: int, seconds: float
 ) -> Times:
     """Returns the times of this rank's runs of `module` in `rounds` rounds of some `seconds`.
 
@@ -38,6 +40,6 @@ def _seconds(module: Module, arrays: Mapping[str, Any]) -> float:
     return time.perf_counter() - start
 
 
-def _agreed(comm: "Comm", count: int) -> int:
+def _agreed(comm: Comm, count: int) -> int:
     """Returns the least `count` of all ranks."""
     return int(comm.all_reduce(np.array([count], np.int64), "min")[0])

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tcc.allowance import allowance, judged
 from tcc.ir.op import Array
+from tcc.runtime.allowance import allowance, judged
 
 DRAWS, SHAPE = 12, (1, 40, 20)
 NOISE = 1e-2

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.errors import UserError
-from tcc.tune.gate import (
+from tcc.runtime.gate import (
     ArtifactComparison,
     PairedRounds,
     fails,
@@ -22,8 +21,9 @@ from tcc.tune.gate import (
     measured,
     until_decided,
 )
-from tcc.tune.gate_facts import FACTS, ArtifactSide, Fact, artifact_facts
-from tcc.tune.gate_table import markdown, record, rows
+from tcc.runtime.gate_facts import FACTS, ArtifactSide, Fact, artifact_facts
+from tcc.runtime.gate_table import markdown, record, rows
+from tcc.runtime.reports import InputError
 
 GATE = 1.05
 # Measurements of two files with equal kernels on two cores that six to eighteen other processes
@@ -202,7 +202,7 @@ def test_other_ports_and_targets_are_errors() -> None:
         manifest = {**other.manifest, "outputs": [{"name": "y", "dtype": "f32", "text": "[]"}]}
         if change:
             manifest = {**other.manifest, "variants": [{**SIDE, **change}]}
-        with pytest.raises(UserError, match="the artifacts have other"):
+        with pytest.raises(InputError, match="the artifacts have other"):
             list(artifact_facts(side({}), replace(other, manifest=manifest)))
 
 

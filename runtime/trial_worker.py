@@ -1,30 +1,32 @@
-"""The process that runs trials: `python -m tcc.cli.trial_worker INPUTS.npz THREADS BYTES`.
+"""The process that runs trials: `python -m tcc.runtime.trial_worker INPUTS.npz THREADS BYTES`.
 
 It answers a JSON line for each line that it reads:
 
+    {"load": PATH}                                loads the artifact
     {"outputs": PATH, "file": FILE, "noise": 0}   runs the artifact, writes its outputs to FILE
-    {"turn": PATH, "seconds": 0.06}               {"seconds": of a run, "steps": [of each step]}
+    {"turn": PATH, "seconds": 0.06}               runs it, answers {"seconds": S, "steps": [...]}
     {"drop": [PATH, ...]}                         unloads artifacts
 
 FILE is an npz file. `noise` is the relative size of random changes of the inputs. BYTES is the
 memory that the process may allocate; a trial that needs more fails.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc import runtime
-from tcc.children import end_with_parent
-from tcc.cli.peers.worker import read_arrays, write_arrays
-from tcc.errors import UserError
-from tcc.ir.op import NamedArrays
-from tcc.runtime import Module
+from tcc.runtime.arrays import Array
+from tcc.runtime.children import end_with_parent
+from tcc.runtime.module import Module, load
+from tcc.runtime.worker import read_arrays, write_arrays
 
 _SEED = 0  # of the random numbers that a model draws
 
@@ -33,7 +35,8 @@ def serve(feed: Path, threads: int) -> None:
     """Answers requests from stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout carries the protocol
-    arrays, modules = read_arrays(feed), dict[str, Module]()
+    arrays = read_arrays(feed)
+    modules: dict[str, Module] = {}
     for line in sys.stdin:
         try:
             answer = _answer(json.loads(line), arrays, modules, threads or None)
@@ -43,24 +46,27 @@ def serve(feed: Path, threads: int) -> None:
 
 
 def _answer(
-    request: dict[str, Any], arrays: NamedArrays, modules: dict[str, Module], threads: int | None
+    request: dict[str, Any],
+    arrays: Mapping[str, Array],
+    modules: dict[str, Module],
+    threads: int | None,
 ) -> dict[str, Any]:
     if "drop" in request:
         for path in request["drop"]:
             modules.pop(path, None)
         return {}
-    path = request.get("outputs") or request["turn"]
-    if path not in modules:
-        modules[path] = runtime.load(path, threads, timed=True, error=UserError)
-        modules[path].run(arrays, seed=_SEED)  # the first run fills caches
+    if "load" in request:
+        modules[request["load"]] = load(request["load"], threads, timed=True)
+        return {}
     if "outputs" in request:
         inputs = {name: _noisy(array, request["noise"]) for name, array in arrays.items()}
-        write_arrays(Path(request["file"]), modules[path].run(inputs, seed=_SEED))
+        module = modules[request["outputs"]]
+        write_arrays(Path(request["file"]), module.run(inputs, seed=_SEED))
         return {}
-    return _turn(modules[path], arrays, request["seconds"])
+    return _turn(modules[request["turn"]], arrays, request["seconds"])
 
 
-def _turn(module: Module, arrays: NamedArrays, seconds: float) -> dict[str, Any]:
+def _turn(module: Module, arrays: Mapping[str, Array], seconds: float) -> dict[str, Any]:
     """Returns the mean seconds of a run, and of each step in a run."""
     before, start, runs = module.times(), time.perf_counter(), 0
     while runs == 0 or time.perf_counter() - start < seconds:

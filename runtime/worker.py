@@ -11,6 +11,8 @@ A failure is answered with {"error": text} and ends the worker.  The runtime's o
 stderr.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
@@ -22,7 +24,7 @@ from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from tcc.children import end_with_parent
+from tcc.runtime.children import end_with_parent
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -1,12 +1,14 @@
 """Facts of two artifacts of a model that need no measurement."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcc.errors import UserError
-from tcc.frozen import frozen
+from tcc.runtime.reports import InputError
 
 # Facts that must not grow: distinct kernels, bytes of the arena, the weights and the machine code,
 # bytes that the kernels of a run read and write, and the predicted seconds of a run.
@@ -14,7 +16,7 @@ FACTS = ("kernels", "arena", "weights", "bytes", "traffic", "time")
 _PORTS = ("inputs", "outputs")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fact:
     """A fact of two artifacts.
 
@@ -40,7 +42,7 @@ class Fact:
         return not self.why and self.new > self.base
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ArtifactSide:
     """An artifact: its file, its manifest, the bytes of its machine code, and the launches of each
     variant, as pairs (bytes that the kernel reads and writes, predicted seconds)."""
@@ -65,7 +67,7 @@ class ArtifactSide:
 def artifact_facts(base: ArtifactSide, new: ArtifactSide) -> Iterator[Fact]:
     """Yields the facts of two artifacts.
 
-    Raises UserError if they have other ports or other targets, and LookupError, TypeError or
+    Raises InputError if they have other ports or other targets, and LookupError, TypeError or
     ValueError for a manifest that lacks facts.
     """
     _check_equal("inputs or outputs", new.path, new.ports, base.path, base.ports)
@@ -82,9 +84,9 @@ def _check_equal(
     noun: str, path: Path, texts: Sequence[str], base: Path, base_texts: Sequence[str]
 ) -> None:
     if texts != base_texts:
-        raise UserError(
+        raise InputError(
             f"the artifacts have other {noun}",
-            where=path,
+            where=str(path),
             why=f"it has {', '.join(texts)}; {base} has {', '.join(base_texts)}",
             hint="compare artifacts of one model, compiled with the same options",
         )

@@ -1,14 +1,15 @@
 """Shows a comparison of two artifacts as rows of a table, as Markdown and as JSON."""
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tcc.errors import printable
-from tcc.tune.gate import ArtifactComparison, is_decided
-from tcc.tune.gate_facts import Fact
+from tcc.runtime.gate import ArtifactComparison, is_decided
+from tcc.runtime.gate_facts import Fact
 
 # Characters that Markdown or a table in it would interpret.
 _SPECIAL = frozenset("\\|`*_<>&[]#")
@@ -79,4 +80,6 @@ def _known(number: float) -> float | None:
 
 
 def _escaped(text: str) -> str:
-    return "".join(f"&#{ord(c)};" if c in _SPECIAL else c for c in printable(text))
+    return "".join(
+        f"&#{ord(c)};" if c in _SPECIAL else c if c.isprintable() else repr(c)[1:-1] for c in text
+    )

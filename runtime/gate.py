@@ -6,19 +6,21 @@ statistics (Conover, Practical Nonparametric Statistics, 3.2), which assume noth
 distribution of disturbed rounds.
 """
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from tcc.frozen import frozen
-from tcc.tune.gate_facts import Fact
+from tcc.runtime.gate_facts import Fact
 
 CONFIDENCE = 0.95
-# PairedRounds of a process, and the width of an interval that needs no more rounds.
+# Rounds of a process, and the width of an interval that needs no more rounds.
 _IN_A_PROCESS, _NARROW = 41, 0.02
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PairedRounds:
     """The seconds of a run in each round, with both artifacts. Both have equally many rounds."""
 
@@ -110,7 +112,7 @@ def fails(measurements: Sequence[PairedRounds], gate: float) -> bool:
     return len(measurements) > 1 and all(is_slower(rounds, gate) for rounds in measurements)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ArtifactComparison:
     """The facts of two artifacts, and the rounds of their measurements in order.
 

@@ -1,13 +1,16 @@
 """Comparison of a result with the expected values."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
-from tcc.frozen import frozen
-from tcc.ir.op import Array
+from tcc.runtime.arrays import Array
 
 _AT_ONCE = 1 << 20  # elements compared at once: bounds the size of temporary copies
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Difference:
     """How one output compares with the expected values.
 

@@ -1,52 +1,35 @@
-"""A trial: an artifact in which many kernels have other schedules at once, and how it is run."""
+"""Trials: artifacts of one model whose kernels have other schedules, and the protocol of a runner.
+
+A trial is compared with the analytic artifact, in which the compiler chose every schedule.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tcc.errors import TccError
-from tcc.frozen import entity, frozen
+from tcc.runtime.reports import RuntimeFailure
+
+# How a trial fails: its results differ, its process ends, or its process does not answer.
+WRONG, CRASHED, HUNG = "wrong", "crashed", "hung"
 
 
-@frozen
-class KernelCandidate:
-    """A choice of a kernel: its text, and its predicted seconds."""
-
-    text: str
-    price: float
-
-
-class Space(Protocol):
-    """The candidates of one kernel."""
-
-    def near(self, text: str) -> Sequence[KernelCandidate]:
-        """Returns the candidates that differ from the candidate `text` in one knob or dimension."""
-
-
-@entity
-class TunedKernel:
-    """A kernel of the model: the digest of its site, its operation in words, the text of its
-    analytic choice, and its candidates."""
-
-    site: str
-    op: str
-    analytic: str
-    space: Space
-
-
-@entity
+@dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """An artifact on disk with the choices that were forced in it.
 
     `choices` maps digests of sites to texts. `refused` has the sites whose choice does not fit,
     with the reasons. `steps` has the digest of the site of each step of the program; None for a
-    step that is no kernel.
+    step that is no kernel. `price` is the predicted seconds of all steps; 0 if nobody predicts.
     """
 
     path: Path
     choices: Mapping[str, str]
     refused: Mapping[str, str]
     steps: tuple[str | None, ...]
+    price: float = 0.0
 
     def site_seconds(self, step_seconds: Sequence[float]) -> dict[str, float]:
         """Returns the seconds of each site, the sum over its steps."""
@@ -57,7 +40,7 @@ class Trial:
         return seconds
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Turn:
     """The times of a trial in one turn: the wall seconds of a run, and the seconds of each of its
     steps in a run."""
@@ -66,12 +49,12 @@ class Turn:
     steps: tuple[float, ...]
 
 
-class TrialFailedError(TccError):
+class TrialFailedError(RuntimeFailure):
     """A trial that has no times; `outcome` is `wrong`, `crashed` or `hung`."""
 
     def __init__(self, outcome: str, why: str) -> None:
-        super().__init__("a trial failed", why=why)
-        self.outcome = outcome
+        super().__init__(f"the trial is {outcome}", why=why)
+        self.outcome, self.why = outcome, why
 
 
 class Runner(Protocol):
@@ -80,7 +63,8 @@ class Runner(Protocol):
     def check(self, trial: Trial) -> None:
         """Compares a run of the trial with one of the analytic artifact.
 
-        Raises TrialFailedError if results differ, or if the process of the trial crashes or hangs.
+        The first trial that is checked is the analytic artifact. Raises TrialFailedError if results
+        differ, or if the process of the trial crashes or hangs.
         """
 
     def turn(self, trial: Trial, seconds: float) -> Turn:

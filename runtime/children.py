@@ -1,6 +1,8 @@
 """Child processes that end with the process that started them, and texts that say how a process
 ended."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import select

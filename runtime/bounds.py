@@ -3,6 +3,8 @@
 B. Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7 (1979).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tcc.cli.compare import compare
+from tcc.runtime.compare import compare
 
 WANT = np.array([1.0, -200.0, 3.0], np.float32)
 
