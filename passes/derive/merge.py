@@ -231,7 +231,7 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
 
 def _region(node: Node) -> Region | None:
     """Returns the region of a sum of products; None for another node."""
-    if classify(node).kind is not NodeKind.CONTRACTION or len(node.outputs) != 1:
+    if classify(node) is not NodeKind.CONTRACTION or len(node.outputs) != 1:
         return None
     expr = node_expr(node)
     return None if expr is None else from_expr(expr)
@@ -322,6 +322,6 @@ def _is_read_by(scope: SiteScope, node: Node, readers: Sequence[Node]) -> bool:
 
 
 def _may_share(scope: SiteScope, node: Node) -> bool:
-    kind = classify(node).kind
+    kind = classify(node)
     has_constant = kind is NodeKind.CONTRACTION and any(v in scope.known for v in node.inputs if v)
     return kind is not NodeKind.OPAQUE and not has_constant

@@ -124,7 +124,7 @@ class SiteScope:
                 continue
             nodes = self._grown(node, used_nodes)
             used_nodes.update(nodes)
-            if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
+            if any(classify(n) not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
@@ -211,7 +211,7 @@ class SiteScope:
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
-            reduces = classify(node).kind is NodeKind.REDUCTION
+            reduces = classify(node) is NodeKind.REDUCTION
             barred = () if reduces else (NodeKind.CONTRACTION,)
             joinable = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
             after += joinable[: _AFTER + 1 - len(after)]
@@ -228,7 +228,7 @@ def _role(stored: bool) -> Role:
 
 
 def _may_join(node: Node, *other: NodeKind) -> bool:
-    return classify(node).kind not in (NodeKind.OPAQUE, *other)
+    return classify(node) not in (NodeKind.OPAQUE, *other)
 
 
 @lru_cache(maxsize=4096)

@@ -79,7 +79,7 @@ class _Fusion:
 
         All of its results must have the same shape, and no tile may need values of another tile.
         """
-        if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
+        if any(classify(m) is NodeKind.OPAQUE for m in group.members):
             return False
         if len({v.type.shape for v in self.results(group)}) > 1:
             return False

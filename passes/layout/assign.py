@@ -191,7 +191,7 @@ def assign_layouts(
             steps += (ProgramStep(copy) for copy in copies)
             joins.append(join)
             continue
-        if classify(group.sink).kind is NodeKind.OPAQUE:
+        if classify(group.sink) is NodeKind.OPAQUE:
             steps.append(ProgramStep(None, group.sink))
             continue
         pieces = _pieces(group, results, model)

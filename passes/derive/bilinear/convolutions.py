@@ -153,7 +153,7 @@ def epilogue(scope: SiteScope, node: Node) -> list[Node]:
         if len(nodes) > _MOST:
             break
         after = [n for v in node_before.outputs for n in scope.users.get(v, ()) if n not in nodes]
-        nodes += [n for n in dict.fromkeys(after) if classify(n).kind is NodeKind.POINTWISE]
+        nodes += [n for n in dict.fromkeys(after) if classify(n) is NodeKind.POINTWISE]
     return nodes[1 : _MOST + 1]
 
 
