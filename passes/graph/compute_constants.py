@@ -63,6 +63,7 @@ from tcc.ir.index import (
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
+from tcc.ops.formula import choose
 from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
@@ -385,7 +386,7 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     if test is None:
         return None
     one, other = (values.reshape(-1)[n].item() for n in (0, int(mask.argmin())))
-    return apply("select", test, literal(one, dtype), literal(other, dtype))
+    return choose(test, literal(one, dtype), other)
 
 
 def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:

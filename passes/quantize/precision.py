@@ -36,10 +36,7 @@ from tcc.ir.expr.scalar import (
     Read,
     Scalar,
     StageRef,
-    apply,
     cast,
-    index_value,
-    literal,
     read,
     read_from,
     walk,
@@ -47,7 +44,6 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import Graph, Handle, Value, Values, on_each_rank
 from tcc.ir.index import (
     Index,
-    Indices,
     Var,
     as_int,
     ceildiv,
@@ -61,6 +57,8 @@ from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
+from tcc.ops.formula import fn
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
@@ -324,8 +322,8 @@ class _Narrowing:
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
             level = _level(node, first, axis, bits)
-            group = read(first + 1, _at(at, axis, at[axis] // size), BF16)
-            return apply("mul", cast(level, F32), cast(group, F32))
+            group = read(first + 1, replaced(at, axis, at[axis] // size), BF16)
+            return cast(level, F32) * cast(group, F32)
 
         return _Replacement(values, value_of)
 
@@ -378,15 +376,10 @@ def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
     if bits == 8:
         return read(first, node.indices, I8)
     at = node.indices[axis]
-    byte = cast(read(first, _at(node.indices, axis, at // 2), I8), I32)
+    byte = cast(read(first, replaced(node.indices, axis, at // 2), I8), I32)
     # The shift to the left moves the selected half byte to the top; the shift back extends its
     # sign.
-    raised = apply("shift_left", byte, index_value(28 - 4 * (at % 2), I32))
-    return apply("shift_right", raised, literal(28, I32))
-
-
-def _at(indices: Indices, axis: int, index: Index) -> Indices:
-    return (*indices[:axis], index, *indices[axis + 1 :])
+    return fn("shift_right", fn("shift_left", byte, 28 - 4 * (at % 2)), 28)
 
 
 def _rewritten(

@@ -27,7 +27,6 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
-    apply,
     cast,
     index_value,
     indices_in,
@@ -125,7 +124,7 @@ class _Rewriting:
         factors = _factors(stage)
         assert factors is not None
         a, b = map(self._signed, factors)
-        signed_product = apply("mul", cast(a.value, I32), cast(b.value, I32))
+        signed_product = cast(a.value, I32) * cast(b.value, I32)
         self.stages[number] = replace(stage, body=(signed_product,))
         correction = self._correction(stage, a, b)
         if correction is not None:
@@ -148,8 +147,7 @@ class _Rewriting:
                 halved = [(a.astype(np.int32) - _HALF).astype(np.int8) for a in arrays]
                 return _Signed(self._constant(node, halved), _difference(_HALF, zero))
         if node.dtype is U8:
-            half = literal(_HALF, I32)
-            return _Signed(cast(apply("sub", cast(node, I32), half), I8), _difference(_HALF, zero))
+            return _Signed(cast(cast(node, I32) - _HALF, I8), _difference(_HALF, zero))
         return _Signed(node, None if zero is None else _difference(0, zero))
 
     def _points(self, node: Read, rank: int, zero: Scalar | None) -> Sequence[Array] | None:
@@ -181,9 +179,9 @@ class _Rewriting:
             other_sum = self._sum_of(stage, other.value)
             if one is a and b.offset is not None:
                 count = index_value(element_count(tuple(map(extent, stage.reduce))), I32)
-                other_sum = apply("add", other_sum, apply("mul", count, b.offset))
-            term = apply("mul", one.offset, other_sum)
-            correction = term if correction is None else apply("add", correction, term)
+                other_sum = other_sum + count * b.offset
+            term = one.offset * other_sum
+            correction = term if correction is None else correction + term
         return correction
 
     def _sum_of(self, stage: Stage, factor: Scalar) -> Scalar:
@@ -218,13 +216,13 @@ class _Rewriting:
             if node.source != ref:
                 return node
             here = dict(zip(stage.iters, node.indices, strict=True))
-            return apply("add", node, substitute_indices(correction, here))
+            return node + substitute_indices(correction, here)
 
         for later in range(number + 1, len(self.stages)):
             old = self.stages[later]
             self.stages[later] = with_reads(old, with_correction)
         if ref in self.outputs:
-            corrected = apply("add", read(ref, stage.at, I32), correction)
+            corrected = read(ref, stage.at, I32) + correction
             self.stages.append(Stage(stage.iters, (), None, (corrected,)))
             last = StageRef(len(self.stages) - 1)
             self.outputs = [last if o == ref else o for o in self.outputs]
@@ -302,7 +300,7 @@ def _of_first(node: Scalar) -> Scalar:
 
 
 def _difference(value: int, zero: Scalar | None) -> Scalar:
-    return literal(value, I32) if zero is None else apply("sub", literal(value, I32), zero)
+    return literal(value, I32) if zero is None else value - zero
 
 
 def _without_unread(kernel: Kernel) -> Kernel:

@@ -423,7 +423,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
         lots.append(i % many)
     lhs = b.read(0, point, n, *starts, *spots, *lots, channel)
     rhs = b.read(1, point, *filter_phases, *piece, c, o)
-    return b.finish((point, n, *at, o), fn("mul", lhs, rhs), over=(*piece, c), monoid="sum")
+    return b.finish((point, n, *at, o), lhs * rhs, over=(*piece, c), monoid="sum")
 
 
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
@@ -441,7 +441,7 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
         grid[position] = b.read(0, point, n, *phases, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
     value = _element_at([i % f.tile for i, f in zip(at, form, strict=True)], values)
-    return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
+    return b.finish((n, o, *y), value if bias is None else value + b.read(1, o))
 
 
 def direct_sums(
@@ -470,14 +470,14 @@ def direct_sums(
     value: Scalar = b.read(0, n, channel, *places, fill=0)
     for number, mask in enumerate(masks):
         if mask is not None:
-            present = fn("gt", b.read(number + 3, filter_phases[number], taps[number]), 0.0)
+            present = b.read(number + 3, filter_phases[number], taps[number]) > 0.0
             value = choose(present, value, 0.0)
-    term = fn("mul", value, b.read(1, 0, *filter_phases, *taps, c, o))
-    sums = b.stage((n, o, *y), term, over=(*taps, c), monoid="sum")
+    term = value * b.read(1, 0, *filter_phases, *taps, c, o)
+    sums = b.sum((n, o, *y), term, (*taps, c))
     if bias is None:
         return b.done()
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
-    return b.finish((n, o, *y), fn("add", b.read(sums, n, o, *y), b.read(2, o)))
+    return b.finish((n, o, *y), b.read(sums, n, o, *y) + b.read(2, o))
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:
@@ -485,9 +485,8 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     b = ExprBuilder(image)
     n, c, i, j = b.iters(*result.shape)
     four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
-    return b.finish(
-        (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
-    )
+    largest = fn("max", fn("max", *four[:2]), fn("max", *four[2:]))
+    return b.finish((n, c, i, j), largest)
 
 
 def _grid(form: Form) -> _Grid:

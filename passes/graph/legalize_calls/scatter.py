@@ -219,7 +219,7 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     position = replaced(at, s.axis)
     # Along axes other than `axis`, the updates may be shorter than x. Beyond their end, the read of
     # a place gives -1, which equals no place.
-    meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
+    meant = fn("eq", b.read(1, *s.line(position), number, fill=-1), at[s.axis])
     if reduces:
         update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
         term = choose(meant, update, s.identity)
@@ -238,7 +238,7 @@ def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
     combined: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
     if s.reduction == "add":
         # An element without updates keeps its value, even if that is minus zero.
-        combined = choose(apply("eq", new, literal(0, s.dtype)), old, combined)
+        combined = choose(fn("eq", new, 0), old, combined)
     return b.finish(at, cast(combined, s.x.dtype))
 
 
@@ -281,7 +281,7 @@ def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar
     """
     at, binding = b.position(clamped(place, s.count), s.count)
     item = b.read(items, *line, at, fill=0, indirect=(binding,))
-    return apply("mod", item, index_value(s.count, I64))
+    return fn("mod", item, s.count)
 
 
 def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
@@ -360,7 +360,7 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
 
 
 def _parent(node: Scalar) -> Scalar:
-    return apply("shift_right", node, literal(FAN.bit_length() - 1, I64))
+    return fn("shift_right", node, FAN.bit_length() - 1)
 
 
 def _within(number: Index, begin: Scalar, end: Scalar, top: bool) -> tuple[Scalar, Scalar]:
