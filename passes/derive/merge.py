@@ -32,6 +32,7 @@ from tcc.ir.region.convert import from_expr, to_expr
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
+from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.sites import SiteScope, scopes
@@ -269,14 +270,12 @@ def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
 
 def _resized(region: Region, loop: int, size: Size) -> Region:
     """Returns the region with extent `size` for a result loop that covers whole axes."""
-    stages = (
-        s._replace(iters=(*s.iters[:loop], size, *s.iters[loop + 1 :])) for s in region.stages
-    )
+    stages = (s._replace(iters=replaced(s.iters, loop, size)) for s in region.stages)
     return region._replace(stages=tuple(stages))
 
 
 def _other_axes(value: Value | None, axis: int) -> Any:
-    return value and (value.type.dtype, value.type.shape[:axis], value.type.shape[axis + 1 :])
+    return value and (value.type.dtype, replaced(value.type.shape, axis))
 
 
 def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:

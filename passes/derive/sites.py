@@ -23,7 +23,7 @@ from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import with_sources
 from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
-from tcc.passes.fuse.compose import node_expr
+from tcc.passes.fuse.compose import node_expr, source_of
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 
 # A site has at most _MOST nodes. At most _AFTER nodes after it and _BEFORE nodes before it are
@@ -109,11 +109,8 @@ class SiteScope:
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
-        self.users, self.producers, self.kept_values = (
-            graph.users(),
-            graph.producers(),
-            graph.values_read_outside(),
-        )
+        self.users, self.producers = graph.users(), graph.producers()
+        self.kept_values = graph.values_read_outside()
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
     def sums(self) -> Iterator[DerivationSite]:
@@ -282,14 +279,7 @@ def composed(nodes: Sequence[Node]) -> Region:
         assert expr is not None
         part = from_expr(expr)
         first = len(stages)
-        places: list[int | None] = []
-        for value in node.inputs:
-            if value is None:
-                places.append(None)
-            elif value in sources:
-                places.append(sources[value])
-            else:
-                places.append(operands.setdefault(value, len(operands)))
+        places = [source_of(v, sources, operands) for v in node.inputs]
         source = partial(_composed_source, first, places)
         stages += [with_sources(stage, source) for stage in part.stages]
         for value, (number, _) in zip(node.outputs, part.outputs, strict=True):

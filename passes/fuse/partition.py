@@ -40,6 +40,7 @@ from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
+from tcc.known import all_known
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, node_expr
@@ -246,10 +247,10 @@ class _Partition:
         chain = [node]
         for member in chain:
             for value in member.inputs:
-                source = self.producers.get(value) if value is not None else None
-                if source is None or source in chain or value in self.kept_values:
+                if value not in self.producers or value in self.kept_values:
                     continue
-                if source in self.joins or source in self.ends:
+                source = self.producers[value]
+                if source in chain or source in self.joins or source in self.ends:
                     continue
                 if not self._readers(source).keys() <= {*chain, *group.members}:
                     continue
@@ -269,11 +270,10 @@ class _Partition:
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
         """Returns True if the node joins all of `groups`.  It joins if kernels with the node can be
         built, and if they are predicted to take no longer than without the node."""
-        ways = [self._way(node, group) for group in groups]
-        possible_ways = [way for way in ways if way is not None]
-        if len(possible_ways) < len(ways):
-            return False
-        return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
+        ways = all_known(self._way(node, group) for group in groups)
+        return ways is not None and (
+            self._accepted(groups, ways) or self._joins_completing(node, groups)
+        )
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
         """Returns True if it saves time that `node` joins together with an anchor before it.
@@ -376,9 +376,7 @@ class _Partition:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
             return None
-        producers = [
-            self.producers[v] for v in node.inputs if v is not None and v in self.producers
-        ]
+        producers = [self.producers[v] for v in node.inputs if v in self.producers]
         spread = [n for n in producers if self.kinds[n] is NodeKind.POINTWISE]
         return self._if_sound([node, *spread], group) if len(spread) == 1 else None
 
@@ -551,14 +549,12 @@ class _Partition:
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True
-        joined = Alternative(True, NO_TIME - self._gain(members, results), name="join")
-        apart = Alternative(False, NO_TIME - self._gain(group.members, results), name="apart")
-        return self.model.ledger.decide(
+        return self.model.ledger.either(
             lambda: site("window", *(self._composed(m, results) for m in (members, group.members))),
-            joined,
-            (apart,),
+            ("join", [NO_TIME - self._gain(members, results)]),
+            ("apart", lambda: [NO_TIME - self._gain(group.members, results)]),
             place=group.sink.loc,
-        ).replacement
+        )
 
     def _gain(self, members: Collection[Node], results: Sequence[Value]) -> Seconds:
         """Returns the seconds that the anchors of a kernel of `members` save by being in one

@@ -122,7 +122,7 @@ def _strips(
         rows_of[number] = rows
     if all((r.scale, r.low, r.high) == (1, 0, 0) for r in rows_of.values()):
         return None
-    if len({(r.rows, r) for r in rows_of.values()}) != len({r.rows for r in rows_of.values()}):
+    if len({*rows_of.values()}) != len({r.rows for r in rows_of.values()}):
         # Two stages with one loop for their rows need different rows.
         return None
     strips: list[Strip | None] = [None] * len(stages)
@@ -189,8 +189,7 @@ def _strip(
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}
     for use in uses:
-        outside = [not within(i, extent(v)) for v, i in zip(iters, use.at, strict=True)]
-        if not any(outside):
+        if all(map(within, use.at, map(extent, iters))):
             continue
         fill = use.node.fill
         if fill is None or fills[use.component] not in (None, fill):

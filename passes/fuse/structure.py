@@ -153,9 +153,7 @@ class InResult:
     shaped: Shaped
     layout: Layout
 
-    @property
-    def strip(self) -> None:
-        return None
+    strip: None = None
 
     def access(self, component: int, at: Indices) -> Access:
         """Returns the access to the stage's element at the iterator values `at`."""
@@ -294,7 +292,7 @@ def _read_access(
     if resident[source.stage].strip is not None:
         return place  # A strip stores its padding, so no guards are needed.
     shape = tuple(map(radix_size, shaped.logical))
-    return replace(place, guards=tuple(_logical_guards(node, shape)))
+    return replace(place, guards=_logical_guards(node, shape))
 
 
 @lru_cache(1 << 14)  # cached, because the forms and sizes of a kernel share most reads
@@ -309,28 +307,24 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
         and all(map(within, position, storage.layout.sizes))
     ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
-        guards = []
+        guards = ()
     offset = flat(position, storage.layout.sizes)
-    return Access(source, offset, tuple(guards), beyond=beyond)
+    return Access(source, offset, guards, beyond=beyond)
 
 
-def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
+def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:
     """Returns guards for the indices that depend on data or are not proved to be inside `shape`."""
     loose = {v for v, _ in node.indirect}
-    return [
+    return tuple(
         Guard(i, n)
         for i, n in zip(node.indices, shape, strict=True)
         if loose & set(free_vars(i)) or not inside(i, n)
-    ]
+    )
 
 
 def _fills_agree(node: Read, storage: Storage) -> bool:
     """Returns True if memory outside of the value's elements holds the fill value of the read."""
-    return (
-        node.fill is not None
-        and storage.layout.fill is not None
-        and (float(node.fill) == storage.layout.fill)
-    )
+    return node.fill is not None and float(node.fill) == storage.layout.fill
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
@@ -370,9 +364,5 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 def steps_evenly(stage: GroupStage) -> bool:
     """Returns True if the offsets of all accesses of a stage are linear in each loop."""
-    loops = stage.loops
-    return all(
-        linear_in(access.offset, var) is not None
-        for access in stage.accesses.values()
-        for var in loops
-    )
+    accesses = stage.accesses.values()
+    return all(linear_in(a.offset, var) is not None for a in accesses for var in stage.loops)

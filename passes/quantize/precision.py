@@ -496,9 +496,8 @@ def _uses(matmul: _Matmul) -> int:
 
     A loop of symbolic extent counts as a loop of one iteration.
     """
-    moving = {v for index in matmul.weight.indices for v in free_vars(index)}
-    sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
-    return prod(sizes)
+    moving = free_vars(*matmul.weight.indices)
+    return prod(known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
 
 
 def _batched(matmul: _Matmul) -> bool:
@@ -535,9 +534,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
     inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
         return None
-    ours = {v for i in other.indices for v in free_vars(i)}
-    theirs = {v for i in weight.indices for v in free_vars(i)}
-    return source if theirs - ours else None
+    return source if {*free_vars(*weight.indices)} - {*free_vars(*other.indices)} else None
 
 
 def _side_by_side(place: Index, var: Var) -> bool:

@@ -277,7 +277,7 @@ def _factor(stage: Stage, scalar: Scalar) -> _Factor | None:
         value, zero = scalar.args
     if not isinstance(value, Cast) or not isinstance(node := value.arg, Read):
         return None
-    summed = {v for i in node.indices for v in free_vars(i)} >= set(stage.reduce)
+    summed = set(free_vars(*node.indices)) >= set(stage.reduce)
     plain = node.fill is None and not node.indirect and _is_operand(node)
     if node.dtype not in (I8, U8) or not summed or not plain:
         return None
@@ -286,7 +286,7 @@ def _factor(stage: Stage, scalar: Scalar) -> _Factor | None:
 
 def _varies(scalar: Scalar, loops: Sequence[Var]) -> bool:
     indices = (index for node in walk(scalar) for index in indices_in(node))
-    return any(v in loops for i in indices for v in free_vars(i))
+    return not set(loops).isdisjoint(free_vars(*indices))
 
 
 def _is_operand(node: Read) -> bool:

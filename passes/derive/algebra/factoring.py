@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tcc.ir.region import Factor
 from tcc.ir.region.affine import Affines, Sizes, unit
 from tcc.ir.region.edit import depends, loop_maps, mapped
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.terms import Term, loops_of_factors
 
 
@@ -94,7 +95,7 @@ def _common(
     ours = list(outer)
     theirs = [*range(first), *(back[k] for k in shared)]
     remainders = [
-        (_without(term, n), numbering)
+        (term._replace(factors=replaced(term.factors, n)), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
     # The last loop of the terms' result is vectorised, so it comes last in the remainders too.
@@ -121,10 +122,6 @@ def _common(
         tuple(loops[n] for n in result_loops),
         tuple(unit(n, len(loops)) for n in result_loops),
     )
-
-
-def _without(term: Term, number: int) -> Term:
-    return term._replace(factors=(*term.factors[:number], *term.factors[number + 1 :]))
 
 
 def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:

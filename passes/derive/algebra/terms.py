@@ -32,6 +32,7 @@ from tcc.ir.region import Factor, Factors, Region, RegionStage, reads_inside, wi
 from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import F32, F64
+from tcc.ops.shapes import replaced
 
 # Multiplications and divisions by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
@@ -183,6 +184,11 @@ class Flattened:
         return terms if self.spread and _positive(t.scale for t in terms) else None
 
 
+def accesses(region: Region, number: int) -> list[tuple[RegionStage, Factor]]:
+    """Returns the accesses to parameter `number`, each with its stage."""
+    return [(s, f) for s in region.stages for f in s.factors if f.source == number]
+
+
 def loops_of_factors(factors: Iterable[Factor]) -> frozenset[int]:
     """Returns the loops on which any of the accesses depends."""
     return frozenset[int]().union(*map(depends, factors))
@@ -219,7 +225,7 @@ def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
     forms = [substitute(form, all_units[:outer], loops) for form in term.factors[place].forms]
     maps = (*forms, *all_units[outer:])
     inner_factors = [mapped(f, maps, loops) for f in inner.factors]
-    factors = (*outer_factors[:place], *inner_factors, *outer_factors[place + 1 :])
+    factors = replaced(outer_factors, place, *inner_factors)
     scale = scaled(term.scale, inner.scale)
     return _without_idle(Term(scale, loops[len(iters) :], factors), iters)
 

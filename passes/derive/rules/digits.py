@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from tcc.ir.region import Region
 from tcc.ir.region.affine import digit, is_multiple, plain, unit, units
 from tcc.ir.region.edit import spliced
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -42,7 +43,7 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     maps = [unit(k + (k > loop), count) for k in range(count - 1)]
     maps[loop] = linear(count, {loop: inner, loop + 1: 1}, -shift)
     outer = plain((size - 1 + shift) // inner + 1)
-    loops = (*stage.loops[:loop], outer, inner, *stage.loops[loop + 1 :])
+    loops = replaced(stage.loops, loop, outer, inner)
     new = with_new_loops(region, stage, loops, first + (loop < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))

@@ -13,6 +13,7 @@ from tcc.ir.region.affine import Affine, Digit, digit, substitute, unit, units
 from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.region.neutral import value_at
 from tcc.ir.types import BOOL
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -73,7 +74,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     mod, of = condition.mod, condition.of
     constant_part = of._replace(steps=tuple(0 if k == loop else s for k, s in enumerate(of.steps)))
     maps = [unit(k - 1 if k > loop else k, len(stage.loops) - 1) for k in range(len(stage.loops))]
-    loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
+    loops = replaced(stage.loops, loop)
     maps[loop] = digit(
         substitute(_modulo(constant_part, -pow(step, -1, mod), mod), maps, loops), 1, mod, loops
     )
