@@ -19,6 +19,7 @@ from tcc.ir.expr import Expr, extent, known_extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Index, Indices, Var, Vars, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
+from tcc.known import all_known
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
@@ -155,11 +156,10 @@ def _needed_rows(
         if linear is None or linear[0] < 1:
             return None
         step, remainder = linear
-        low, high = bounds(remainder)
-        if low is None or high is None:
+        limits = all_known(bounds(remainder))
+        if limits is None or not {*free_vars(remainder)} <= {*stages[use.reader].stage.reduce}:
             return None
-        if not set(free_vars(remainder)) <= set(stages[use.reader].stage.reduce):
-            return None
+        low, high = limits
         rows_read = _Rows(
             var, step * reader.scale, step * reader.low + low, step * reader.high + high
         )

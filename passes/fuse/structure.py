@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr import Expr, extent, reads, with_sources
 from tcc.ir.expr.scalar import Read, Source, StageRef, index_values
 from tcc.ir.index import (
     Indices,
@@ -32,7 +32,7 @@ from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
-from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
+from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops, widest_access
 from tcc.passes.fuse.compose import drop_unused, inline_pointwise, side_by_side
 from tcc.passes.fuse.result_places import is_open, result_places
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
@@ -112,9 +112,8 @@ def _uncollapsed(
             local = replace(result_buffer, scope=MemorySpace.LOCAL, place=len(operands) + result)
             buffers.append(local)
         elif strip is not None or needs_memory(linked, number, common):
-            resident[number] = _in_scratch(
-                buffers, shaped, tile_loops, strip, _widest(stage, placed, buffers)
-            )
+            widest = widest_access(placed.values(), buffers, stage.loops)
+            resident[number] = _in_scratch(buffers, shaped, tile_loops, strip, widest)
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -258,16 +257,6 @@ def _resident_at(shaped: Shaped, component: int) -> Indices:
     if shaped.unrolled_iters:
         return axes_at(shaped, shaped.places[component])
     return shaped.stage.at
-
-
-def _widest(
-    stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
-) -> Access | None:
-    """Returns the access that depends on most loops of the stage; constant operands do not
-    count."""
-    loops = {*stage.loops}
-    moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
-    return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
 
 
 # ---- accesses ---------------------------------------------------------------------------------

@@ -403,8 +403,4 @@ def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     form = index_form(values.astype(np.int64), at)
     if form is None or not form.index.terms:
         return None
-    return (
-        index_value(form.index, dtype)
-        if dtype.is_integer
-        else cast(index_value(form.index, I32), dtype)
-    )
+    return cast(index_value(form.index, dtype if dtype.is_integer else I32), dtype)

@@ -32,8 +32,9 @@ from tcc.ir.expr.scalar import (
     indices_in,
     literal,
     read,
+    read_from,
+    replaced,
     substitute_indices,
-    transform,
     walk,
 )
 from tcc.ir.graph import Handle, Value, on_each_rank
@@ -106,10 +107,13 @@ class _Rewriting:
 
     def run(self) -> bool:
         """Rewrites the kernel's contractions of bytes; returns True if there are any."""
-        contractions = [n for n, s in enumerate(self.stages) if _factors(s) is not None]
-        for number in contractions:
-            self._rewrite(number)
-        return bool(contractions)
+        rewritten = False
+        for number in range(len(self.stages)):
+            factors = _factors(self.stages[number])
+            if factors is not None:
+                self._rewrite(number, *map(self._signed, factors))
+                rewritten = True
+        return rewritten
 
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)
@@ -119,11 +123,8 @@ class _Rewriting:
 
     # ---- a contraction --------------------------------------------------------------------------
 
-    def _rewrite(self, number: int) -> None:
+    def _rewrite(self, number: int, a: _Signed, b: _Signed) -> None:
         stage = self.stages[number]
-        factors = _factors(stage)
-        assert factors is not None
-        a, b = map(self._signed, factors)
         signed_product = cast(a.value, I32) * cast(b.value, I32)
         self.stages[number] = replace(stage, body=(signed_product,))
         correction = self._correction(stage, a, b)
@@ -136,7 +137,6 @@ class _Rewriting:
         The offset of a constant is None if its values minus the zero point fit signed bytes.
         """
         node, zero = factor.node, factor.zero
-        assert isinstance(node.source, int)
         arrays = self._arrays(node)
         if arrays is not None and arrays[0].size:
             points = self._points(node, arrays[0].ndim, zero)
@@ -193,17 +193,16 @@ class _Rewriting:
         assert isinstance(node.source, int)
         source = self.operands[node.source]
         iters = tuple(v for v in stage.iters if any(v in free_vars(i) for i in node.indices))
-        term = cast(transform(factor, lambda n: _of_first(n) if n is node else n), I32)
+        term = cast(replaced(factor, {node: read_from(node, 0)}), I32)
         expr = canonical(
             Expr((source.type,), (Stage(iters, stage.reduce, "sum", (term,)),), (StageRef(0),))
         )
         (sum_type,) = expr.types
-        arrays = self._arrays(node)
+        value, arrays = Value(f"{source.name}.sum", sum_type), self._arrays(node)
         if arrays is not None:
             sums = [np.asarray(evaluate_expr(expr, [array])[0]) for array in arrays]
-            value = self._new_constant(Value(f"{source.name}.sum", sum_type), sums)
+            self._new_constant(value, sums)
         else:
-            value = Value(f"{source.name}.sum", sum_type)
             loc = f"{self.old.loc} (sums of {source.name})"
             self.sums.append(Kernel(expr, (source,), (value,), loc))
         return read(self._operand(value), tuple(map(of_atom, iters)), I32)
@@ -244,9 +243,8 @@ class _Rewriting:
         self._new_constant(value, arrays)
         return read(self._operand(value), node.indices, I8)
 
-    def _new_constant(self, value: Value, arrays: Sequence[Array]) -> Value:
+    def _new_constant(self, value: Value, arrays: Sequence[Array]) -> None:
         self.constants[value] = self.placed.graph.store.put_per_rank(arrays, value.type.dtype)
-        return value
 
     def _operand(self, value: Value) -> int:
         self.operands.append(value)
@@ -291,12 +289,6 @@ def _varies(scalar: Scalar, loops: Sequence[Var]) -> bool:
 
 def _is_operand(node: Read) -> bool:
     return isinstance(node.source, int)
-
-
-def _of_first(node: Scalar) -> Scalar:
-    """Returns a read of operand 0 at the indices of `node`."""
-    assert isinstance(node, Read)
-    return read(0, node.indices, node.dtype)
 
 
 def _difference(value: int, zero: Scalar | None) -> Scalar:

@@ -85,6 +85,10 @@ class ConvAxis:
         """The number of phases with weights of their own."""
         return 1 if self.skip is None else self.phases
 
+    def filter(self, phase: Index) -> Index:
+        """Returns the index of the weights of a phase."""
+        return phase if self.filters > 1 else const(0)
+
     def start(self, phase: Index) -> Index:
         """Returns the input at which a phase begins."""
         if self.skip is None or self.starts == self.phases:
@@ -412,9 +416,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     point, n, *at, o = b.iters(*v.shape[:2], *phases, *tiles, conv.filters)
     *piece, c = b.iters(*u.shape[1 + rank : -1])
     channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
-    filter_phases = [
-        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, at, strict=False)
-    ]
+    filter_phases = map(ConvAxis.filter, conv.axes, at)
     starts = map(ConvAxis.start, conv.axes, at)
     spots, lots = [], []
     for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
@@ -461,9 +463,7 @@ def direct_sums(
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
     phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
-    filter_phases = [
-        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, phases, strict=True)
-    ]
+    filter_phases = list(map(ConvAxis.filter, conv.axes, phases))
     at = zip(conv.axes, phases, y, taps, strict=True)
     places = (axis.place(phase, i // axis.phases, k) for axis, phase, i, k in at)
     channel = floordiv(o, conv.filters // conv.groups) * size + c

@@ -188,12 +188,11 @@ def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
 def _scattered(
     b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Value, cheapest: Cheapest
 ) -> Value:
-    few = any((as_int(size) or _FEW + 1) <= _FEW for size in (s.rows, s.count))
-    forms = (_directly, _by_order) if few else (_by_order,)
-    choice = 0
-    if len(forms) > 1:
-        choice = cheapest([_single_form(form, s, places.type) for form in forms])
-    return forms[choice](b, s, x, places, updates)
+    form = _by_order
+    if any((as_int(size) or _FEW + 1) <= _FEW for size in (s.rows, s.count)):
+        forms = (_directly, _by_order)
+        form = forms[cheapest([_single_form(f, s, places.type) for f in forms])]
+    return form(b, s, x, places, updates)
 
 
 def _single_form(
