@@ -217,7 +217,10 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
             axes = _axes(region, loop)
             if axes is not None and _is_own(scope, node, axes):
                 pairs = zip(node.inputs, axes, strict=True)
-                shared = tuple(v if axis is None else _other_axes(v, axis) for v, axis in pairs)
+                shared = tuple(
+                    v if axis is None else v and (v.type.dtype, replaced(v.type.shape, axis))
+                    for v, axis in pairs
+                )
                 key = loop, axes, shared, _resized(region, loop, 0)[1:]
                 parts_of.setdefault(key, []).append(Part(node, loop, axes))
     bundled: set[Node] = set()
@@ -272,10 +275,6 @@ def _resized(region: Region, loop: int, size: Size) -> Region:
     """Returns the region with extent `size` for a result loop that covers whole axes."""
     stages = (s._replace(iters=replaced(s.iters, loop, size)) for s in region.stages)
     return region._replace(stages=tuple(stages))
-
-
-def _other_axes(value: Value | None, axis: int) -> Any:
-    return value and (value.type.dtype, replaced(value.type.shape, axis))
 
 
 def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:

@@ -16,7 +16,7 @@ Requires a partitioned graph.  Establishes a layout for each stored value:
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -241,8 +241,15 @@ def usual_layouts(
 def _pieces(group: Group, results: Values, model: KernelModel) -> tuple[Kernel, ...]:
     """Returns the kernels into which a group is cut."""
     kernel = Kernel(*compose(group.members, results, model.limits), results, _location(group))
-    is_legal = None if model.scratch else partial(_is_legal, model)
-    return split(kernel, is_legal, model.limits, partial(_seconds, model), model.ledger)
+
+    def is_legal(expr: Expr) -> bool:
+        return model.legal(expr, (False,) * len(expr.params))
+
+    def seconds(expr: Expr) -> Seconds:
+        return model.alone(expr, (False,) * len(expr.params)) or NO_TIME
+
+    lowers = None if model.scratch else is_legal
+    return split(kernel, lowers, model.limits, seconds, model.ledger)
 
 
 def _direct_kernels(
@@ -263,14 +270,6 @@ def _slides(stage: Stage) -> bool:
     summed, iters = set(stage.reduce), set(stage.iters)
     moving = (set(free_vars(i)) for node in reads(stage) for i in node.indices)
     return any(v & summed and v & iters for v in moving)
-
-
-def _is_legal(model: KernelModel, expr: Expr) -> bool:
-    return model.legal(expr, tuple(False for _ in expr.params))
-
-
-def _seconds(model: KernelModel, expr: Expr) -> Seconds:
-    return model.alone(expr, tuple(False for _ in expr.params)) or NO_TIME
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

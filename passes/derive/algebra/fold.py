@@ -124,7 +124,12 @@ def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     factors = tuple(
         f
         if f.source is None
-        else f._replace(source=next(places), component=0, dtype=_wide(f.dtype), fill=_literal(f))
+        else f._replace(
+            source=next(places),
+            component=0,
+            dtype=_wide(f.dtype),
+            fill=f.fill and literal(f.fill.value, _wide(f.dtype)),
+        )
         for f in stage.factors
     )
     wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
@@ -135,10 +140,6 @@ def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
 
 def _wide(dtype: DType) -> DType:
     return F64 if dtype.is_float else dtype
-
-
-def _literal(factor: Factor) -> Const | None:
-    return None if factor.fill is None else literal(factor.fill.value, _wide(factor.dtype))
 
 
 def _retyped(scalar: Scalar) -> Scalar:
