@@ -74,11 +74,12 @@ def fold(
 def _is_plain(stage: RegionStage) -> bool:
     """Returns True if a stage is a sum of products, and each index of a factor is a loop or a
     number."""
-    reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
+    reads = all(f.source is not None and all(map(is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
 
 
-def _is_axis(form: Affine) -> bool:
+def is_axis(form: Affine) -> bool:
+    """Returns True if an index is a loop or a number."""
     steps = [step for step in form.steps if step != 0]
     return not form.digits and (not steps or (steps == [1] and form.offset == 0))
 

@@ -65,6 +65,7 @@ from tcc.ir.region.edit import (
 )
 from tcc.ir.region.neutral import folded
 from tcc.ir.types import I64, TensorType, element_count
+from tcc.known import all_known
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
 from tcc.passes.derive.algebra.terms import WIDE, accesses, is_near_one, loops_of_factors
@@ -268,15 +269,16 @@ class _NodeMap:
         finite.
         """
         for op, scalar in steps.items():
-            array = None if scalar is None else self.at_operand(scalar)
-            if scalar is not None and array is None:
+            if scalar is None:
+                continue
+            array = self.at_operand(scalar)
+            if array is None:
                 return None
-            if array is not None:
-                lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
-                constant = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
-                if not np.isfinite(constant).all():
-                    return None
-                x = emit(b, op, x, b.constant(constant, op))
+            lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
+            constant = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
+            if not np.isfinite(constant).all():
+                return None
+            x = emit(b, op, x, b.constant(constant, op))
         return (x,)
 
 
@@ -488,9 +490,10 @@ def _scales(
     linear = next(
         (operands for operands in islice(sets, _SETS) if _is_linear(region, operands)), ()
     )
-    scale_of = {n: after.by_place(scale, *accesses(region, n)[0], arrays[n].shape) for n in linear}
-    determined = {n: array for n, array in scale_of.items() if array is not None}
-    return determined if determined and len(determined) == len(scale_of) else None
+    factors = all_known(
+        after.by_place(scale, *accesses(region, n)[0], arrays[n].shape) for n in linear
+    )
+    return dict(zip(linear, factors, strict=True)) if factors else None
 
 
 def _changed(array: Array, scale: Array | None, shift: Array | None) -> Array:

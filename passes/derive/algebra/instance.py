@@ -26,6 +26,7 @@ from tcc.ir.region.check import equal_at
 from tcc.ir.region.edit import drop_unused, inlined, is_map, spliced
 from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
+from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import Term, accesses, by_digits
 
 # A region is evaluated at its own sizes if its sums have at most this many terms together.
@@ -143,11 +144,6 @@ def _with_axes(
 # ---- sizes --------------------------------------------------------------------------------------
 
 
-def _is_loop(form: Affine) -> bool:
-    steps = [step for step in form.steps if step != 0]
-    return not form.digits and form.offset == 0 and steps in ([], [1])
-
-
 def _sizes(*regions: Region) -> dict[int, int]:
     """Returns a smaller value for each free size above 1 that can get one.
 
@@ -163,7 +159,7 @@ def _sizes(*regions: Region) -> dict[int, int]:
             for factor in stage.factors:
                 sizes = () if factor.source is None else shape_of(region, factor.source)
                 for n, form in enumerate(factor.forms):
-                    if not _is_loop(form):
+                    if form.offset != 0 or not is_axis(form):
                         fixed.update(stage.loops[k] for k in loops_of(form))
                         fixed.update(sizes[n : n + 1])
                 fixed.update(sizes if not factor.forms else ())

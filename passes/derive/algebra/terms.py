@@ -10,6 +10,7 @@ or an opaque scalar, for example a square root or a comparison.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -73,18 +74,14 @@ class Flattened:
     spread: bool
     has_nested_sums: bool = False
     _grown: set[int] = field(default_factory=set)
-    _reads: list[int] = field(init=False)
+    _reads: Counter[int | None] = field(init=False)
     _added: dict[RegionStage, int] = field(default_factory=dict)
     _terms: dict[int, tuple[Term, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reads = [0] * len(self.region.stages)
-        for stage in self.region.stages:
-            for factor in stage.factors:
-                if factor.source is not None and factor.source < 0:
-                    self._reads[~factor.source] += 1
+        self._reads = Counter(f.source for s in self.region.stages for f in s.factors)
         for number, _ in self.region.outputs:
-            self._reads[number] += 2
+            self._reads[~number] += 2
 
     def terms(self, number: int) -> tuple[Term, ...] | None:
         """Returns the terms of a stage.
@@ -148,7 +145,7 @@ class Flattened:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
             # The stage of an opaque scalar counts two readers, so that it is not merged into one.
-            self._reads.append(2)
+            self._reads[~self._added[stage]] = 2
         return self._added[stage]
 
     def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
@@ -171,7 +168,7 @@ class Flattened:
         """Returns the terms of the stage that a factor reads; None if they must not replace the
         factor."""
         source = factor.source
-        if source is None or source >= 0 or self._reads[~source] != 1:
+        if source is None or source >= 0 or self._reads[source] != 1:
             return None
         if factor.dtype not in WIDE or factor.dtype is not reader.dtypes[0]:
             return None
