@@ -93,11 +93,11 @@ class Prices:
         self.priced += 1
         graph = site_graph(site, replacements)
         timed = timed_kernels(graph, self.planner, stand_ins(graph))
-        return [(kernel.loc, self._rated(kernel.loc, times)) for kernel, times in timed]
-
-    def _rated(self, loc: str, times: Times) -> Times:
-        factor = self._direct if loc.startswith(_DIRECT) else 1.0
-        return tuple(seconds / factor for seconds in times)
+        rated = []
+        for kernel, times in timed:
+            factor = self._direct if kernel.loc.startswith(_DIRECT) else 1.0
+            rated.append((kernel.loc, tuple(seconds / factor for seconds in times)))
+        return rated
 
 
 def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:

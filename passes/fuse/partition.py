@@ -307,16 +307,11 @@ class _Partition:
     def _way(self, node: Node, group: Group) -> _Way:
         """Returns `node` and the nodes that must join together with it; None if `node` cannot join
         the group."""
-        if (
-            node in self.joins
-            or group.join is not None
-            or not self.ends.isdisjoint((node, group.sink))
-        ):
+        pair = (node, group.sink)
+        if node in self.joins or group.join is not None or not self.ends.isdisjoint(pair):
             return None
-        if len(group.members) >= _MOST:
-            return None
-        kind, sink_kind = self.kinds[node], self.kinds[group.sink]
-        if kind is NodeKind.OPAQUE or sink_kind is NodeKind.OPAQUE:
+        kind, sink_kind = (self.kinds[n] for n in pair)
+        if len(group.members) >= _MOST or NodeKind.OPAQUE in (kind, sink_kind):
             return None
         if kind in _ANCHORS:
             return self._way_of_anchor(node, group)

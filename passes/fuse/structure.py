@@ -114,6 +114,7 @@ def _uncollapsed(
         elif strip is not None or needs_memory(linked, number, common):
             widest = widest_access(placed.values(), buffers, stage.loops)
             resident[number] = _in_scratch(buffers, shaped, tile_loops, strip, widest)
+        home = resident.get(number)
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -121,10 +122,11 @@ def _uncollapsed(
                 for n, out in enumerate(expr.outputs)
                 if out == StageRef(number, 0 if shaped.places else component)
             ]
-            if number in resident:
-                targets.append(resident[number].access(component, _resident_at(shaped, component)))
+            if home is not None:
+                unrolled = shaped.unrolled_iters
+                at = axes_at(shaped, shaped.places[component]) if unrolled else stage.at
+                targets.append(home.access(component, at))
             stores.append(tuple(targets))
-        scratch_strip = resident[number].strip if number in resident else None
         grouped = GroupStage(
             stage.iters,
             stage.reduce,
@@ -132,7 +134,7 @@ def _uncollapsed(
             stage.body,
             placed,
             tuple(stores),
-            scratch_strip,
+            None if home is None else home.strip,
         )
         stages.append(grouped)
     return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), stream))
@@ -250,13 +252,6 @@ def _in_scratch(
         numbers.append(len(buffers) - 1)
     places = tuple(sizes[n] for n in order), tuple(before[n] for n in order)
     return InScratch(tuple(numbers), tuple(order), *places, strip)
-
-
-def _resident_at(shaped: Shaped, component: int) -> Indices:
-    """Returns the indices, in scratch, of the element that body number `component` computes."""
-    if shaped.unrolled_iters:
-        return axes_at(shaped, shaped.places[component])
-    return shaped.stage.at
 
 
 # ---- accesses ---------------------------------------------------------------------------------

@@ -277,7 +277,11 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
     if pinned:
         return row_major(shape)
     base = permuted(shape, _order(value)) if last or halo else row_major(shape)
-    return base if halo is None else _with_logical_halo(base, halo)
+    if halo is None:
+        return base
+    # The halo of a logical axis lies at the place of the axis in storage.
+    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
+    return with_halo(base, widths, halo.fill)
 
 
 def _crowded(
@@ -501,12 +505,6 @@ def _with_remainders(index: Index) -> Index:
             if multiple is not None and divisor is not None and multiple % divisor == 0:
                 index = (atom.num - atom.num % atom.den) * (multiple // divisor) + remainder
     return index
-
-
-def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
-    """Returns `base`, a permutation, with the halo of each logical axis at its place in storage."""
-    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
-    return with_halo(base, widths, halo.fill)
 
 
 def _pad_pinned(

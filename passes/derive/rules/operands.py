@@ -29,12 +29,9 @@ def regroup(region: Region, number: int, place: int) -> Region:
     # extent.
     axes: dict[Affine, Size] = {}
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
-    places = {form: n for n, form in enumerate(axes)}
     forms = []
     for groups, offset in parts:
-        steps: list[Size] = [0] * len(axes)
-        for step, form in groups:
-            steps[places[form]] += step
+        steps = (sum(step for step, form in groups if form == axis) for axis in axes)
         forms.append(Affine(tuple(steps), offset))
     source = factor._replace(forms=tuple(forms))
     body = (argument(0, factor.dtype),)
