@@ -124,8 +124,8 @@ def derive(graph: Graph, limits: Derivations) -> Graph:
 
     Raises InternalError, with the chain, for a replacement that computes other values.
     """
-    decided = decisions(graph, limits)
-    chosen = {d.site.sink: (d.site, d.chosen.candidate) for d in decided if d.chosen is not None}
+    sites = decisions(graph, limits)
+    chosen = {d.site.sink: (d.site, d.chosen.candidate) for d in sites if d.chosen is not None}
     forms = {sink: c.form for sink, (_, c) in chosen.items() if isinstance(c, Tiled)}
     pools = pools_of(graph, forms)
     new: dict[Value, Value] = {}

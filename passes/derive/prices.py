@@ -93,11 +93,11 @@ class Prices:
         self.priced += 1
         graph = site_graph(site, replacements)
         timed = timed_kernels(graph, self.planner, stand_ins(graph))
-        rated = []
+        kernel_times = []
         for kernel, times in timed:
             factor = self._direct if kernel.loc.startswith(_DIRECT) else 1.0
-            rated.append((kernel.loc, tuple(seconds / factor for seconds in times)))
-        return rated
+            kernel_times.append((kernel.loc, tuple(seconds / factor for seconds in times)))
+        return kernel_times
 
 
 def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:

@@ -170,13 +170,13 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
     the site gets no estimate, and candidates are compared with its price instead.
     """
     region = composed(site.nodes)
-    states, derived = _derived(region, strict)
+    states, regular_states = _derived(region, strict)
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
     candidates = [
         Rewritten(
             "; ".join(s.text), estimate(s.region, site.constants, rates), s.region, site.constants
         )
-        for s in derived
+        for s in regular_states
         if s.chain
     ]
     best: list[Rewritten] = []

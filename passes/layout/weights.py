@@ -166,8 +166,8 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
     """
     pieces = all_known(_piece(index, layout) for index in layout.indices)
     divisors = {axis: by for axis, _, by in pieces or ()}
-    # Each axis becomes two: its quotients, and its remainders. The latter have length 1 if the
-    # divisor is 1.
+    # Each axis becomes an axis of quotients and an axis of remainders. A divisor of 1 gives an axis
+    # of remainders of length 1.
     cuts = [
         (-(-size // divisors.get(n, 1)), divisors.get(n, 1)) for n, size in enumerate(array.shape)
     ]

@@ -107,13 +107,13 @@ class _Rewriting:
 
     def run(self) -> bool:
         """Rewrites the kernel's contractions of bytes; returns True if there are any."""
-        rewritten = False
+        has_contractions = False
         for number in range(len(self.stages)):
             factors = _factors(self.stages[number])
             if factors is not None:
                 self._rewrite(number, *map(self._signed, factors))
-                rewritten = True
-        return rewritten
+                has_contractions = True
+        return has_contractions
 
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)

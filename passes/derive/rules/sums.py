@@ -98,8 +98,8 @@ def _condition(stage: RegionStage, place: int) -> Digit | None:
     if remainder.step != 1 or remainder.div != 1 or not remainder.mod:
         return None
     test: Scalar = apply("eq", argument(place, dtype), literal(0, dtype))
-    fails = {test: literal(False, BOOL)}
-    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, fails) is not None
+    outcomes = {test: literal(False, BOOL)}
+    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, outcomes) is not None
     return remainder if neutral else None
 
 
