@@ -124,11 +124,10 @@ def derive(graph: Graph, limits: Derivations) -> Graph:
 
     Raises InternalError, with the chain, for a replacement that computes other values.
     """
-    replacements = [
-        (d.site, d.chosen.candidate) for d in decisions(graph, limits) if d.chosen is not None
-    ]
-    chosen = {site.sink: (site, candidate) for site, candidate in replacements}
-    pools = pools_of(graph, {s.sink: c.form for s, c in replacements if isinstance(c, Tiled)})
+    sites = decisions(graph, limits)
+    chosen = {d.site.sink: (d.site, d.chosen.candidate) for d in sites if d.chosen is not None}
+    forms = {sink: c.form for sink, (_, c) in chosen.items() if isinstance(c, Tiled)}
+    pools = pools_of(graph, forms)
     new: dict[Value, Value] = {}
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:

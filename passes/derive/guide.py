@@ -52,11 +52,10 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
     for number, stage in enumerate(region.stages):
         if is_leaf(stage):
             continue
-        steps = [DerivationStep("solve", number, a) for a in RULES["solve"].moves(region, number)]
-        if not strict:
-            steps += [
-                DerivationStep("tighten", number, a) for a in RULES["tighten"].moves(region, number)
-            ]
+        names = ("solve",) if strict else ("solve", "tighten")
+        steps = [
+            DerivationStep(n, number, a) for n in names for a in RULES[n].moves(region, number)
+        ]
         if not strict and _multiplies(stage):
             steps += [DerivationStep("reverse", number, (loop,)) for loop in _against(stage)]
         for step in steps:

@@ -32,6 +32,7 @@ from tcc.ir.region.convert import from_expr, to_expr
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
+from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.sites import SiteScope, scopes
@@ -216,7 +217,10 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
             axes = _axes(region, loop)
             if axes is not None and _is_own(scope, node, axes):
                 pairs = zip(node.inputs, axes, strict=True)
-                shared = tuple(v if axis is None else _other_axes(v, axis) for v, axis in pairs)
+                shared = tuple(
+                    v if axis is None else v and (v.type.dtype, replaced(v.type.shape, axis))
+                    for v, axis in pairs
+                )
                 key = loop, axes, shared, _resized(region, loop, 0)[1:]
                 parts_of.setdefault(key, []).append(Part(node, loop, axes))
     bundled: set[Node] = set()
@@ -231,7 +235,7 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
 
 def _region(node: Node) -> Region | None:
     """Returns the region of a sum of products; None for another node."""
-    if classify(node).kind is not NodeKind.CONTRACTION or len(node.outputs) != 1:
+    if classify(node) is not NodeKind.CONTRACTION or len(node.outputs) != 1:
         return None
     expr = node_expr(node)
     return None if expr is None else from_expr(expr)
@@ -269,14 +273,8 @@ def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
 
 def _resized(region: Region, loop: int, size: Size) -> Region:
     """Returns the region with extent `size` for a result loop that covers whole axes."""
-    stages = (
-        s._replace(iters=(*s.iters[:loop], size, *s.iters[loop + 1 :])) for s in region.stages
-    )
+    stages = (s._replace(iters=replaced(s.iters, loop, size)) for s in region.stages)
     return region._replace(stages=tuple(stages))
-
-
-def _other_axes(value: Value | None, axis: int) -> Any:
-    return value and (value.type.dtype, value.type.shape[:axis], value.type.shape[axis + 1 :])
 
 
 def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
@@ -322,6 +320,6 @@ def _is_read_by(scope: SiteScope, node: Node, readers: Sequence[Node]) -> bool:
 
 
 def _may_share(scope: SiteScope, node: Node) -> bool:
-    kind = classify(node).kind
+    kind = classify(node)
     has_constant = kind is NodeKind.CONTRACTION and any(v in scope.known for v in node.inputs if v)
     return kind is not NodeKind.OPAQUE and not has_constant

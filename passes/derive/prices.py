@@ -22,7 +22,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear.conv_forms import form_work
+from tcc.passes.derive.bilinear.conv_forms import least_seconds
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import DerivationSite, Role
@@ -61,7 +61,7 @@ class Prices:
 
         The seconds of the convolution's transforms and products count; its neighbours do not.
         """
-        return form_work(conv, form).least_seconds(self.planner.rates)
+        return least_seconds(conv, form, self.planner.rates)
 
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.
@@ -93,11 +93,11 @@ class Prices:
         self.priced += 1
         graph = site_graph(site, replacements)
         timed = timed_kernels(graph, self.planner, stand_ins(graph))
-        return [(kernel.loc, self._rated(kernel.loc, times)) for kernel, times in timed]
-
-    def _rated(self, loc: str, times: Times) -> Times:
-        factor = self._direct if loc.startswith(_DIRECT) else 1.0
-        return tuple(seconds / factor for seconds in times)
+        kernel_times = []
+        for kernel, times in timed:
+            factor = self._direct if kernel.loc.startswith(_DIRECT) else 1.0
+            kernel_times.append((kernel.loc, tuple(seconds / factor for seconds in times)))
+        return kernel_times
 
 
 def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:

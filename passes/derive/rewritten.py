@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -171,23 +170,20 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
     the site gets no estimate, and candidates are compared with its price instead.
     """
     region = composed(site.nodes)
-    states, candidates_found = _derived(region, strict)
-
-    def seconds(state: DerivationState) -> Seconds:
-        return estimate(state.region, site.constants, rates)
-
+    states, regular_states = _derived(region, strict)
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
-    best: list[tuple[Seconds, int]] = []
-    prices = [(seconds(s), n) for n, s in enumerate(candidates_found) if s.chain]
-    for price, n in cheapest_first(prices, itemgetter(0)):
-        if len(best) < _PRICED and not (best and are_close(price, best[-1][0])):
-            best.append((price, n))
-    chains = ("; ".join(candidates_found[n].text) for _, n in best)
     candidates = [
-        Rewritten(chain, price, candidates_found[n].region, site.constants)
-        for (price, n), chain in zip(best, chains, strict=True)
+        Rewritten(
+            "; ".join(s.text), estimate(s.region, site.constants, rates), s.region, site.constants
+        )
+        for s in regular_states
+        if s.chain
     ]
-    return SearchResult(direct, candidates, states)
+    best: list[Rewritten] = []
+    for candidate in cheapest_first(candidates, lambda c: c.estimate):
+        if len(best) < _PRICED and not (best and are_close(candidate.estimate, best[-1].estimate)):
+            best.append(candidate)
+    return SearchResult(direct, best, states)
 
 
 @lru_cache(maxsize=256)

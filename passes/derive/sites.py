@@ -23,7 +23,7 @@ from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import with_sources
 from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
-from tcc.passes.fuse.compose import node_expr
+from tcc.passes.fuse.compose import node_expr, source_of
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 
 # A site has at most _MOST nodes. At most _AFTER nodes after it and _BEFORE nodes before it are
@@ -109,11 +109,8 @@ class SiteScope:
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
-        self.users, self.producers, self.kept_values = (
-            graph.users(),
-            graph.producers(),
-            graph.values_read_outside(),
-        )
+        self.users, self.producers = graph.users(), graph.producers()
+        self.kept_values = graph.values_read_outside()
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
     def sums(self) -> Iterator[DerivationSite]:
@@ -124,7 +121,7 @@ class SiteScope:
                 continue
             nodes = self._grown(node, used_nodes)
             used_nodes.update(nodes)
-            if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
+            if any(classify(n) not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
@@ -211,7 +208,7 @@ class SiteScope:
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
-            reduces = classify(node).kind is NodeKind.REDUCTION
+            reduces = classify(node) is NodeKind.REDUCTION
             barred = () if reduces else (NodeKind.CONTRACTION,)
             joinable = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
             after += joinable[: _AFTER + 1 - len(after)]
@@ -228,7 +225,7 @@ def _role(stored: bool) -> Role:
 
 
 def _may_join(node: Node, *other: NodeKind) -> bool:
-    return classify(node).kind not in (NodeKind.OPAQUE, *other)
+    return classify(node) not in (NodeKind.OPAQUE, *other)
 
 
 @lru_cache(maxsize=4096)
@@ -282,14 +279,7 @@ def composed(nodes: Sequence[Node]) -> Region:
         assert expr is not None
         part = from_expr(expr)
         first = len(stages)
-        places: list[int | None] = []
-        for value in node.inputs:
-            if value is None:
-                places.append(None)
-            elif value in sources:
-                places.append(sources[value])
-            else:
-                places.append(operands.setdefault(value, len(operands)))
+        places = [source_of(v, sources, operands) for v in node.inputs]
         source = partial(_composed_source, first, places)
         stages += [with_sources(stage, source) for stage in part.stages]
         for value, (number, _) in zip(node.outputs, part.outputs, strict=True):

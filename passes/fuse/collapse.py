@@ -3,8 +3,9 @@
 for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)     ->     for i.j in 32: y@(i.j) = x@(i.j)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read_at, rebuild, walk
@@ -22,7 +23,7 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.tile import guards_at
-from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
 from tcc.schedule.nest import all_accesses, contraction_factors, depends
 
@@ -34,20 +35,13 @@ def order_loops(group: TileGroup) -> TileGroup:
     stores none, in the first value that the last stage stores.  A reduced loop counts with its
     stride in the operand that depends on most reduced loops, constants excluded.
     """
-    last = group.stages[-1]
-    group_stores = last.written[:1]
+    last_store = next(iter(group.stages[-1].written), None)
     stages = []
     for stage in group.stages:
-        widest = _largest_operand(group, stage)
-        stores = stage.written[:1] or group_stores
-        stages.append(
-            replace(
-                stage,
-                iters=_by_stride(stage.iters, stores),
-                reduce=_by_stride(stage.reduce, widest),
-            )
-        )
-    common = _by_stride(group.common, group_stores)
+        iters = _by_stride(stage.iters, next(iter(stage.written), last_store))
+        widest = widest_access(stage.accesses.values(), group.buffers, stage.reduce)
+        stages.append(replace(stage, iters=iters, reduce=_by_stride(stage.reduce, widest)))
+    common = _by_stride(group.common, last_store)
     if group.stream is not None:
         common = _rows_last(common, [stages[n] for n in group.stream.stages])
     return replace(group, stages=tuple(stages), common=common)
@@ -68,19 +62,19 @@ def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
     return tuple(sorted(loops, key=rows.__contains__))
 
 
-def _largest_operand(group: TileGroup, stage: GroupStage) -> Sequence[Access]:
-    sized = [
-        (len(set(free_vars(a.offset)) & set(stage.reduce)), n, a)
-        for n, a in enumerate(stage.accesses.values())
-        if not group.buffers[a.buffer].constant
-    ]
-    return [max(sized, key=lambda s: (s[0], -s[1]))[2]] if sized else []
+def widest_access(
+    accesses: Iterable[Access], buffers: Sequence[GroupBuffer], loops: Vars
+) -> Access | None:
+    """Returns the access that depends on most of `loops`, the first of equals.
+
+    Accesses to constant buffers do not count.  Returns None if there is no other access.
+    """
+    moving = (a for a in accesses if not buffers[a.buffer].constant)
+    return max(moving, default=None, key=lambda a: len({*loops} & {*free_vars(a.offset)}))
 
 
-def _by_stride(loops: Vars, accesses: Sequence[Access]) -> Vars:
-    if not accesses:
-        return loops
-    return tuple(sorted(loops, key=lambda v: -coefficient_size(accesses[0], v)))
+def _by_stride(loops: Vars, access: Access | None) -> Vars:
+    return tuple(sorted(loops, key=lambda v: -coefficient_size(access, v)))
 
 
 def coefficient_size(access: Access | None, var: Var) -> int:
@@ -114,13 +108,11 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
         classes[tuple(v for v in stage.iters if v not in group.common)] = None
         classes[stage.reduce] = None
     for variables in classes:
-        free = [v for v in variables if v not in fixed]
-        for u in free:
-            for v in free:
-                if u is v or any((u in s.iters) != (v in s.iters) for s in group.stages):
-                    continue
-                if all(_mergeable(a.offset, u, v) for s in group.stages for a in all_accesses(s)):
-                    return u, v
+        for u, v in permutations([v for v in variables if v not in fixed], 2):
+            if any((u in s.iters) != (v in s.iters) for s in group.stages):
+                continue
+            if all(_mergeable(a.offset, u, v) for s in group.stages for a in all_accesses(s)):
+                return u, v
     return None
 
 

@@ -10,10 +10,10 @@ or several stages read it, and if a tile can hold it.  Iterators are renumbered,
 groups give the same (interned) expression.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, renamed, with_reads, with_sources
 from tcc.ir.expr.rename import bound_indices, canonical
@@ -41,6 +41,8 @@ from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.trim_reductions import trim_reductions
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import multiplied, weight
+
+_T = TypeVar("_T")
 
 
 def is_contraction(stage: Stage) -> bool:
@@ -100,7 +102,7 @@ def compose(
     first = 0
     for node in members:
         expr = _own_expr(node)
-        parts.append((expr, tuple(_source(v, ref_of, operands) for v in node.inputs)))
+        parts.append((expr, tuple(source_of(v, ref_of, operands) for v in node.inputs)))
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
             ref_of[value] = StageRef(ref.stage + first, ref.component)
         first += len(expr.stages)
@@ -142,12 +144,17 @@ def _simplified(joined: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ..
     return canonical(trim_reductions(stored_form)), tuple(read_operands[n] for n in operand_numbers)
 
 
-def _source(
-    value: Value | None, made: dict[Value, StageRef], operands: dict[Value, int]
-) -> int | StageRef | None:
+def source_of(
+    value: Value | None, computed: Mapping[Value, _T], operands: dict[Value, int]
+) -> int | _T | None:
+    """Returns the source from which a group's node reads `value`.
+
+    `computed` has the sources of values that the group computes.  All other values are operands,
+    whose numbers `operands` has; a new operand is added to it.
+    """
     if value is None:
         return None
-    return made[value] if value in made else operands.setdefault(value, len(operands))
+    return computed[value] if value in computed else operands.setdefault(value, len(operands))
 
 
 def _renumbered(

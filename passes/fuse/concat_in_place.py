@@ -66,11 +66,9 @@ class _Joins:
 
     def run(self) -> dict[Node, Join]:
         for node in self.graph.nodes:
-            if node.op.name == "concat":
-                join = self._join(node)
-                if join is not None:
-                    self.joins[node] = join
-                    self.placed.update(p.value for p in join.parts if p.placed)
+            if node.op.name == "concat" and (join := self._join(node)) is not None:
+                self.joins[node] = join
+                self.placed.update(p.value for p in join.parts if p.placed)
         return self.joins
 
     def _join(self, node: Node) -> Join | None:

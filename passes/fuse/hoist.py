@@ -20,11 +20,11 @@ from tcc.ir.expr.scalar import (
     Scalar,
     StageRef,
     apply,
-    literal,
     read,
     substitute_indices,
 )
 from tcc.ir.index import Var, free_vars, of_atom, var_of
+from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.rescale import unless_empty
 
@@ -62,7 +62,7 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
         over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
             if _is_normaliser(factor, part, stages, over) and _below_one(part, stages, over):
-                return apply("mul", part, other), unless_empty(over, factor)
+                return part * other, unless_empty(over, factor)
     return None
 
 
@@ -96,7 +96,7 @@ def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
         share = _clean(producer.body[weight.source.component], stages)
         for part, factor in () if share is None else _quotient(share):
             if _is_normaliser(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
-                clean = apply("select", apply("is_nan", part), literal(0, part.dtype), part)
+                clean = choose(apply("is_nan", part), 0, part)
                 return _with_clean(expr, number, weight, other, clean, over[0]), number + 3
     return expr, number
 
@@ -111,10 +111,9 @@ def _with_clean(
     rows = tuple(v for v in iters if v is not over)
     sum_stage = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
     row = tuple(i for i, v in zip(weight.indices, iters, strict=True) if v is not over)
-    row_sum, one = read(StageRef(number + 1), row, dtype), literal(1, dtype)
-    none = apply("eq", row_sum, literal(0, dtype))
-    factor = apply("select", none, one, apply("div", one, row_sum))
-    body = apply("mul", read(StageRef(number), weight.indices, dtype), other)
+    row_sum = read(StageRef(number + 1), row, dtype)
+    factor = choose(fn("eq", row_sum, 0), 1, 1 / row_sum)
+    body = read(StageRef(number), weight.indices, dtype) * other
     return _behind(expr, number, (values, sum_stage), body, factor)
 
 
@@ -159,7 +158,7 @@ def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
         case Apply(function="mul", args=(a, b)):
             return (a, b), (b, a)
         case Apply(function="div", args=(a, b)):
-            return ((a, apply("div", literal(1, b.dtype), b)),)
+            return ((a, 1 / b),)
     return ()
 
 
@@ -196,7 +195,7 @@ def _behind(
     """
     stage, last = expr.stages[number], number + len(before)
     weighted_sum = read(StageRef(last), stage.at, body.dtype)
-    behind = Stage(stage.iters, (), None, (apply("mul", weighted_sum, factor),))
+    behind = Stage(stage.iters, (), None, (weighted_sum * factor,))
 
     extended = inserted(expr, number, *before, replace(stage, body=(body,)))
     return replace(extended, stages=replaced(extended.stages, last + 1, behind))

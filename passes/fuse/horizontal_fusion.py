@@ -16,7 +16,7 @@ from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.fuse.partition import Group
-from tcc.schedule.alternatives import NO_TIME, Alternative
+from tcc.schedule.alternatives import NO_TIME
 from tcc.schedule.backend import KernelModel
 
 
@@ -79,7 +79,7 @@ class _Fusion:
 
         All of its results must have the same shape, and no tile may need values of another tile.
         """
-        if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
+        if any(classify(m) is NodeKind.OPAQUE for m in group.members):
             return False
         if len({v.type.shape for v in self.results(group)}) > 1:
             return False
@@ -89,12 +89,13 @@ class _Fusion:
         merged_seconds, *part_seconds = (self.model.alone(*kernel) for kernel in kernels)
         if merged_seconds is None:
             return True
-        merged = Alternative(True, merged_seconds, name="merged")
         apart_seconds = sum((seconds or NO_TIME for seconds in part_seconds), NO_TIME)
-        apart = Alternative(False, apart_seconds, name="apart")
-        return self.model.ledger.decide(
-            lambda: site("merge-groups", *kernels), merged, (apart,), place=group.sink.loc
-        ).replacement
+        return self.model.ledger.either(
+            lambda: site("merge-groups", *kernels),
+            ("merged", [merged_seconds]),
+            ("apart", lambda: [apart_seconds]),
+            place=group.sink.loc,
+        )
 
     def composed(self, group: Group) -> tuple[Expr, tuple[bool, ...]]:
         """Returns the expression of a group, and for each of its operands True if it is a

@@ -5,12 +5,11 @@ reshape: map    gelu: pointwise    softmax: reduction    conv: contraction    to
 
 from enum import Enum
 
-from tcc.frozen import frozen
 from tcc.ir.expr import Stage, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.passes.fuse.compose import is_contraction, node_expr
-from tcc.schedule.nest import costly, weight
+from tcc.schedule.nest import costly
 
 
 class NodeKind(Enum):
@@ -23,14 +22,6 @@ class NodeKind(Enum):
     CONTRACTION = "contraction"
 
 
-@frozen
-class Traits:
-    """The kind of a node, and its number of operations for each element, reductions excluded."""
-
-    kind: NodeKind
-    weight: int
-
-
 def seen_by_others(graph: Graph) -> set[Value]:
     """Returns the values that not only kernels access, but also the caller, bodies, calls or
     states.
@@ -40,23 +31,21 @@ def seen_by_others(graph: Graph) -> set[Value]:
     visible = {*graph.inputs, *graph.outputs}
     visible.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:
-        if classify(node).kind is NodeKind.OPAQUE:
+        if classify(node) is NodeKind.OPAQUE:
             visible.update((*uses(node), *node.outputs))
     return visible
 
 
-def classify(node: Node) -> Traits:
-    """Returns the kind of a node and its work, derived from its expression."""
+def classify(node: Node) -> NodeKind:
+    """Returns the kind of a node, derived from its expression."""
     expr = node_expr(node)
     if expr is None or not node.outputs:
-        return Traits(NodeKind.OPAQUE, 0)
-    if any(is_contraction(s) for s in expr.stages):
-        return Traits(NodeKind.CONTRACTION, 0)
+        return NodeKind.OPAQUE
+    if any(map(is_contraction, expr.stages)):
+        return NodeKind.CONTRACTION
     if any(s.monoid is not None for s in expr.stages):
-        return Traits(NodeKind.REDUCTION, 0)
-    if all(_is_map(s) for s in expr.stages):
-        return Traits(NodeKind.MAP, 0)
-    return Traits(NodeKind.POINTWISE, max(map(weight, expr.stages)))
+        return NodeKind.REDUCTION
+    return NodeKind.MAP if all(map(_is_map, expr.stages)) else NodeKind.POINTWISE
 
 
 def _is_map(stage: Stage) -> bool:

@@ -31,7 +31,6 @@ from tcc.ir.expr.scalar import (
     StageRef,
     apply,
     argument,
-    literal,
     read,
     reads_of_stages,
     replaced,
@@ -42,6 +41,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
+from tcc.ops.formula import choose
 from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
 
 # The name of the iterator that all stages of a streaming loop share; no other iterator has it.
@@ -263,7 +263,7 @@ class _Derivation:
             monoid = self.expr.stages[node.source.stage].monoid
             assert monoid is not None
             (none,) = MONOIDS[monoid].identity((node.dtype,))
-            return apply("select", apply("eq", node, none), literal(0, node.dtype), node)
+            return choose(apply("eq", node, none), 0, node)
 
         iters, reduce = (
             tuple(new if v is stage_loop else v for v in loops)
@@ -303,4 +303,4 @@ class _Derivation:
         state = read(rescale.state.source, indices, rescale.state.dtype)
         state_twice: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
         factor = unless_empty(self.loops[node.source.stage], replaced(rescale.factor, state_twice))
-        return apply("mul", node, factor)
+        return node * factor

@@ -40,6 +40,7 @@ from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
+from tcc.known import all_known
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, node_expr
@@ -104,7 +105,7 @@ class _Partition:
         self.users = graph.users()
         self.producers, self.kept_values = graph.producers(), graph.values_read_outside()
         self.position = {node: n for n, node in enumerate(graph.nodes)}
-        self.traits = {node: classify(node) for node in graph.nodes}
+        self.kinds = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
         self.groups: dict[Node, list[Group]] = {}
         self.composed = cache(self._compose)
@@ -151,7 +152,7 @@ class _Partition:
         if self._is_kept(node):
             return []
         reading_groups = self._reading(node)
-        may_join = len(reading_groups) == 1 or self.traits[node].kind is NodeKind.MAP
+        may_join = len(reading_groups) == 1 or self.kinds[node] is NodeKind.MAP
         return reading_groups if may_join or self._may_repeat(node, reading_groups) else []
 
     def _reading(self, node: Node) -> list[Group]:
@@ -163,11 +164,11 @@ class _Partition:
         Each reader of the node is computed by several groups already.  Or each group reads the node
         as an operand of contractions with constant weights, whose tiles need whole rows of the
         operand anyway."""
-        if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
+        if self.kinds[node] not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         # a reader that is in no group never runs
         users = [u for u in self._readers(node) if u in self.groups]
-        if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
+        if all(len(self.groups[u]) > 1 and self.kinds[u] is not NodeKind.MAP for u in users):
             return True
         readers = [self._anchors_fed(node, g) for g in groups]
         return all(anchors and all(map(self._weighted, anchors)) for anchors in readers)
@@ -183,7 +184,7 @@ class _Partition:
         """Returns True if pointwise work that several groups read joins `group`, the first group to
         run.  The group then stores the node's result for the later groups.  If the node is the last
         step after a contraction without a window (see `_completed`), the contraction joins too."""
-        if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
+        if self.kinds[node] is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
             return False
@@ -192,7 +193,7 @@ class _Partition:
         completed = self._completed(node, _ANCHORS, group) or [node]
         last = completed[-1]
         if last is not node and (
-            self.traits[last].kind is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
+            self.kinds[last] is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
         ):
             return False
         is_sound = self._sound(completed, group, extra=node.outputs)
@@ -246,16 +247,16 @@ class _Partition:
         chain = [node]
         for member in chain:
             for value in member.inputs:
-                source = self.producers.get(value) if value is not None else None
-                if source is None or source in chain or value in self.kept_values:
+                if value not in self.producers or value in self.kept_values:
                     continue
-                if source in self.joins or source in self.ends:
+                source = self.producers[value]
+                if source in chain or source in self.joins or source in self.ends:
                     continue
                 if not self._readers(source).keys() <= {*chain, *group.members}:
                     continue
-                if self.traits[source].kind in kinds:
+                if self.kinds[source] in kinds:
                     return [*chain, source]
-                if self.traits[source].kind in (NodeKind.POINTWISE, NodeKind.MAP):
+                if self.kinds[source] in (NodeKind.POINTWISE, NodeKind.MAP):
                     chain.append(source)
         return None
 
@@ -269,11 +270,10 @@ class _Partition:
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
         """Returns True if the node joins all of `groups`.  It joins if kernels with the node can be
         built, and if they are predicted to take no longer than without the node."""
-        ways = [self._way(node, group) for group in groups]
-        possible_ways = [way for way in ways if way is not None]
-        if len(possible_ways) < len(ways):
-            return False
-        return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
+        ways = all_known(self._way(node, group) for group in groups)
+        return ways is not None and (
+            self._accepted(groups, ways) or self._joins_completing(node, groups)
+        )
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
         """Returns True if it saves time that `node` joins together with an anchor before it.
@@ -307,23 +307,16 @@ class _Partition:
     def _way(self, node: Node, group: Group) -> _Way:
         """Returns `node` and the nodes that must join together with it; None if `node` cannot join
         the group."""
-        if (
-            node in self.joins
-            or group.join is not None
-            or not self.ends.isdisjoint((node, group.sink))
-        ):
+        pair = (node, group.sink)
+        if node in self.joins or group.join is not None or not self.ends.isdisjoint(pair):
             return None
-        if len(group.members) >= _MOST:
-            return None
-        kind, sink_kind = self.traits[node].kind, self.traits[group.sink].kind
-        if kind is NodeKind.OPAQUE or sink_kind is NodeKind.OPAQUE:
+        kind, sink_kind = (self.kinds[n] for n in pair)
+        if len(group.members) >= _MOST or NodeKind.OPAQUE in (kind, sink_kind):
             return None
         if kind in _ANCHORS:
             return self._way_of_anchor(node, group)
         fed = self._anchors_fed(node, group)
-        if kind is not NodeKind.MAP and any(
-            self.traits[a].kind is NodeKind.CONTRACTION for a in fed
-        ):
+        if kind is not NodeKind.MAP and any(self.kinds[a] is NodeKind.CONTRACTION for a in fed):
             if len(group.anchors) == 1 and combines_once(
                 self._joined_kernel(group.members, group)[0]
             ):
@@ -334,7 +327,7 @@ class _Partition:
     def _way_of_anchor(self, node: Node, group: Group) -> _Way:
         if group.anchors:
             return self._whole_or_streaming(node, group) if self._persists(node, group) else None
-        rows = self.traits[node].kind is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
+        rows = self.kinds[node] is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
         if rows or self._reads_once(node, group):
             return self._if_sound([node], group)
         return self._spreading(node, group)
@@ -364,7 +357,7 @@ class _Partition:
     def _weighted(self, node: Node) -> bool:
         """Returns True if a node is a contraction that reads a constant."""
         constant = any(v in self.graph.constants for v in node.inputs)
-        return constant and self.traits[node].kind is NodeKind.CONTRACTION
+        return constant and self.kinds[node] is NodeKind.CONTRACTION
 
     def _reads_once(self, node: Node, group: Group) -> bool:
         sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
@@ -374,14 +367,12 @@ class _Partition:
         """Returns [contraction, node that computes a factor of it] if both may join; else None.
         Each point of the sink must combine several elements of the contraction, and each element
         must be read once."""
-        if self.traits[node].kind is not NodeKind.CONTRACTION:
+        if self.kinds[node] is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
             return None
-        producers = [
-            self.producers[v] for v in node.inputs if v is not None and v in self.producers
-        ]
-        spread = [n for n in producers if self.traits[n].kind is NodeKind.POINTWISE]
+        producers = [self.producers[v] for v in node.inputs if v in self.producers]
+        spread = [n for n in producers if self.kinds[n] is NodeKind.POINTWISE]
         return self._if_sound([node, *spread], group) if len(spread) == 1 else None
 
     def _if_sound(self, nodes: list[Node], group: Group) -> _Way:
@@ -485,7 +476,7 @@ class _Partition:
         The join then repeats no work, and its stages exchange nothing through a tile's scratch.
         """
         fed = self._anchors_fed(nodes[0], group)
-        if not fed and all(self.traits[n].kind is NodeKind.MAP for n in nodes):
+        if not fed and all(self.kinds[n] is NodeKind.MAP for n in nodes):
             return True
         elements, sink_elements = (
             element_count(n.outputs[0].type.shape) for n in (nodes[0], group.sink)
@@ -553,14 +544,12 @@ class _Partition:
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True
-        joined = Alternative(True, NO_TIME - self._gain(members, results), name="join")
-        apart = Alternative(False, NO_TIME - self._gain(group.members, results), name="apart")
-        return self.model.ledger.decide(
+        return self.model.ledger.either(
             lambda: site("window", *(self._composed(m, results) for m in (members, group.members))),
-            joined,
-            (apart,),
+            ("join", [NO_TIME - self._gain(members, results)]),
+            ("apart", lambda: [NO_TIME - self._gain(group.members, results)]),
             place=group.sink.loc,
-        ).replacement
+        )
 
     def _gain(self, members: Collection[Node], results: Sequence[Value]) -> Seconds:
         """Returns the seconds that the anchors of a kernel of `members` save by being in one
@@ -596,4 +585,4 @@ class _Partition:
         return build_group(expr, *storage, collapsed=collapsed, limits=form)
 
     def _is_anchor(self, node: Node) -> bool:
-        return self.traits[node].kind in _ANCHORS
+        return self.kinds[node] in _ANCHORS

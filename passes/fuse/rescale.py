@@ -27,6 +27,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Var, nonnegative
 from tcc.ir.types import I64
+from tcc.ops.formula import choose
 
 _TRIALS = 64
 
@@ -48,8 +49,7 @@ def unless_empty(over: Var, factor: Scalar) -> Scalar:
     iterations."""
     if nonnegative(extent(over) - 1):
         return factor
-    some = apply("lt", index_value(0, I64), index_value(extent(over), I64))
-    return apply("select", some, factor, literal(0, factor.dtype))
+    return choose(index_value(0, I64) < extent(over), factor, 0)
 
 
 def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
@@ -73,7 +73,7 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             if inner is None or isinstance(inner, Const):
                 return inner
             # If the state is NaN, all values are NaN, and each is replaced by 0.
-            return apply("select", apply("is_nan", inner), literal(0, inner.dtype), inner)
+            return choose(apply("is_nan", inner), 0, inner)
     return None
 
 
@@ -91,7 +91,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
         return literal(0, scalar.dtype)
     if scalar is state:
         old, new = (argument(n, state.dtype) for n in range(2))
-        return apply("sub", new, old)
+        return new - old
     if not isinstance(scalar, Apply):
         return None
     match scalar.function:
@@ -105,7 +105,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
             for factor, other in (scalar.args, scalar.args[::-1]):
                 if isinstance(factor, Const):
                     inner = _shift(other, state)
-                    return None if inner is None else apply("mul", inner, factor)
+                    return None if inner is None else inner * factor
     return None
 
 
@@ -122,7 +122,7 @@ def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
 def _negated(scalar: Scalar) -> Scalar:
     if isinstance(scalar, Apply) and scalar.function == "sub":
         return apply("sub", *scalar.args[::-1])
-    return apply("neg", scalar)
+    return -scalar
 
 
 def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:

@@ -19,6 +19,7 @@ from tcc.ir.expr import Expr, extent, known_extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Index, Indices, Var, Vars, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
+from tcc.known import all_known
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
@@ -122,7 +123,7 @@ def _strips(
         rows_of[number] = rows
     if all((r.scale, r.low, r.high) == (1, 0, 0) for r in rows_of.values()):
         return None
-    if len({(r.rows, r) for r in rows_of.values()}) != len({r.rows for r in rows_of.values()}):
+    if len({*rows_of.values()}) != len({r.rows for r in rows_of.values()}):
         # Two stages with one loop for their rows need different rows.
         return None
     strips: list[Strip | None] = [None] * len(stages)
@@ -155,11 +156,10 @@ def _needed_rows(
         if linear is None or linear[0] < 1:
             return None
         step, remainder = linear
-        low, high = bounds(remainder)
-        if low is None or high is None:
+        limits = all_known(bounds(remainder))
+        if limits is None or not {*free_vars(remainder)} <= {*stages[use.reader].stage.reduce}:
             return None
-        if not set(free_vars(remainder)) <= set(stages[use.reader].stage.reduce):
-            return None
+        low, high = limits
         rows_read = _Rows(
             var, step * reader.scale, step * reader.low + low, step * reader.high + high
         )
@@ -189,8 +189,7 @@ def _strip(
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}
     for use in uses:
-        outside = [not within(i, extent(v)) for v, i in zip(iters, use.at, strict=True)]
-        if not any(outside):
+        if all(map(within, use.at, map(extent, iters))):
             continue
         fill = use.node.fill
         if fill is None or fills[use.component] not in (None, fill):

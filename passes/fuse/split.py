@@ -29,33 +29,36 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
 @entity
-class SplitKernel:
-    """A kernel: its expression, and the values that it reads and stores."""
+class Kernel:
+    """A group's expression with the values that it reads and stores.
+
+    A kernel with a `condition`, a value of one bool, runs only if that is true.  It may overwrite
+    values that another kernel has stored.
+    """
 
     expr: Expr
     operands: Values
     results: Values
+    loc: str = ""
+    condition: Value | None = None
 
 
 def split(
-    expr: Expr,
-    operands: Values,
-    results: Values,
+    kernel: Kernel,
     lowers: Callable[[Expr], bool] | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
     seconds: Callable[[Expr], Seconds] | None = None,
     ledger: Ledger = SILENT,
-) -> tuple[SplitKernel, ...]:
-    """Returns `expr` as kernels in the order in which they run; values between them are new.
+) -> tuple[Kernel, ...]:
+    """Returns `kernel` as kernels in the order in which they run; values between them are new.
 
     `lowers` returns False for an expression that the target cannot lower; an expression of several
     stages is then split after a reduction.  `seconds` returns the price of a kernel.  If `seconds`
     is given, reductions are computed in parts, and stages that share no loop are split, if that
     costs less.
     """
-    base = results[0].name if results else ""
+    expr, base = kernel.expr, kernel.results[0].name if kernel.results else ""
     names = (f"{base}.held{n}" for n in count())
-    kernel = SplitKernel(expr, operands, results)
     split = _Split(names, lowers, limits, seconds, ledger)
     forms = [expr, *(in_parts(expr) if seconds is not None else ())]
     if len(forms) == 1:
@@ -81,13 +84,13 @@ class _Split:
     seconds: Callable[[Expr], Seconds] | None
     ledger: Ledger
 
-    def priced(self, kernel: SplitKernel, name: str) -> Alternative[tuple[SplitKernel, ...]]:
+    def priced(self, kernel: Kernel, name: str) -> Alternative[tuple[Kernel, ...]]:
         """Splits a kernel, and returns its pieces and their price as an alternative called
         `name`."""
         pieces = self.pieces(kernel)
         return Alternative(pieces, self.total_seconds(pieces), name=name)
 
-    def pieces(self, kernel: SplitKernel) -> tuple[SplitKernel, ...]:
+    def pieces(self, kernel: Kernel) -> tuple[Kernel, ...]:
         number = self._split_point(kernel)
         if number is None:
             return (kernel,)
@@ -96,15 +99,15 @@ class _Split:
             first, second = cut_behind(kernel, (number,), self.names)
         return (*self.pieces(first), *self.pieces(second))
 
-    def total_seconds(self, pieces: Sequence[SplitKernel]) -> Seconds:
+    def total_seconds(self, pieces: Sequence[Kernel]) -> Seconds:
         """Returns the sum of the prices of kernels."""
         assert self.seconds is not None
         return sum((self.seconds(p.expr) for p in pieces), NO_TIME)
 
-    def _halves(self, kernel: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
+    def _halves(self, kernel: Kernel, number: int) -> tuple[Kernel, Kernel]:
         return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)
 
-    def _split_point(self, kernel: SplitKernel) -> int | None:
+    def _split_point(self, kernel: Kernel) -> int | None:
         """Returns the number of the stage after which to split a kernel; None if it shall not be
         split."""
         expr = kernel.expr
@@ -127,8 +130,8 @@ class _Split:
 
 
 def cut_behind(
-    kernel: SplitKernel, numbers: Collection[int], names: Iterator[str]
-) -> tuple[SplitKernel, SplitKernel]:
+    kernel: Kernel, numbers: Collection[int], names: Iterator[str]
+) -> tuple[Kernel, Kernel]:
     """Returns two kernels that together compute the results of `kernel`.
 
     The first kernel computes and stores the stages `numbers` and all results on which these stages
@@ -148,12 +151,11 @@ def cut_behind(
     refs = (*(expr.outputs[n] for n in first_results), *new_values)
     values = (*(results[n] for n in first_results), *new_values.values())
     second_results = [n for n in range(len(results)) if n not in first_results]
-    first = _piece(replace(expr, outputs=refs), kernel.operands, values)
+    first = _piece(kernel, replace(expr, outputs=refs), kernel.operands, values)
     exchanged = {**stored_results, **new_values}
     second = _piece(
-        replace(
-            _reading(expr, tuple(exchanged)), outputs=tuple(expr.outputs[n] for n in second_results)
-        ),
+        kernel,
+        reading(expr, tuple(exchanged), tuple(expr.outputs[n] for n in second_results)),
         (*kernel.operands, *exchanged.values()),
         tuple(results[n] for n in second_results),
     )
@@ -186,18 +188,19 @@ def _first_reduction(expr: Expr) -> int:
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 
-def _piece(expr: Expr, operands: Sequence[Value], results: Values) -> SplitKernel:
+def _piece(kernel: Kernel, expr: Expr, operands: Sequence[Value], results: Values) -> Kernel:
     simple, operand_numbers = drop_unused(expr)
-    return SplitKernel(canonical(simple), tuple(operands[n] for n in operand_numbers), results)
+    read_operands = tuple(operands[n] for n in operand_numbers)
+    return replace(kernel, expr=canonical(simple), operands=read_operands, results=results)
 
 
-def _reading(expr: Expr, refs: Sequence[StageRef]) -> Expr:
-    """Returns `expr` with an additional operand for each of the stage results `refs`; stages read
-    the operand instead of the result."""
+def reading(expr: Expr, refs: Sequence[StageRef], outputs: tuple[StageRef, ...]) -> Expr:
+    """Returns `expr` with the results `outputs`, and with an additional operand for each of the
+    stage results `refs`; stages read the operand instead of the result."""
     places = {ref: len(expr.params) + n for n, ref in enumerate(refs)}
 
     def as_operand(source: Source) -> Source:
         return places.get(source, source) if isinstance(source, StageRef) else source
 
     params = (*expr.params, *(expr.stages[ref.stage].types[ref.component] for ref in refs))
-    return Expr(params, tuple(with_sources(s, as_operand) for s in expr.stages), expr.outputs)
+    return Expr(params, tuple(with_sources(s, as_operand) for s in expr.stages), outputs)

@@ -157,18 +157,14 @@ def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
     stages = list(online.expr.stages)
     stages[number] = replace(stage, body=(replaced(stage.body[0], {factor: copy_read}),))
     old = online.stream
-    rescales = [
+    rescales = (
         Rescale(
             r.stage + 1, read_from(r.state, replace(r.total, stage=r.total.stage + 1)), r.factor
         )
         for r in old.rescales
-    ]
-    stream = StreamLoop(
-        old.loop,
-        (0, *(n + 1 for n in old.before)),
-        tuple(n + 1 for n in old.stages),
-        tuple(rescales),
     )
+    before, numbers = (tuple(n + 1 for n in part) for part in (old.before, old.stages))
+    stream = StreamLoop(old.loop, (0, *before), numbers, tuple(rescales))
     return Streamed(inserted(replace(online.expr, stages=tuple(stages)), 0, copy), stream)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr import Expr, extent, reads, with_sources
 from tcc.ir.expr.scalar import Read, Source, StageRef, index_values
 from tcc.ir.index import (
     Indices,
@@ -32,7 +32,7 @@ from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
-from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
+from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops, widest_access
 from tcc.passes.fuse.compose import drop_unused, inline_pointwise, side_by_side
 from tcc.passes.fuse.result_places import is_open, result_places
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
@@ -112,9 +112,9 @@ def _uncollapsed(
             local = replace(result_buffer, scope=MemorySpace.LOCAL, place=len(operands) + result)
             buffers.append(local)
         elif strip is not None or needs_memory(linked, number, common):
-            resident[number] = _in_scratch(
-                buffers, shaped, tile_loops, strip, _widest(stage, placed, buffers)
-            )
+            widest = widest_access(placed.values(), buffers, stage.loops)
+            resident[number] = _in_scratch(buffers, shaped, tile_loops, strip, widest)
+        home = resident.get(number)
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -122,10 +122,11 @@ def _uncollapsed(
                 for n, out in enumerate(expr.outputs)
                 if out == StageRef(number, 0 if shaped.places else component)
             ]
-            if number in resident:
-                targets.append(resident[number].access(component, _resident_at(shaped, component)))
+            if home is not None:
+                unrolled = shaped.unrolled_iters
+                at = axes_at(shaped, shaped.places[component]) if unrolled else stage.at
+                targets.append(home.access(component, at))
             stores.append(tuple(targets))
-        scratch_strip = resident[number].strip if number in resident else None
         grouped = GroupStage(
             stage.iters,
             stage.reduce,
@@ -133,7 +134,7 @@ def _uncollapsed(
             stage.body,
             placed,
             tuple(stores),
-            scratch_strip,
+            None if home is None else home.strip,
         )
         stages.append(grouped)
     return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), stream))
@@ -153,9 +154,7 @@ class InResult:
     shaped: Shaped
     layout: Layout
 
-    @property
-    def strip(self) -> None:
-        return None
+    strip: None = None
 
     def access(self, component: int, at: Indices) -> Access:
         """Returns the access to the stage's element at the iterator values `at`."""
@@ -255,23 +254,6 @@ def _in_scratch(
     return InScratch(tuple(numbers), tuple(order), *places, strip)
 
 
-def _resident_at(shaped: Shaped, component: int) -> Indices:
-    """Returns the indices, in scratch, of the element that body number `component` computes."""
-    if shaped.unrolled_iters:
-        return axes_at(shaped, shaped.places[component])
-    return shaped.stage.at
-
-
-def _widest(
-    stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
-) -> Access | None:
-    """Returns the access that depends on most loops of the stage; constant operands do not
-    count."""
-    loops = {*stage.loops}
-    moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
-    return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
-
-
 # ---- accesses ---------------------------------------------------------------------------------
 
 
@@ -294,7 +276,7 @@ def _read_access(
     if resident[source.stage].strip is not None:
         return place  # A strip stores its padding, so no guards are needed.
     shape = tuple(map(radix_size, shaped.logical))
-    return replace(place, guards=tuple(_logical_guards(node, shape)))
+    return replace(place, guards=_logical_guards(node, shape))
 
 
 @lru_cache(1 << 14)  # cached, because the forms and sizes of a kernel share most reads
@@ -309,28 +291,24 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
         and all(map(within, position, storage.layout.sizes))
     ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
-        guards = []
+        guards = ()
     offset = flat(position, storage.layout.sizes)
-    return Access(source, offset, tuple(guards), beyond=beyond)
+    return Access(source, offset, guards, beyond=beyond)
 
 
-def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
+def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:
     """Returns guards for the indices that depend on data or are not proved to be inside `shape`."""
     loose = {v for v, _ in node.indirect}
-    return [
+    return tuple(
         Guard(i, n)
         for i, n in zip(node.indices, shape, strict=True)
         if loose & set(free_vars(i)) or not inside(i, n)
-    ]
+    )
 
 
 def _fills_agree(node: Read, storage: Storage) -> bool:
     """Returns True if memory outside of the value's elements holds the fill value of the read."""
-    return (
-        node.fill is not None
-        and storage.layout.fill is not None
-        and (float(node.fill) == storage.layout.fill)
-    )
+    return node.fill is not None and float(node.fill) == storage.layout.fill
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
@@ -370,9 +348,5 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 def steps_evenly(stage: GroupStage) -> bool:
     """Returns True if the offsets of all accesses of a stage are linear in each loop."""
-    loops = stage.loops
-    return all(
-        linear_in(access.offset, var) is not None
-        for access in stage.accesses.values()
-        for var in loops
-    )
+    accesses = stage.accesses.values()
+    return all(linear_in(a.offset, var) is not None for a in accesses for var in stage.loops)

@@ -123,10 +123,10 @@ def _within(indices: Sequence[Index], var: Var, size: int) -> _Range:
     negative for all values of the other loops."""
     first, end = 0, size
     for index in indices:
-        linear = step_in(index, var)
-        highest = None if linear is None else bounds(linear[1])[1]
-        if linear is not None and highest is not None and linear[0] > 0:
-            first = max(first, -(highest // linear[0]))
-        elif linear is not None and highest is not None and linear[0] < 0:
-            end = min(end, highest // -linear[0] + 1)
+        step, remainder = step_in(index, var) or (0, index)
+        highest = bounds(remainder)[1] if step else None
+        if highest is not None and step > 0:
+            first = max(first, -(highest // step))
+        elif highest is not None:
+            end = min(end, highest // -step + 1)
     return first, end

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
@@ -125,7 +125,10 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     """
     linked: list[Shaped] = []
     for shaped in stages:
-        linked.append(_split_as_producer(_split_own(shaped), linked))
+        for find_cut in (_find_cut, partial(_find_shared_cut, linked)):
+            while (cut := find_cut(shaped.stage)) is not None:
+                shaped = _split(shaped, *cut)
+        linked.append(shaped)
     for number in range(len(stages) - 1, -1, -1):
         reader = _first_reader(linked, number)
         if reader is None and number < len(stages) - 1:
@@ -167,25 +170,13 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
     return partial
 
 
-def _split_own(shaped: Shaped) -> Shaped:
-    """Returns a stage with each loop split whose quotient and remainder its reads use."""
-    while (division := _find_cut(shaped.stage)) is not None:
-        shaped = _split(shaped, *division)
-    return shaped
-
-
-def _split_as_producer(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
-    """Returns a stage with its loops split like its producers' loops over the same axes.
+def _find_shared_cut(earlier: Sequence[Shaped], stage: Stage) -> tuple[Var, int] | None:
+    """Returns a loop that has two loops over the same axis in a producer, among the stages
+    `earlier`, and the extent of the inner loop.
 
     For example, a producer has two loops: over key heads, and over the query heads of a key head.
     The stage's loop over all query heads is then split into the same two loops.
     """
-    while (division := _find_shared_cut(shaped.stage, earlier)) is not None:
-        shaped = _split(shaped, *division)
-    return shaped
-
-
-def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int] | None:
     for node, source in reads_of_stages(*stage.body):
         for index, formula in zip(node.indices, earlier[source.stage].logical, strict=True):
             var, size = var_of(index), radix_size(formula)
@@ -199,19 +190,14 @@ def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int]
 
 
 def _find_cut(stage: Stage) -> tuple[Var, int] | None:
-    cuts: list[tuple[int, Var]] = []
-    loops = stage.loops
+    """Returns a loop whose quotient and remainder the stage's reads use, and their divisor."""
+    cuts: list[tuple[Var, int]] = []
     for atom in (a for node in reads(stage) for i in node.indices for a in atoms(i)):
         if isinstance(atom, Quotient | Remainder):
             var, by = var_of(atom.num), as_int(atom.den)
-            if var is None or by is None or var not in loops:
-                continue
-            if as_int(extent(var) % by) == 0:
-                cuts.append((by, var))
-    if not cuts:
-        return None
-    by, var = min(cuts, key=lambda division: (division[0], division[1].name))
-    return var, by
+            if var in stage.loops and by is not None and as_int(extent(var) % by) == 0:
+                cuts.append((var, by))
+    return min(cuts, key=lambda cut: (cut[1], cut[0].name), default=None)
 
 
 def _split(shaped: Shaped, var: Var, by: int) -> Shaped:

@@ -10,9 +10,10 @@ empty source.
 """
 
 from tcc.ir.expr import Expr, Stage, known_extent, with_reads
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read_at
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_value, literal, read_at
 from tcc.ir.index import Index, as_int, const, free_vars, within
 from tcc.ir.types import I64, element_count
+from tcc.ops.formula import choose, fn
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
@@ -52,6 +53,6 @@ def _inside(node: Read, source: Stage) -> Scalar:
         at[axis] = const(0)
     value: Scalar = read_at(node, tuple(at), node.indirect)
     for axis in beyond:
-        first = apply("eq", index_value(node.indices[axis], I64), literal(0, I64))
-        value = apply("select", first, value, literal(node.fill, node.dtype))
+        first = fn("eq", index_value(node.indices[axis], I64), 0)
+        value = choose(first, value, node.fill)
     return value

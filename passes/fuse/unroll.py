@@ -22,6 +22,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     children,
     index_value,
+    indices_in,
     read_at,
     rebuild,
     substitute_all,
@@ -168,8 +169,7 @@ def _constant_span(index: Index, var: Var) -> int | None:
     """
     if var_of(index) is var:
         return 1
-    inner = [a for a in atoms(index) if isinstance(a, Quotient)]
-    for atom in inner:
+    for atom in (a for a in atoms(index) if isinstance(a, Quotient)):
         by = as_int(atom.den)
         below = _constant_span(atom.num, var)
         if by is not None and below is not None:
@@ -184,14 +184,7 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
     """Returns the scalars in the tree of `root` that depend on `loops`."""
     varying: set[Scalar] = set()
     for node in walk(root):
-        indices: Indices = ()
-        if isinstance(node, Read):
-            indices = node.indices
-        elif isinstance(node, IndexValue):
-            indices = (node.index,)
-        if any(c in varying for c in children(node)) or any(
-            loops & {*free_vars(i)} for i in indices
-        ):
+        if not varying.isdisjoint(children(node)) or loops & {*free_vars(*indices_in(node))}:
             varying.add(node)
     return frozenset(varying)
 

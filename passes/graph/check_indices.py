@@ -176,6 +176,7 @@ def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
     producer = b.producer(indices)
     if producer is None or producer.op.name not in _PLACES or producer.inputs[0] is None:
         return False
-    if indices is not producer.outputs[-1]:
-        return False
-    return producer.inputs[0].type.shape[producer.attrs.axis] is size
+    return (
+        indices is producer.outputs[-1]
+        and producer.inputs[0].type.shape[producer.attrs.axis] is size
+    )

@@ -52,6 +52,7 @@ from tcc.ir.index import (
     Var,
     as_int,
     bounds,
+    const,
     free_vars,
     iterator,
     of_atom,
@@ -63,6 +64,7 @@ from tcc.ir.index import (
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
+from tcc.ops.formula import choose
 from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
@@ -70,7 +72,6 @@ from tcc.passes.fuse.concat_in_place import find_joins
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
-from tcc.schedule.alternatives import Alternative
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
@@ -150,11 +151,12 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
     before, after = (model.alone(*kernel) for kernel in kernels)
     if before is None or after is None:
         return True
-    computed = Alternative(True, after, name="computed")
-    read = Alternative(False, before, name="read")
-    return model.ledger.decide(
-        lambda: site("constants", *kernels), computed, (read,), place=old.loc
-    ).replacement
+    return model.ledger.either(
+        lambda: site("constants", *kernels),
+        ("computed", [after]),
+        ("read", lambda: [before]),
+        place=old.loc,
+    )
 
 
 # ---- the formulas of a node's constants ---------------------------------------------------------
@@ -262,7 +264,7 @@ class _Forms:
         assert high is not None
         b = ExprBuilder(self._type(source))
         shape = self._type(source).shape
-        i = b.iters(*shape[:axis], high - low + 1, *shape[axis + 1 :])
+        i = b.iters(*replaced(shape, axis, const(high - low + 1)))
         place = form.at(i[axis] + low)
         pair = source, b.finish(i, b.read(0, *replaced(i, axis, place)))
         if pair not in self.extended:
@@ -385,7 +387,7 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     if test is None:
         return None
     one, other = (values.reshape(-1)[n].item() for n in (0, int(mask.argmin())))
-    return apply("select", test, literal(one, dtype), literal(other, dtype))
+    return choose(test, literal(one, dtype), other)
 
 
 def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
@@ -401,8 +403,4 @@ def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     form = index_form(values.astype(np.int64), at)
     if form is None or not form.index.terms:
         return None
-    return (
-        index_value(form.index, dtype)
-        if dtype.is_integer
-        else cast(index_value(form.index, I32), dtype)
-    )
+    return cast(index_value(form.index, dtype if dtype.is_integer else I32), dtype)

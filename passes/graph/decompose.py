@@ -33,6 +33,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, F64, DType, TensorType
 from tcc.known import all_known
 from tcc.ops import OPS
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit
 
 
@@ -159,22 +160,17 @@ def phases(
     filters would be too large, if sizes or padding do not allow it, or if the result is empty.
     """
     x, source, bias = operands
-    if set(attrs.dilations) != {1}:
+    before, after = (all_known(map(as_int, ends)) for ends in (attrs.before, attrs.after))
+    if before is None or after is None or set(attrs.dilations) != {1}:
         return None
-    ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
-    axes = [
-        _axis(k, s, p, q, e)
-        for k, s, (p, q), e in zip(
-            weights[0].shape[2:], attrs.strides, ends, attrs.output_padding, strict=True
-        )
-        if p is not None and q is not None
-    ]
+    kernel = weights[0].shape[2:]
+    axes = list(map(_axis, kernel, attrs.strides, before, after, attrs.output_padding))
     filters = prod(weights[0].shape[:2]) * prod(a.taps * a.stride for a in axes)
     # The limit refuses strides that are far larger than the filter.
     if filters > max(_MOST_FILTERS, 8 * weights[0].size):
         return None
     (y,) = OPS["conv_transpose"].infer(types_of(operands), attrs)
-    if len(axes) < len(ends) or 0 in (y.static_shape or ()):
+    if 0 in (y.static_shape or ()):
         return None
     constant = None if _has_empty_residues(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
@@ -237,12 +233,9 @@ class _Parts:
             value = emit(self.b, "concat", *parts, axis=2 + at)
         missing = axis.stride - axis.spans[-1].end
         if missing:
-            none = [const(0)] * value.type.rank
-            after = [*none]
-            after[2 + at] = const(missing)
-            value = emit(
-                self.b, "pad", value, before=tuple(none), after=tuple(after), mode="constant"
-            )
+            none = (const(0),) * value.type.rank
+            after = replaced(none, 2 + at, const(missing))
+            value = emit(self.b, "pad", value, before=none, after=after, mode="constant")
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:

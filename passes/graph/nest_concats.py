@@ -38,8 +38,7 @@ def nest_concats(graph: Graph) -> Graph:
             concats += (_Concat(node.attrs.axis, form, node.outputs[0]) for form in forms)
             node = node if len(forms) == 1 else replace(node, inputs=forms[-1])
         nodes.append(node)
-    is_unchanged = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
-    return graph if is_unchanged else replace(graph, nodes=tuple(nodes))
+    return graph if tuple(nodes) == graph.nodes else replace(graph, nodes=tuple(nodes))
 
 
 def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[_Operands]:
@@ -62,14 +61,11 @@ def _longest_sequence(
 
     The result is the position of its first operand and the concatenation; None if there is none.
     """
-    best: tuple[int, _Concat] | None = None
-    for other in concats:
-        length = len(other.operands)
-        if other.axis != axis or not 2 <= length < len(operands):
-            continue
-        if best is not None and length <= len(best[1].operands):
-            continue
-        starts = range(len(operands) - length + 1)
-        at = next((n for n in starts if operands[n : n + length] == other.operands), None)
-        best = best if at is None else (at, other)
-    return best
+    sequences = [
+        (at, other)
+        for other in concats
+        if other.axis == axis and 2 <= len(other.operands) < len(operands)
+        for at in range(len(operands))
+        if operands[at : at + len(other.operands)] == other.operands
+    ]
+    return max(sequences, key=lambda sequence: len(sequence[1].operands), default=None)

@@ -2,11 +2,12 @@
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import apply, literal
+from tcc.ir.expr.scalar import apply
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule, inlined
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F32
+from tcc.ops.formula import choose
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
 
@@ -129,7 +130,7 @@ def _without_nan(site: RewriteSite) -> Replacement:
     builder = ExprBuilder(value.type)
     at = builder.point(value.type)
     x = builder.read(0, *at)
-    clean = apply("select", apply("is_nan", x), literal(float(array.reshape(())), x.dtype), x)
+    clean = choose(apply("is_nan", x), array.item(), x)
     return express(site.builder, builder.finish(at, clean), value)
 
 

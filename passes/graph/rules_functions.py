@@ -31,10 +31,8 @@ def _one_plus_erf(site: RewriteSite) -> Replacement:
             builder = ExprBuilder(value.type)
             at = builder.point(value.type)
             x: Scalar = builder.read(0, *at)
-            scaled = x if factor == 1 else fn("mul", x, factor)
-            return express(
-                site.builder, builder.finish(at, fn("add", fn("erf", scaled), 1.0)), value
-            )
+            scaled = x if factor == 1 else x * factor
+            return express(site.builder, builder.finish(at, fn("erf", scaled) + 1.0), value)
     return None
 
 

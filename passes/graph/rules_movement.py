@@ -3,14 +3,13 @@
 Copies that keep all elements in place are dropped, and two copies in a row become one.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Node, Value, types_of
 from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule
-from tcc.ir.index import Index, as_index, as_int, const
+from tcc.ir.index import as_index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.known import all_known
 from tcc.ops.algebra.window import reaching_taps
@@ -28,10 +27,6 @@ def first_operand(site: RewriteSite) -> Value:
     value = site.inputs[0]
     assert value is not None
     return value
-
-
-def _constants(values: Sequence[Index]) -> tuple[int | None, ...]:
-    return tuple(as_int(v) for v in values)
 
 
 def _same_shape(site: RewriteSite) -> Value | None:
@@ -55,13 +50,13 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
         case "concat":
             return first_operand(site) if len(site.inputs) == 1 else None
         case "tile":
-            is_single = all(n == 1 for n in _constants(attrs.repeats))
+            is_single = all(as_int(n) == 1 for n in attrs.repeats)
             return first_operand(site) if is_single else None
         case "slice":
-            is_whole = all(n == 0 for n in _constants(attrs.starts)) and set(attrs.steps) <= {1}
+            is_whole = all(as_int(n) == 0 for n in attrs.starts) and set(attrs.steps) <= {1}
             return _same_shape(site) if is_whole else None
         case "pad":
-            is_empty = all(n == 0 for n in _constants((*attrs.before, *attrs.after)))
+            is_empty = all(as_int(n) == 0 for n in (*attrs.before, *attrs.after))
             return first_operand(site) if is_empty else None
         case "depth_to_space" | "space_to_depth":
             return first_operand(site) if attrs.blocksize == 1 else None
@@ -115,18 +110,17 @@ def _padded_conv(site: RewriteSite) -> Replacement:
     pad = site.producer(0)
     if pad is None or pad.op.name != "pad" or pad.attrs.mode != "constant":
         return None
-    before, after = _constants(pad.attrs.before), _constants(pad.attrs.after)
-    sizes = [n for n in (*before, *after) if n is not None and n >= 0]
-    if len(sizes) < 2 * len(before) or any((*before[:2], *after[:2])) or not _zero_fill(site, pad):
+    before, after = (all_known(map(as_int, n)) for n in (pad.attrs.before, pad.attrs.after))
+    if before is None or after is None or min(*before, *after) < 0:
+        return None
+    if any((*before[:2], *after[:2])) or not _zero_fill(site, pad):
         return None
     attrs, image = site.node.attrs, pad.inputs[0]
     assert image is not None
     wider = replace(
         attrs,
-        before=tuple(
-            as_index(a) + b for a, b in zip(attrs.before, pad.attrs.before[2:], strict=True)
-        ),
-        after=tuple(as_index(a) + b for a, b in zip(attrs.after, pad.attrs.after[2:], strict=True)),
+        before=tuple(as_index(a) + b for a, b in zip(attrs.before, before[2:], strict=True)),
+        after=tuple(as_index(a) + b for a, b in zip(attrs.after, after[2:], strict=True)),
     )
     return site.builder.add(site.node.op, [image, *site.inputs[1:]], wider)
 

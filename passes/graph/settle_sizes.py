@@ -10,9 +10,11 @@ left only if it stands for a formula.  Later passes drop broadcasts to a size th
 has.
 """
 
-from tcc.ir.graph import Graph, GraphBuilder, Node
+from collections.abc import Iterable
+
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, rebuild, with_sizes
-from tcc.ir.index import Index, free_vars
+from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.index.names import weight
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
@@ -28,6 +30,11 @@ def settle_sizes(graph: Graph) -> Graph:
     while (replacement := _replaceable(graph)) is not None:
         graph = _replaced(graph, *replacement)
     return graph
+
+
+def symbols_in(values: Iterable[Value]) -> set[Var]:
+    """Returns the symbols in the sizes of values."""
+    return set(free_vars(*(dim for value in values for dim in value.type.shape)))
 
 
 def _replaced(graph: Graph, number: int, size: Index) -> Graph:
@@ -52,9 +59,7 @@ def _replaced(graph: Graph, number: int, size: Index) -> Graph:
 
 def _replaceable(graph: Graph) -> tuple[int, Index] | None:
     """Returns the position of a node whose symbol another size can replace, and that size."""
-    known_symbols = {
-        v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim)
-    }
+    known_symbols = symbols_in(graph.inputs)
     # Maps a symbol to the position of its node, and the symbols that are known at the node.
     broadcasts: dict[Index, tuple[int, frozenset[object]]] = {}
     for number, node in enumerate(graph.nodes):
@@ -72,7 +77,5 @@ def _replaceable(graph: Graph) -> tuple[int, Index] | None:
             for size, other in ((attrs.left, attrs.right), (attrs.right, attrs.left)):
                 if size in broadcasts and broadcasts[size][1].issuperset(free_vars(other)):
                     return broadcasts[size][0], other
-        known_symbols.update(
-            v for out in node.outputs for dim in out.type.shape for v in free_vars(dim)
-        )
+        known_symbols |= symbols_in(node.outputs)
     return None

@@ -4,21 +4,21 @@
 max(k) x[i, k] ; sum(k) f(x, max)         cut at the first stage: two expressions
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, known_extent, with_sources
+from tcc.ir.expr import Expr, known_extent
 from tcc.ir.expr.rename import canonical
-from tcc.ir.expr.scalar import Source, StageRef, substitute_all
+from tcc.ir.expr.scalar import StageRef, substitute_all
 from tcc.ir.graph import Node, map_sizes
 from tcc.ir.index import Indices, const
 from tcc.ir.op import OpSpec, OutTypes
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
+from tcc.passes.fuse.split import reading
 
 
 def local_op(node: Node, local: Expr) -> tuple[OpSpec, Any]:
@@ -38,24 +38,14 @@ def divided_at(expr: Expr, stages: Sequence[int]) -> list[tuple[Expr, tuple[int,
 
     The components of `stages` follow the operands of `expr` as operands of later expressions.
     """
-    refs = [StageRef(n, c) for n in stages for c in range(len(expr.stages[n].body))]
-    params = (*expr.params, *(expr.stages[ref.stage].types[ref.component] for ref in refs))
-    numbers: dict[Source, int] = {}
+    refs: list[StageRef] = []
     divided = []
-    for number in (*stages, None):
-        outputs = tuple(ref for ref in refs if ref.stage == number)
-        if number is None:
-            outputs = tuple(ref for ref in expr.outputs if ref.stage not in stages)
-        read = partial(_renumbered, dict(numbers))
-        remaining = tuple(with_sources(stage, read) for stage in expr.stages)
-        divided.append(drop_unused(Expr(params, remaining, outputs)))
-        for ref in outputs if number is not None else ():
-            numbers[ref] = len(expr.params) + refs.index(ref)
-    return divided
-
-
-def _renumbered(numbers: Mapping[Source, int], source: Source) -> Source:
-    return numbers.get(source, source)
+    for number in stages:
+        outputs = tuple(StageRef(number, c) for c in range(len(expr.stages[number].body)))
+        divided.append(drop_unused(reading(expr, refs, outputs)))
+        refs += outputs
+    remaining = tuple(ref for ref in expr.outputs if ref.stage not in stages)
+    return [*divided, drop_unused(reading(expr, refs, remaining))]
 
 
 def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:

@@ -16,7 +16,7 @@ Requires a partitioned graph.  Establishes a layout for each stored value:
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -49,6 +49,7 @@ from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.guards import Guards, split_guards
 from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
 from tcc.passes.fuse.partition import Group, partition
+from tcc.passes.fuse.split import Kernel as Kernel  # other rooms import it from here
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
@@ -59,21 +60,6 @@ from tcc.schedule.nest import trips, typical
 
 # A function from the indices of an element of a copy to its indices in the source.
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
-
-
-@entity
-class Kernel:
-    """A group's expression with the values that it reads and stores.
-
-    A kernel with a `condition`, a value of one bool, runs only if that is true.  It may overwrite
-    values that another kernel has stored.
-    """
-
-    expr: Expr
-    operands: Values
-    results: Values
-    loc: str
-    condition: Value | None = None
 
 
 @entity
@@ -92,6 +78,11 @@ class ProgramStep:
     def condition(self) -> Value | None:
         """Returns the condition under which the step runs; None if it always runs."""
         return None if self.kernel is None else self.kernel.condition
+
+    @property
+    def results(self) -> Values:
+        """Returns the values that the step stores."""
+        return self.kernel.results if self.kernel else self.node.outputs if self.node else ()
 
 
 @entity
@@ -115,7 +106,7 @@ class Placed:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Returns the kernels that always run, in their order."""
-        return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
+        return always_running(self.steps)
 
     def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
         """Returns the graph of each constant that the steps can read.  `outer` has those of the
@@ -125,6 +116,11 @@ class Placed:
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
         """Returns the steps with `of(kernel)` in place of each kernel."""
         return tuple(s if s.kernel is None else replace(s, kernel=of(s.kernel)) for s in self.steps)
+
+
+def always_running(steps: Iterable[ProgramStep]) -> tuple[Kernel, ...]:
+    """Returns the kernels among `steps` that always run, in their order."""
+    return tuple(s.kernel for s in steps if s.kernel and s.condition is None)
 
 
 def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
@@ -191,7 +187,7 @@ def assign_layouts(
             steps += (ProgramStep(copy) for copy in copies)
             joins.append(join)
             continue
-        if classify(group.sink).kind is NodeKind.OPAQUE:
+        if classify(group.sink) is NodeKind.OPAQUE:
             steps.append(ProgramStep(None, group.sink))
             continue
         pieces = _pieces(group, results, model)
@@ -210,11 +206,16 @@ def assign_layouts(
     for join in reversed(joins):
         pinned.update(p.value for p in join.parts if join.result in pinned)
     last = _channels_last(steps, windows, pinned, joins)
-    halos = _of_wholes(_halos(graph.constants, steps), joins, pinned) if model.gaps else {}
+    halos = (
+        _of_wholes(_halos(graph.constants, always_running(steps)), joins, pinned)
+        if model.gaps
+        else {}
+    )
     steps, padded = _pad_pinned(steps, pinned, halos)
     last |= padded
     layouts: dict[Value, Layout] = {}
-    for value in (*_stored(graph, steps), *(j.result for j in joins)):
+    stored_values = (v for step in steps for v in step.results)
+    for value in (*graph.inputs, *stored_values, *(j.result for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
     for value in _crowded(steps, joins, pinned) if model.gaps else ():
         if layouts[value].fill is None:
@@ -232,19 +233,23 @@ def usual_layouts(
     """Returns the layouts that a kernel's values would have inside a network.  Channels are last if
     a stage slides a window.  With `gaps`, values may have halos."""
     last = any(map(_slides, kernel.expr.stages))
-    halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
+    halos = _halos(constants, [kernel]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
     return {v: _layout(v, last, halos.get(v), False) for v in values}
 
 
-def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kernel]:
-    """Yields the kernels into which a group is cut."""
-    expr, operands = compose(group.members, results, model.limits)
-    is_legal = None if model.scratch else partial(_is_legal, model)
-    seconds = partial(_seconds, model)
-    pieces = split(expr, operands, results, is_legal, model.limits, seconds, model.ledger)
-    for piece in pieces:
-        yield Kernel(piece.expr, piece.operands, piece.results, _location(group))
+def _pieces(group: Group, results: Values, model: KernelModel) -> tuple[Kernel, ...]:
+    """Returns the kernels into which a group is cut."""
+    kernel = Kernel(*compose(group.members, results, model.limits), results, _location(group))
+
+    def is_legal(expr: Expr) -> bool:
+        return model.legal(expr, (False,) * len(expr.params))
+
+    def seconds(expr: Expr) -> Seconds:
+        return model.alone(expr, (False,) * len(expr.params)) or NO_TIME
+
+    lowers = None if model.scratch else is_legal
+    return split(kernel, lowers, model.limits, seconds, model.ledger)
 
 
 def _direct_kernels(
@@ -267,20 +272,16 @@ def _slides(stage: Stage) -> bool:
     return any(v & summed and v & iters for v in moving)
 
 
-def _is_legal(model: KernelModel, expr: Expr) -> bool:
-    return model.legal(expr, tuple(False for _ in expr.params))
-
-
-def _seconds(model: KernelModel, expr: Expr) -> Seconds:
-    return model.alone(expr, tuple(False for _ in expr.params)) or NO_TIME
-
-
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:
     shape = value.type.shape
     if pinned:
         return row_major(shape)
     base = permuted(shape, _order(value)) if last or halo else row_major(shape)
-    return base if halo is None else _with_logical_halo(base, halo)
+    if halo is None:
+        return base
+    # The halo of a logical axis lies at the place of the axis in storage.
+    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
+    return with_halo(base, widths, halo.fill)
 
 
 def _crowded(
@@ -288,7 +289,7 @@ def _crowded(
 ) -> list[Value]:
     """Returns the computed values whose planes need padding between them.  Values whose storage is
     shared, or visible to callers, calls or control flow, are left out."""
-    kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
+    kernels = always_running(steps)
     computed = {v for k in kernels for v in k.results}
     visible = {*pinned, *(v for j in joins for v in (j.result, *(p.value for p in j.parts)))}
     crowded_values = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
@@ -304,16 +305,6 @@ def _location(group: Group) -> str:
 def _order(value: Value) -> tuple[int, ...]:
     rank = value.type.rank
     return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
-
-
-def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
-    values: dict[Value, None] = dict.fromkeys(graph.inputs)
-    for step in steps:
-        if step.kernel is not None:
-            values.update(dict.fromkeys(step.kernel.results))
-        if step.node is not None:
-            values.update(dict.fromkeys(step.node.outputs))
-    return list(values)
 
 
 def pinned_values(placed: Placed) -> set[Value]:
@@ -369,14 +360,12 @@ def _channels_last(
     computed from results of windows axis by axis, and concatenations of these values."""
     values_last: set[Value] = set()
     containers = {p.value: join.result for join in joins for p in join.parts}
-    for step in steps:
-        if step.kernel is None or step.condition is not None:
-            continue
-        followers = _following(step.kernel, values_last)
-        for value in step.kernel.results:
+    for kernel in always_running(steps):
+        followers = _following(kernel, values_last)
+        for value in kernel.results:
             if value in pinned or value.type.rank < 3:
                 continue
-            if value in windows or value in followers or _blends(step.kernel, values_last):
+            if value in windows or value in followers or _blends(kernel, values_last):
                 values_last.add(value)
                 while value in containers:
                     value = containers[value]
@@ -434,17 +423,16 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
 # ---- halos ------------------------------------------------------------------------------------
 
 
-def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
+def _halos(constants: Collection[Value], kernels: Iterable[Kernel]) -> dict[Value, _Halo]:
     """Returns the halos that keep padded reads of values inside their storage.  A value has no halo
     if its readers have different fill values, or if storing the halo takes longer than checking its
     reads."""
     halos_of: dict[Value, list[_Halo]] = {}
-    for step in steps:
-        for stage, value, node in _padded_reads(step):
+    for kernel in kernels:
+        for stage, value, node in _padded_reads(kernel):
             if value in constants:
                 continue
-            shape = value.type.shape
-            widths = all_known(_overhang(i, n) for i, n in zip(node.indices, shape, strict=True))
+            widths = all_known(map(_overhang, node.indices, value.type.shape))
             # A halo stores its fill value as f64. Large integers may change there, and NaN equals
             # no value.
             fill = None if node.fill is None else float(node.fill)
@@ -454,11 +442,8 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
                 halo = _Halo(widths, fill)
                 if _pays(halo, value, stage):
                     halos_of.setdefault(value, []).append(halo)
-    agreed: dict[Value, _Halo] = {}
-    for value, halos in halos_of.items():
-        if len({h.fill for h in halos}) == 1:
-            agreed[value] = _widest(halos)
-    return agreed
+    agreed = ((v, halos) for v, halos in halos_of.items() if len({h.fill for h in halos}) == 1)
+    return {value: _widest(halos) for value, halos in agreed}
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
@@ -476,18 +461,14 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
     return _Halo(widths, halos[0].fill)
 
 
-def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Returns (stage, value, read) for the reads of a step that a halo may make faster.  They have
-    a fill value, and the step reads their elements several times."""
-    if step.kernel is None or step.condition is not None:
-        return []
-    padded: list[tuple[Stage, Value, Read]] = []
-    for stage, node, value in operand_reads(step.kernel):
+def _padded_reads(kernel: Kernel) -> Iterator[tuple[Stage, Value, Read]]:
+    """Yields (stage, value, read) for the reads of a kernel that a halo may make faster.  They have
+    a fill value, and the kernel reads their elements several times."""
+    for stage, node, value in operand_reads(kernel):
         if node.fill is None or node.indirect:
             continue
         if stage.monoid is not None or sum(r.source == node.source for r in reads(stage)) > 1:
-            padded.append((stage, value, node))
-    return padded
+            yield stage, value, node
 
 
 @lru_cache(1 << 14)
@@ -526,12 +507,6 @@ def _with_remainders(index: Index) -> Index:
     return index
 
 
-def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
-    """Returns `base`, a permutation, with the halo of each logical axis at its place in storage."""
-    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
-    return with_halo(base, widths, halo.fill)
-
-
 def _pad_pinned(
     steps: list[ProgramStep], pinned: set[Value], halos: Mapping[Value, _Halo]
 ) -> tuple[list[ProgramStep], set[Value]]:
@@ -549,10 +524,12 @@ def _pad_pinned(
     copied: set[Value] = set()
     for step in steps:
         kernel = step.kernel
-        sources = {v for _, v, _ in _padded_reads(step) if v in copies}
-        if kernel is not None:
-            sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
-        if kernel is None or not sources:
+        if kernel is None or kernel.condition is not None:
+            result.append(step)
+            continue
+        sources = {v for _, v, _ in _padded_reads(kernel) if v in copies}
+        sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
+        if not sources:
             result.append(step)
             continue
         for value in kernel.operands:
@@ -565,10 +542,8 @@ def _pad_pinned(
 
 
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
-    return tuple(
-        size + before + after
-        for size, (before, after) in zip(value.type.shape, halo.widths, strict=True)
-    )
+    pairs = zip(value.type.shape, halo.widths, strict=True)
+    return tuple(size + sum(widths) for size, widths in pairs)
 
 
 def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:

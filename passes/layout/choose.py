@@ -182,14 +182,12 @@ class _Prices:
         """Returns True if `joint` can replace both kernels, and if the decision is to do so."""
         if not self._planner.legal(joint.expr, [v in self._constants for v in joint.operands]):
             return False
-        apart = Alternative(False, self.total((first, reader)), name="apart")
-        joined = Alternative(True, self.total((joint,)), name="joined")
-        return self._planner.ledger.decide(
+        return not self._planner.ledger.either(
             lambda: site("copy", self._key(first), self._key(reader)),
-            apart,
-            (joined,),
+            ("apart", [self.total((first, reader))]),
+            ("joined", lambda: [self.total((joint,))]),
             place=first.loc,
-        ).replacement
+        )
 
     def _key(self, kernel: Kernel) -> KernelKey:
         return kernel_key(kernel, self._layouts, self._constants)

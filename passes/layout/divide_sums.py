@@ -8,14 +8,13 @@ Requires layouts, and the types in which values are stored, because prices depen
 Establishes a layout for each value of partial sums, with the axis order of the result.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
 from tcc.ir.graph import Value
 from tcc.ir.layout import Layout, axis_order, permuted, row_major
-from tcc.passes.fuse.split import SplitKernel, cut_behind
-from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.fuse.split import cut_behind
+from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.schedule.backend import Divides
 
 
@@ -34,19 +33,13 @@ def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
             steps.append(step)
             continue
         expr, number = division
-        kernel = replace(step.kernel, expr=expr)
-        for piece in _pieces(kernel, number):
+        kernel, result = replace(step.kernel, expr=expr), step.kernel.results[0]
+        names = (f"{result.name}.part{n}" for n in count())
+        for piece in cut_behind(kernel, (number,), names):
             steps.append(ProgramStep(piece))
             new_values = [v for v in piece.results if v not in layouts]
-            layouts |= {v: _layout_of_parts(v, layouts[kernel.results[0]]) for v in new_values}
+            layouts |= {v: _layout_of_parts(v, layouts[result]) for v in new_values}
     return replace(placed, steps=tuple(steps), layouts=layouts)
-
-
-def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
-    names = (f"{kernel.results[0].name}.part{n}" for n in count())
-    pair = SplitKernel(kernel.expr, kernel.operands, kernel.results)
-    for piece in cut_behind(pair, (number,), names):
-        yield replace(kernel, expr=piece.expr, operands=piece.operands, results=piece.results)
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:

@@ -15,11 +15,12 @@ import numpy as np
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.graph import ConstantStore, Handle, Value
-from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
+from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, sole_atom, var_of
 from tcc.ir.layout import Layout
 from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
+from tcc.known import all_known
 
 # The alignment in bytes of weights in the section: _ALIGN, a vector, or _PAGE for weights of at
 # least _LARGE bytes. Kernels prefetch a line of each of several pages in turn
@@ -161,56 +162,38 @@ def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
 def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
     """Returns `array` in storage order, by padding, reshaping and transposing it.
 
-    None if some storage dimension is neither an axis nor a quotient or remainder of an axis.
+    None if a storage dimension is neither an axis, nor the quotient or remainder of an axis.
     """
-    pieces: list[tuple[int, str, int]] = []  # (axis, part, divisor) of each storage dimension
-    for index in layout.indices:
-        piece = _piece(index, layout)
-        if piece is None:
-            return None
-        pieces.append(piece)
-    shape: list[int] = []
-    position: dict[tuple[int, str], int] = {}
-    widths = []
-    for axis, size in enumerate(array.shape):
-        parts = sorted((part, by) for a, part, by in pieces if a == axis)
-        names = [part for part, _ in parts]
-        if names == ["quotient", "remainder"]:
-            by = parts[1][1]
-            count = -(-size // by)
-            position[axis, "quotient"], position[axis, "remainder"] = len(shape), len(shape) + 1
-            shape += [count, by]
-            widths.append((0, count * by - size))
-        elif names == ["whole"]:
-            position[axis, "whole"] = len(shape)
-            shape.append(size)
-            widths.append((0, 0))
-        else:
-            return None
-    if any(b for _, b in widths):
+    pieces = all_known(_piece(index, layout) for index in layout.indices)
+    divisors = {axis: by for axis, _, by in pieces or ()}
+    # Each axis becomes an axis of quotients and an axis of remainders. A divisor of 1 gives an axis
+    # of remainders of length 1.
+    cuts = [
+        (-(-size // divisors.get(n, 1)), divisors.get(n, 1)) for n, size in enumerate(array.shape)
+    ]
+    expected = [(n, part, by) for n, (_, by) in enumerate(cuts) for part in range(1 + (by > 1))]
+    if pieces is None or sorted(pieces) != expected:
+        return None
+    widths = [(0, count * by - size) for size, (count, by) in zip(array.shape, cuts, strict=True)]
+    if np.any(widths):
         array = np.pad(array, widths, constant_values=layout.fill or 0)
-    order = [position[axis, part] for axis, part, _ in pieces]
-    packed = array.reshape(shape).transpose(order)
-    return np.ascontiguousarray(packed) if packed.shape == sizes else None
+    order = [2 * axis + part for axis, part, _ in pieces]
+    order += [n for n in range(2 * array.ndim) if n not in order]
+    packed = array.reshape([n for cut in cuts for n in cut]).transpose(order)
+    fits = packed.shape[: len(sizes)] == sizes
+    return np.ascontiguousarray(packed.reshape(sizes)) if fits else None
 
 
-def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
+def _piece(index: Index, layout: Layout) -> tuple[int, int, int] | None:
     """Returns (axis, part, divisor) of a storage index; None if it has another form.
 
-    `part` is "whole" for an axis itself, else "quotient" or "remainder" of the axis by `divisor`.
+    `part` is 0 for the quotient of the axis by `divisor`, and 1 for the remainder.
     """
-    var = var_of(index)
+    var, atom = var_of(index), None if index.const else sole_atom(index)
     if var in layout.axes:
-        return layout.axes.index(var), "whole", 1
-    if len(index.terms) != 1 or index.const:
-        return None
-    ((monomial, coeff),) = index.terms
-    if coeff != 1 or len(monomial) != 1:
-        return None
-    (atom,) = monomial
+        return layout.axes.index(var), 0, 1
     if isinstance(atom, Quotient | Remainder):
         inner, by = var_of(atom.num), as_int(atom.den)
         if inner in layout.axes and by is not None:
-            part = "quotient" if isinstance(atom, Quotient) else "remainder"
-            return layout.axes.index(inner), part, by
+            return layout.axes.index(inner), int(isinstance(atom, Remainder)), by
     return None

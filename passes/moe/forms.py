@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, Source, cast, index_value, literal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
 from tcc.ir.types import I32, TensorType, element_count
 from tcc.ops.algebra.movement import delinearise, linearise
@@ -81,7 +81,7 @@ def places(grouping: Grouping) -> Expr:
     group = b.stage((r,), cast(clamped(wrapped(b.read(0, r), g.matrices), g.matrices), I32))
 
     c, e, j = b.iters(g.chunks, g.matrices, g.chunk)
-    here = fn("eq", b.read(group, c * g.chunk + j, fill=-1), index_value(e, I32))
+    here = fn("eq", b.read(group, c * g.chunk + j, fill=-1), e)
     through = b.sum((c, e), _one_if(here), over=(j,))
     if as_int(g.chunks) != 1:
         c, e, other = b.iters(g.chunks, g.matrices, g.chunks)
@@ -89,25 +89,21 @@ def places(grouping: Grouping) -> Expr:
         through = b.sum((c, e), earlier, over=(other,))
 
     e, other = b.iters(g.matrices, g.matrices)
-    filled = fn("div", fn("add", b.read(through, g.chunks - 1, other), g.tile - 1), g.tile)
+    filled = (b.read(through, g.chunks - 1, other) + (g.tile - 1)) / g.tile
     upto = choose(_less(other, e), filled, 0)
     first = b.sum((e,), upto, over=(other,))
     t, e = b.iters(g.tiles, g.matrices)
-    begun = fn("le", b.read(first, e), index_value(t, I32))
-    begun = apply("and", begun, fn("gt", b.read(through, g.chunks - 1, e), 0))
+    begun = (b.read(first, e) <= t) & (b.read(through, g.chunks - 1, e) > 0)
     matrix = b.stage((t,), choose(begun, index_value(e, I32), 0), over=(e,), monoid="max")
 
     r, j = b.iters(g.rows, g.chunk)
     other = r // g.chunk * g.chunk + j
     in_same_group = fn("eq", b.read(group, other, fill=-1), b.read(group, r))
-    ahead = apply("and", _less(other, r), in_same_group)
-    rank = b.sum((r,), _one_if(ahead), over=(j,))
+    rank = b.sum((r,), _one_if(_less(other, r) & in_same_group), over=(j,))
     (r,) = b.iters(g.rows)
-    start = fn("mul", _of(b, g, first, b.read(group, r)), g.tile)
-    place = fn("add", start, b.read(rank, r))
+    place = _of(b, g, first, b.read(group, r)) * g.tile + b.read(rank, r)
     if as_int(g.chunks) != 1:
-        before = _of(b, g, through, b.read(group, r), r // g.chunk - 1)
-        place = fn("add", place, before)
+        place = place + _of(b, g, through, b.read(group, r), r // g.chunk - 1)
     return b.done(b.stage((r,), place), matrix, first, through)
 
 
@@ -126,20 +122,19 @@ def rows(grouping: Grouping) -> Expr:
     )
     if as_int(g.chunks) == 1:
         p, r = b.iters(g.places, g.rows)
-        names_place = fn("eq", b.read(0, r), index_value(p, I32))
+        names_place = fn("eq", b.read(0, r), p)
         return b.finish((p,), choose(names_place, index_value(r, I32), 0), over=(r,), monoid="max")
     p, c = b.iters(g.places, g.chunks)
     matrix = b.read(1, p // g.tile)
-    number = fn("sub", index_value(p, I32), fn("mul", _of(b, g, 2, matrix), g.tile))
-    passed = _one_if(fn("le", _of(b, g, 3, matrix, c), number))
+    number = index_value(p, I32) - _of(b, g, 2, matrix) * g.tile
+    passed = _one_if(_of(b, g, 3, matrix, c) <= number)
     chunk = b.sum((p,), passed, over=(c,))
     p, j = b.iters(g.places, g.chunk)
-    at = fn("min", b.read(chunk, p), index_value(g.chunks - 1, I32))
+    at = fn("min", b.read(chunk, p), g.chunks - 1)
     position = b.position(at, g.chunks)
     place = b.read(0, position * g.chunk + j, fill=-1)
-    row = fn("add", fn("mul", at, index_value(g.chunk, I32)), index_value(j, I32))
-    names_place = choose(fn("eq", place, index_value(p, I32)), row, 0)
-    return b.finish((p,), names_place, over=(j,), monoid="max")
+    row = choose(fn("eq", place, p), at * g.chunk + j, 0)
+    return b.finish((p,), row, over=(j,), monoid="max")
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
@@ -152,7 +147,7 @@ def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: In
 
 
 def _less(a: Index, b: Index) -> Scalar:
-    return fn("lt", index_value(a, I32), index_value(b, I32))
+    return index_value(a, I32) < b
 
 
 def _one_if(condition: Scalar) -> Scalar:

@@ -84,7 +84,7 @@ def check_runnable(graph: Graph) -> None:
     missing = [
         node
         for node in walk_nodes(graph)
-        if node.op.name not in _LOWER and classify(node).kind is NodeKind.OPAQUE
+        if node.op.name not in _LOWER and classify(node) is NodeKind.OPAQUE
     ]
     if missing:
         raise _refusal(missing)

@@ -23,10 +23,15 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, FLOAT8, I8, U8, element_count
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
-from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
+from tcc.passes.quantize.zero_points import (
+    admits,
+    channels,
+    conv_integer,
+    dequantized,
+    matmul_operands,
+)
 
 # The sum of at most this many products of two bytes fits 32 bits, for all values of the bytes.
 _LONGEST = (1 << 31) // (255 * 255) - 1
@@ -67,16 +72,19 @@ def int8_weight_matmuls(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -> Replacement:
-    match node.op.name:
-        case "gemm":
-            return _gemm(b, node, inputs, weights)
-        case "conv":
-            return _conv(b, node, inputs) if weights else None
-        case "matmul" if inputs[0] is not None and inputs[1] is not None:
-            lhs, rhs = _bytes(b, inputs[0]), _bytes(b, inputs[1])
-            product_value = _matmul(b, node, lhs, rhs, weights)
-            return None if product_value is None else [product_value]
-    return None
+    if node.op.name == "conv":
+        return _conv(b, node, inputs) if weights else None
+    operands = matmul_operands(node, inputs)
+    if operands is None:
+        return None
+    x, w, bias, (x_is_transposed, w_is_transposed) = operands
+    lhs, rhs = _bytes(b, x), _bytes(b, w)
+    lhs = _transposed(b, lhs) if x_is_transposed else lhs
+    rhs = _transposed(b, rhs) if w_is_transposed else rhs
+    result = _matmul(b, node, lhs, rhs, weights)
+    if result is None:
+        return None
+    return [result if bias is None else emit(b, "add", result, bias)]
 
 
 def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -92,7 +100,12 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     depth = as_int(element_count(w.type.shape[1:]))
     # With few channels, the groups of four bytes that an instruction multiplies are mostly empty.
     few = (as_int(w.type.shape[1]) or 0) < _LEAST
-    if few or depth is None or depth > _LONGEST or not _admitted(b, node, lhs, rhs):
+    if (
+        few
+        or depth is None
+        or depth > _LONGEST
+        or not admits(b, node, lhs.zero, rhs.value, rhs.zero)
+    ):
         return None
     sums = conv_integer(b, attrs, lhs.value, rhs.value, lhs.zero, rhs.zero)
     sums = emit(b, "cast", sums, to=F32)
@@ -101,27 +114,6 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     if biases and biases[0] is not None:
         result = emit(b, "add", result, channels(b, biases[0], sums))
     return [result]
-
-
-def _admitted(b: GraphBuilder, node: Node, lhs: _Bytes, rhs: _Bytes) -> bool:
-    return admits(b, node, lhs.zero, rhs.value, rhs.zero)
-
-
-def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replacement:
-    attrs = node.attrs
-    if not isinstance(attrs, GemmAttrs) or attrs.alpha != 1 or attrs.beta != 1:
-        return None
-    x, w, *biases = inputs
-    if x is None or w is None:
-        return None
-    lhs, rhs = _bytes(b, x), _bytes(b, w)
-    lhs = _transposed(b, lhs) if attrs.trans_a else lhs
-    rhs = _transposed(b, rhs) if attrs.trans_b else rhs
-    result = _matmul(b, node, lhs, rhs, weights)
-    if result is None:
-        return None
-    shift = biases[0] if biases else None
-    return [result if shift is None else emit(b, "add", result, shift)]
 
 
 def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
@@ -167,7 +159,7 @@ def _matmul(
     length = as_int(lhs.value.type.shape[-1]) if lhs.value.type.rank > 1 else None
     if rank < 2 or length is None or length > _LONGEST or rhs.axis not in (None, rank - 1):
         return None
-    if weights and not _admitted(b, node, lhs, rhs):
+    if weights and not admits(b, node, lhs.zero, rhs.value, rhs.zero):
         return None
     wide = _sums(b, lhs, rhs)
     scale = None if wide is None else emit(b, "mul", lhs.scale, rhs.scale)

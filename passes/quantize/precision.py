@@ -36,10 +36,7 @@ from tcc.ir.expr.scalar import (
     Read,
     Scalar,
     StageRef,
-    apply,
     cast,
-    index_value,
-    literal,
     read,
     read_from,
     walk,
@@ -47,7 +44,6 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import Graph, Handle, Value, Values, on_each_rank
 from tcc.ir.index import (
     Index,
-    Indices,
     Var,
     as_int,
     ceildiv,
@@ -61,11 +57,13 @@ from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
+from tcc.ops.formula import fn
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
-from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
+from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.schedule.nest import multiplied
 
 # Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
@@ -152,21 +150,13 @@ class _Narrowing:
         self.types: dict[Value, str] = {}
         self.floats: dict[Value, _Replacement | None] = {}
         self.levels: dict[tuple[Value, int], _Replacement | None] = {}
-        matmuls = {k: tuple(_matmuls(k, constants)) for k in self.kernels}
+        matmuls = [p for k in self.kernels for p in _matmuls(k, constants)]
         self.quantized = {
-            p: quantised
-            for k in self.kernels
-            for p in matmuls[k]
-            if (quantised := self._quantized(p)) is not None
+            p: quantised for p in matmuls if (quantised := self._quantized(p)) is not None
         }
-        self.matmuls = {
-            k: [p for p in matmuls_of if p not in self.quantized and not _batched(p)]
-            for k, matmuls_of in matmuls.items()
-        }
+        self.matmuls = [p for p in matmuls if p not in self.quantized and not _batched(p)]
         self.activations = self._activations()
-        self.weights = dict.fromkeys(
-            p.constant for matmuls_of in matmuls.values() for p in matmuls_of
-        )
+        self.weights = dict.fromkeys(p.constant for p in matmuls)
 
     def run(self) -> Placed:
         narrow = {
@@ -185,7 +175,7 @@ class _Narrowing:
         replacements: dict[Value, _Replacement] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
-        weights = {p.constant for p in self.matmuls.get(kernel, ()) if self._pays(p)}
+        weights = {p.constant for p in self._matmuls_of(kernel) if self._pays(p)}
         for value in kernel.operands:
             if value in weights and value in self.constants:
                 replacement = self._float_weight(kernel, value)
@@ -197,6 +187,9 @@ class _Narrowing:
             return kernel
         return _rewritten(inside, replacements, results)
 
+    def _matmuls_of(self, kernel: Kernel) -> list[_Matmul]:
+        return [p for p in self.matmuls if p.kernel is kernel]
+
     # ---- activations --------------------------------------------------------------------------
 
     def _activations(self) -> set[Value]:
@@ -207,7 +200,7 @@ class _Narrowing:
         narrow.
         """
         everywhere = self.precision.everywhere
-        if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
+        if not everywhere and not self._exchanges():
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.containers.values()}
         candidates = results - seen_by_others(self.placed.graph)
@@ -215,16 +208,8 @@ class _Narrowing:
         for kernel in self.kernels:
             candidates -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
             candidates -= _summed(kernel) if everywhere else set()
-        paired = (
-            _paired_with(p, self.placed.layouts)
-            for matmuls_of in self.matmuls.values()
-            for p in matmuls_of
-        )
-        narrow = (
-            set(candidates)
-            if everywhere
-            else {v for v in paired if isinstance(v, Value)} & candidates
-        )
+        paired = (_paired_with(p, self.placed.layouts) for p in self.matmuls)
+        narrow = set(candidates) if everywhere else candidates.intersection(paired)
         # A value and its parts share one storage, hence one type: narrow only if all of them can
         # be.
         for shared in _storages(self.placed.containers):
@@ -252,7 +237,7 @@ class _Narrowing:
         """
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
         readers_of: dict[StageRef, frozenset[int]] = {}
-        for matmul in self.matmuls.get(kernel, ()) if self._exchanges() else ():
+        for matmul in self._matmuls_of(kernel) if self._exchanges() else ():
             source = _paired_with(matmul, self.placed.layouts)
             if isinstance(source, StageRef):
                 readers = readers_of.get(source, frozenset())
@@ -275,23 +260,21 @@ class _Narrowing:
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Replacement | None:
-        if self.precision.floats is F32 or value.type.dtype is not F32:
+        floats = self.precision.floats
+        if floats is F32 or value.type.dtype is not F32:
             return None
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
         count = as_int(element_count(value.type.shape)) or 0
-        needed = any(p.constant is value and self._paired(p) for p in self.matmuls[kernel])
+        needed = any(p.constant is value and self._paired(p) for p in self._matmuls_of(kernel))
         if count < _LARGE and not needed:
             return None
         if value not in self.floats:
             self.floats[value] = None
-            floats = self.precision.floats
             arrays = on_each_rank([self._arrays(value)], lambda a: rounded(a[0], floats))
             if arrays is not None:
-                new = self._constant(value, arrays, floats)
-                name = self.precision.floats.name
-                self._note(value, name, name if needed else "")
-                self.floats[value] = _in_floats(new)
+                self._note(value, floats.name, floats.name if needed else "")
+                self.floats[value] = _in_floats(self._constant(value, arrays, floats))
         return self.floats[value]
 
     def _quantized(self, matmul: _Matmul) -> _Replacement | None:
@@ -324,8 +307,8 @@ class _Narrowing:
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
             level = _level(node, first, axis, bits)
-            group = read(first + 1, _at(at, axis, at[axis] // size), BF16)
-            return apply("mul", cast(level, F32), cast(group, F32))
+            group = read(first + 1, replaced(at, axis, at[axis] // size), BF16)
+            return cast(level, F32) * cast(group, F32)
 
         return _Replacement(values, value_of)
 
@@ -378,15 +361,10 @@ def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
     if bits == 8:
         return read(first, node.indices, I8)
     at = node.indices[axis]
-    byte = cast(read(first, _at(node.indices, axis, at // 2), I8), I32)
+    byte = cast(read(first, replaced(node.indices, axis, at // 2), I8), I32)
     # The shift to the left moves the selected half byte to the top; the shift back extends its
     # sign.
-    raised = apply("shift_left", byte, index_value(28 - 4 * (at % 2), I32))
-    return apply("shift_right", raised, literal(28, I32))
-
-
-def _at(indices: Indices, axis: int, index: Index) -> Indices:
-    return (*indices[:axis], index, *indices[axis + 1 :])
+    return fn("shift_right", fn("shift_left", byte, 28 - 4 * (at % 2)), 28)
 
 
 def _rewritten(
@@ -430,9 +408,7 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
         if stage.body[ref.component].dtype is dtype:
             continue
         if stage.monoid is None and ref not in read_again and outputs.count(ref) == 1:
-            body = list(stage.body)
-            body[ref.component] = cast(body[ref.component], dtype)
-            stages[ref.stage] = replace(stage, body=tuple(body))
+            stages[ref.stage] = with_cast(stage, ref.component, dtype)
             continue
         stages.append(rounding_stage(stage, ref, dtype))
         outputs[number] = StageRef(len(stages) - 1)
@@ -503,9 +479,8 @@ def _uses(matmul: _Matmul) -> int:
 
     A loop of symbolic extent counts as a loop of one iteration.
     """
-    moving = {v for index in matmul.weight.indices for v in free_vars(index)}
-    sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
-    return prod(sizes)
+    moving = free_vars(*matmul.weight.indices)
+    return prod(known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
 
 
 def _batched(matmul: _Matmul) -> bool:
@@ -542,9 +517,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
     inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
         return None
-    ours = {v for i in other.indices for v in free_vars(i)}
-    theirs = {v for i in weight.indices for v in free_vars(i)}
-    return source if theirs - ours else None
+    return source if {*free_vars(*weight.indices)} - {*free_vars(*other.indices)} else None
 
 
 def _side_by_side(place: Index, var: Var) -> bool:

@@ -11,6 +11,7 @@ from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, inserted, reads, with_
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read, read_from
 from tcc.ir.index import free_vars
 from tcc.ir.types import DType
+from tcc.ops.shapes import replaced
 
 
 def with_rounded(expr: Expr, readers_of: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
@@ -33,14 +34,18 @@ def rounding_stage(source: Stage, ref: StageRef, dtype: DType) -> Stage:
     return Stage(iters, (), None, (cast(read(ref, at, dtype_before), dtype),))
 
 
+def with_cast(stage: Stage, component: int, dtype: DType) -> Stage:
+    """Returns the stage with a component of its body converted to `dtype`."""
+    narrow = cast(stage.body[component], dtype)
+    return replace(stage, body=replaced(stage.body, component, narrow))
+
+
 def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype: DType) -> Expr:
     source = expr.stages[ref.stage]
     readers = {n for n, s in enumerate(expr.stages) if any(r.source == ref for r in reads(s))}
     if source.monoid is None and readers == rounding_readers and ref not in expr.outputs:
-        body = list(source.body)
-        body[ref.component] = cast(body[ref.component], dtype)
         stages = list(expr.stages)
-        stages[ref.stage] = replace(source, body=tuple(body))
+        stages[ref.stage] = with_cast(source, ref.component, dtype)
         for number in rounding_readers:
             stages[number] = _reading(stages[number], ref, ref, dtype)
         return replace(expr, stages=tuple(stages))

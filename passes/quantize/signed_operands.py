@@ -27,14 +27,14 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
-    apply,
     cast,
     index_value,
     indices_in,
     literal,
     read,
+    read_from,
+    replaced,
     substitute_indices,
-    transform,
     walk,
 )
 from tcc.ir.graph import Handle, Value, on_each_rank
@@ -107,10 +107,13 @@ class _Rewriting:
 
     def run(self) -> bool:
         """Rewrites the kernel's contractions of bytes; returns True if there are any."""
-        contractions = [n for n, s in enumerate(self.stages) if _factors(s) is not None]
-        for number in contractions:
-            self._rewrite(number)
-        return bool(contractions)
+        has_contractions = False
+        for number in range(len(self.stages)):
+            factors = _factors(self.stages[number])
+            if factors is not None:
+                self._rewrite(number, *map(self._signed, factors))
+                has_contractions = True
+        return has_contractions
 
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)
@@ -120,12 +123,9 @@ class _Rewriting:
 
     # ---- a contraction --------------------------------------------------------------------------
 
-    def _rewrite(self, number: int) -> None:
+    def _rewrite(self, number: int, a: _Signed, b: _Signed) -> None:
         stage = self.stages[number]
-        factors = _factors(stage)
-        assert factors is not None
-        a, b = map(self._signed, factors)
-        signed_product = apply("mul", cast(a.value, I32), cast(b.value, I32))
+        signed_product = cast(a.value, I32) * cast(b.value, I32)
         self.stages[number] = replace(stage, body=(signed_product,))
         correction = self._correction(stage, a, b)
         if correction is not None:
@@ -137,7 +137,6 @@ class _Rewriting:
         The offset of a constant is None if its values minus the zero point fit signed bytes.
         """
         node, zero = factor.node, factor.zero
-        assert isinstance(node.source, int)
         arrays = self._arrays(node)
         if arrays is not None and arrays[0].size:
             points = self._points(node, arrays[0].ndim, zero)
@@ -148,8 +147,7 @@ class _Rewriting:
                 halved = [(a.astype(np.int32) - _HALF).astype(np.int8) for a in arrays]
                 return _Signed(self._constant(node, halved), _difference(_HALF, zero))
         if node.dtype is U8:
-            half = literal(_HALF, I32)
-            return _Signed(cast(apply("sub", cast(node, I32), half), I8), _difference(_HALF, zero))
+            return _Signed(cast(cast(node, I32) - _HALF, I8), _difference(_HALF, zero))
         return _Signed(node, None if zero is None else _difference(0, zero))
 
     def _points(self, node: Read, rank: int, zero: Scalar | None) -> Sequence[Array] | None:
@@ -181,9 +179,9 @@ class _Rewriting:
             other_sum = self._sum_of(stage, other.value)
             if one is a and b.offset is not None:
                 count = index_value(element_count(tuple(map(extent, stage.reduce))), I32)
-                other_sum = apply("add", other_sum, apply("mul", count, b.offset))
-            term = apply("mul", one.offset, other_sum)
-            correction = term if correction is None else apply("add", correction, term)
+                other_sum = other_sum + count * b.offset
+            term = one.offset * other_sum
+            correction = term if correction is None else correction + term
         return correction
 
     def _sum_of(self, stage: Stage, factor: Scalar) -> Scalar:
@@ -195,17 +193,16 @@ class _Rewriting:
         assert isinstance(node.source, int)
         source = self.operands[node.source]
         iters = tuple(v for v in stage.iters if any(v in free_vars(i) for i in node.indices))
-        term = cast(transform(factor, lambda n: _of_first(n) if n is node else n), I32)
+        term = cast(replaced(factor, {node: read_from(node, 0)}), I32)
         expr = canonical(
             Expr((source.type,), (Stage(iters, stage.reduce, "sum", (term,)),), (StageRef(0),))
         )
         (sum_type,) = expr.types
-        arrays = self._arrays(node)
+        value, arrays = Value(f"{source.name}.sum", sum_type), self._arrays(node)
         if arrays is not None:
             sums = [np.asarray(evaluate_expr(expr, [array])[0]) for array in arrays]
-            value = self._new_constant(Value(f"{source.name}.sum", sum_type), sums)
+            self._new_constant(value, sums)
         else:
-            value = Value(f"{source.name}.sum", sum_type)
             loc = f"{self.old.loc} (sums of {source.name})"
             self.sums.append(Kernel(expr, (source,), (value,), loc))
         return read(self._operand(value), tuple(map(of_atom, iters)), I32)
@@ -218,13 +215,13 @@ class _Rewriting:
             if node.source != ref:
                 return node
             here = dict(zip(stage.iters, node.indices, strict=True))
-            return apply("add", node, substitute_indices(correction, here))
+            return node + substitute_indices(correction, here)
 
         for later in range(number + 1, len(self.stages)):
             old = self.stages[later]
             self.stages[later] = with_reads(old, with_correction)
         if ref in self.outputs:
-            corrected = apply("add", read(ref, stage.at, I32), correction)
+            corrected = read(ref, stage.at, I32) + correction
             self.stages.append(Stage(stage.iters, (), None, (corrected,)))
             last = StageRef(len(self.stages) - 1)
             self.outputs = [last if o == ref else o for o in self.outputs]
@@ -246,9 +243,8 @@ class _Rewriting:
         self._new_constant(value, arrays)
         return read(self._operand(value), node.indices, I8)
 
-    def _new_constant(self, value: Value, arrays: Sequence[Array]) -> Value:
+    def _new_constant(self, value: Value, arrays: Sequence[Array]) -> None:
         self.constants[value] = self.placed.graph.store.put_per_rank(arrays, value.type.dtype)
-        return value
 
     def _operand(self, value: Value) -> int:
         self.operands.append(value)
@@ -279,7 +275,7 @@ def _factor(stage: Stage, scalar: Scalar) -> _Factor | None:
         value, zero = scalar.args
     if not isinstance(value, Cast) or not isinstance(node := value.arg, Read):
         return None
-    summed = {v for i in node.indices for v in free_vars(i)} >= set(stage.reduce)
+    summed = set(free_vars(*node.indices)) >= set(stage.reduce)
     plain = node.fill is None and not node.indirect and _is_operand(node)
     if node.dtype not in (I8, U8) or not summed or not plain:
         return None
@@ -288,21 +284,15 @@ def _factor(stage: Stage, scalar: Scalar) -> _Factor | None:
 
 def _varies(scalar: Scalar, loops: Sequence[Var]) -> bool:
     indices = (index for node in walk(scalar) for index in indices_in(node))
-    return any(v in loops for i in indices for v in free_vars(i))
+    return not set(loops).isdisjoint(free_vars(*indices))
 
 
 def _is_operand(node: Read) -> bool:
     return isinstance(node.source, int)
 
 
-def _of_first(node: Scalar) -> Scalar:
-    """Returns a read of operand 0 at the indices of `node`."""
-    assert isinstance(node, Read)
-    return read(0, node.indices, node.dtype)
-
-
 def _difference(value: int, zero: Scalar | None) -> Scalar:
-    return literal(value, I32) if zero is None else apply("sub", literal(value, I32), zero)
+    return literal(value, I32) if zero is None else value - zero
 
 
 def _without_unread(kernel: Kernel) -> Kernel:

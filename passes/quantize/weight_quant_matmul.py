@@ -19,11 +19,10 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.op import Array
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.levels import nibbles
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
-from tcc.passes.quantize.zero_points import dequantized
+from tcc.passes.quantize.zero_points import dequantized, matmul_operands
 
 # Smaller narrow constants are folded to floats, like constants of other types.
 _LARGE = 1 << 14
@@ -58,21 +57,18 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    attrs = node.attrs
-    gemm = isinstance(attrs, GemmAttrs)
-    plain = gemm and (attrs.alpha, attrs.beta, attrs.trans_a) == (1, 1, False)
-    if not (node.op.name == "matmul" or plain) or inputs[0] is None or inputs[1] is None:
+    operands = matmul_operands(node, inputs)
+    if operands is None or operands.transposed[0]:
         return None
-    x, w = inputs[0], inputs[1]
+    x, w, bias, (_, transposed) = operands
     if node.outputs[0].type.dtype is not F32 or x.type.rank < 2:
         return None
     levels = _levels(b, w)
-    if levels is not None and isinstance(attrs, GemmAttrs) and attrs.trans_b:
+    if levels is not None and transposed:
         levels = _transposed(levels)
     if levels is None or not _along_sum(levels):
         return None
     product_value = _matmul(b, x, levels)
-    bias = inputs[2] if len(inputs) > 2 else None
     return [product_value if bias is None else emit(b, "add", product_value, bias)]
 
 

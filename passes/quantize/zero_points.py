@@ -25,7 +25,7 @@ Requires nothing.  Establishes products of bytes for which processors have instr
 
 from dataclasses import fields, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
@@ -34,6 +34,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import const
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType
+from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.window import ConvAttrs
@@ -373,6 +374,27 @@ def conv_integer(
     """
     geometry = {f.name: getattr(attrs, f.name) for f in fields(ConvAttrs)}
     return emit(b, "conv_integer", *operands, **geometry, border=border)
+
+
+class MatmulOperands(NamedTuple):
+    """The operands of `x @ w + bias`; `transposed` says for both factors if they are transposed."""
+
+    x: Value
+    w: Value
+    bias: Value | None
+    transposed: tuple[bool, bool]
+
+
+def matmul_operands(node: Node, inputs: Inputs) -> MatmulOperands | None:
+    """Returns the operands of a matmul, or of a gemm with alpha and beta 1; None for another
+    node."""
+    attrs, transposed = node.attrs, (False, False)
+    if isinstance(attrs, GemmAttrs) and (attrs.alpha, attrs.beta) == (1, 1):
+        transposed = attrs.trans_a, attrs.trans_b
+    elif node.op.name != "matmul":
+        return None
+    x, w, bias = (*inputs, None)[:3]
+    return None if x is None or w is None else MatmulOperands(x, w, bias, transposed)
 
 
 def dequantized(b: GraphBuilder, value: Value | None) -> tuple[Node, bool] | None:

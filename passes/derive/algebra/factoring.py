@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tcc.ir.region import Factor
 from tcc.ir.region.affine import Affines, Sizes, unit
 from tcc.ir.region.edit import depends, loop_maps, mapped
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.terms import Term, loops_of_factors
 
 
@@ -30,7 +31,7 @@ class Common(NamedTuple):
     terms: tuple[Term, Term]
     factor: Factor
     sums: Sizes
-    remainders: tuple[Term, Term]
+    remainders: tuple[Term, ...]
     iters: Sizes
     forms: Affines
 
@@ -91,11 +92,10 @@ def _common(
     sums = tuple(a.sums[k - first] for k in shared)
     outer = (*range(first), *shared)
     back = {k: other for other, k in pairs.items()}
-    ours = list(outer)
-    theirs = [*range(first), *(back[k] for k in shared)]
+    theirs = (*range(first), *(back[k] for k in shared))
     remainders = [
-        (_without(term, n), numbering)
-        for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
+        (term._replace(factors=replaced(term.factors, n)), numbering)
+        for term, n, numbering in ((a, numbers[0], outer), (b, numbers[1], theirs))
     ]
     # The last loop of the terms' result is vectorised, so it comes last in the remainders too.
     vector_loop_last = sorted(range(len(outer)), key=lambda n: n == first - 1)
@@ -108,23 +108,19 @@ def _common(
         )
     ]
     loops = (*iters, *sums)
-    inner_terms = [
+    inner_terms = (
         _over(remainder, [numbering[n] for n in result_loops], iters)
         for remainder, numbering in remainders
-    ]
+    )
     maps = loop_maps(outer, first + len(a.sums))
     return Common(
         terms,
         mapped(factor, maps, loops),
         sums,
-        (inner_terms[0], inner_terms[1]),
+        tuple(inner_terms),
         tuple(loops[n] for n in result_loops),
         tuple(unit(n, len(loops)) for n in result_loops),
     )
-
-
-def _without(term: Term, number: int) -> Term:
-    return term._replace(factors=(*term.factors[:number], *term.factors[number + 1 :]))
 
 
 def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:

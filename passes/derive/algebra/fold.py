@@ -74,11 +74,12 @@ def fold(
 def _is_plain(stage: RegionStage) -> bool:
     """Returns True if a stage is a sum of products, and each index of a factor is a loop or a
     number."""
-    reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
+    reads = all(f.source is not None and all(map(is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
 
 
-def _is_axis(form: Affine) -> bool:
+def is_axis(form: Affine) -> bool:
+    """Returns True if an index is a loop or a number."""
     steps = [step for step in form.steps if step != 0]
     return not form.digits and (not steps or (steps == [1] and form.offset == 0))
 
@@ -124,7 +125,12 @@ def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     factors = tuple(
         f
         if f.source is None
-        else f._replace(source=next(places), component=0, dtype=_wide(f.dtype), fill=_literal(f))
+        else f._replace(
+            source=next(places),
+            component=0,
+            dtype=_wide(f.dtype),
+            fill=f.fill and literal(f.fill.value, _wide(f.dtype)),
+        )
         for f in stage.factors
     )
     wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
@@ -135,10 +141,6 @@ def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
 
 def _wide(dtype: DType) -> DType:
     return F64 if dtype.is_float else dtype
-
-
-def _literal(factor: Factor) -> Const | None:
-    return None if factor.fill is None else literal(factor.fill.value, _wide(factor.dtype))
 
 
 def _retyped(scalar: Scalar) -> Scalar:

@@ -65,9 +65,10 @@ from tcc.ir.region.edit import (
 )
 from tcc.ir.region.neutral import folded
 from tcc.ir.types import I64, TensorType, element_count
+from tcc.known import all_known
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
-from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
+from tcc.passes.derive.algebra.terms import WIDE, accesses, is_near_one, loops_of_factors
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
 
@@ -170,16 +171,16 @@ def _map_of(region: Region, number: int) -> _Map | None:
     """Returns the map x * scale + shift that a region computes of parameter `number`; None if it
     computes something else."""
     stage = region.stages[0]
-    accesses = [n for n, f in enumerate(stage.factors) if f.source == number]
+    places = [n for n, f in enumerate(stage.factors) if f.source == number]
     body = _only(stage)
-    if len(region.stages) > 1 or len(accesses) != 1 or stage.monoid or body is None:
+    if len(region.stages) > 1 or len(places) != 1 or stage.monoid or body is None:
         return None
-    x = stage.factors[accesses[0]]
+    x = stage.factors[places[0]]
     degrees = _degrees(stage, (number,))
     if not {1} <= degrees[body] <= {0, 1} or not _is_whole(region, stage, x):
         return None
     (scale,) = folded((_slope(body, degrees),), {}, computes=True)
-    start = replaced(body, {argument(accesses[0], x.dtype): literal(0, x.dtype)})
+    start = replaced(body, {argument(places[0], x.dtype): literal(0, x.dtype)})
     is_one = isinstance(scale, Const) and scale.value == 1
     return _Map(stage, x, None if is_one else scale, start if 0 in degrees[body] else None)
 
@@ -268,15 +269,16 @@ class _NodeMap:
         finite.
         """
         for op, scalar in steps.items():
-            array = None if scalar is None else self.at_operand(scalar)
-            if scalar is not None and array is None:
+            if scalar is None:
+                continue
+            array = self.at_operand(scalar)
+            if array is None:
                 return None
-            if array is not None:
-                lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
-                constant = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
-                if not np.isfinite(constant).all():
-                    return None
-                x = emit(b, op, x, b.constant(constant, op))
+            lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
+            constant = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
+            if not np.isfinite(constant).all():
+                return None
+            x = emit(b, op, x, b.constant(constant, op))
         return (x,)
 
 
@@ -313,7 +315,7 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
         if body is None or filled or not is_aligned or _degrees(stage, linear)[body] != {1}:
             return False
         linear.add(~number)
-    once = all(_reads(region, n) == 1 for n in operands)
+    once = all(len(accesses(region, n)) == 1 for n in operands)
     return once and ~region.outputs[0][0] in linear
 
 
@@ -325,7 +327,7 @@ def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     form.
     """
     last = region.stages[region.outputs[0][0]]
-    body = None if last.monoid or _reads(region, number) != 1 else _only(last)
+    body = None if last.monoid or len(accesses(region, number)) != 1 else _only(last)
     if not isinstance(body, Apply) or body.function != "add":
         return None
     base, term = body.args
@@ -336,11 +338,6 @@ def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     access = uncast(term)
     is_parameter = isinstance(access, Arg) and last.factors[access.number].source == number
     return (by, base) if is_parameter and by else None
-
-
-def _reads(region: Region, number: int) -> int:
-    """Returns the number of accesses of a region that read a parameter."""
-    return sum(f.source == number for stage in region.stages for f in stage.factors)
 
 
 @lru_cache(maxsize=1024)
@@ -441,7 +438,7 @@ def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
     shift = after.map.shift
     for more, n, by, array in () if shift is None else _addends(producer, region, arrays):
         assert shift is not None
-        plus = after.by_place(shift, *_reader(more, n), array.shape)
+        plus = after.by_place(shift, *accesses(more, n)[0], array.shape)
         if plus is not None:
             region, arrays[n], shifts[n] = more, array, plus / by
             break
@@ -493,14 +490,10 @@ def _scales(
     linear = next(
         (operands for operands in islice(sets, _SETS) if _is_linear(region, operands)), ()
     )
-    scale_of = {n: after.by_place(scale, *_reader(region, n), arrays[n].shape) for n in linear}
-    determined = {n: array for n, array in scale_of.items() if array is not None}
-    return determined if determined and len(determined) == len(scale_of) else None
-
-
-def _reader(region: Region, number: int) -> tuple[RegionStage, Factor]:
-    """Returns the stage that reads parameter `number`, and its access."""
-    return next((s, f) for s in region.stages for f in s.factors if f.source == number)
+    factors = all_known(
+        after.by_place(scale, *accesses(region, n)[0], arrays[n].shape) for n in linear
+    )
+    return dict(zip(linear, factors, strict=True)) if factors else None
 
 
 def _changed(array: Array, scale: Array | None, shift: Array | None) -> Array:

@@ -16,16 +16,18 @@ Different sizes stay different, and a size of 1 stays 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count, pairwise
 
 from tcc.ir.index import as_index
 from tcc.ir.region import Factor, Region, RegionStage, is_leaf, shape_of
-from tcc.ir.region.affine import Affine, Affines, Size, Sizes, loops_of, plain
+from tcc.ir.region.affine import Affine, Size, Sizes, loops_of, plain
 from tcc.ir.region.check import equal_at
 from tcc.ir.region.edit import drop_unused, inlined, is_map, spliced
 from tcc.ir.types import TensorType
-from tcc.passes.derive.algebra.terms import Term, by_digits
+from tcc.ops.shapes import replaced
+from tcc.passes.derive.algebra.fold import is_axis
+from tcc.passes.derive.algebra.terms import Term, accesses, by_digits
 
 # A region is evaluated at its own sizes if its sums have at most this many terms together.
 _MOST_TERMS = 1 << 22
@@ -89,7 +91,7 @@ def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region
     """
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
-    reads = [access for region in (a, b) for access in _reads(region, number)]
+    reads = accesses(a, number) + accesses(b, number)
     forms = [factor.forms[axis] for _, factor in reads if factor.forms]
     if not isinstance(size, int) or len(forms) < len(reads) or any(f.digits for f in forms):
         return a, b
@@ -104,10 +106,6 @@ def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region
     if not all(_has_digits(stage, f.forms[axis], radices, axes) for stage, f in reads):
         return a, b
     return _with_axes(a, number, axis, radices, axes), _with_axes(b, number, axis, radices, axes)
-
-
-def _reads(region: Region, number: int) -> Iterator[tuple[RegionStage, Factor]]:
-    return ((s, f) for s in region.stages for f in s.factors if f.source == number)
 
 
 def _has_digits(
@@ -129,31 +127,21 @@ def _with_axes(
 ) -> Region:
     param = region.params[number]
     assert param is not None
-    shape = (*param.shape[:axis], *map(as_index, axes), *param.shape[axis + 1 :])
-    params = (
-        *region.params[:number],
-        TensorType(param.dtype, shape),
-        *region.params[number + 1 :],
-    )
+    shape = replaced(param.shape, axis, *map(as_index, axes))
+    params = replaced(region.params, number, TensorType(param.dtype, shape))
 
     def with_digits(factor: Factor) -> Factor:
         if factor.source != number:
             return factor
-        form = factor.forms[axis]
-        digits: Affines = tuple(Affine(tuple(int(s == r) for s in form.steps)) for r in radices)
-        forms = (*factor.forms[:axis], *digits, *factor.forms[axis + 1 :])
-        return factor._replace(forms=forms)
+        steps = factor.forms[axis].steps
+        digits = (Affine(tuple(int(s == r) for s in steps)) for r in radices)
+        return factor._replace(forms=replaced(factor.forms, axis, *digits))
 
     stages = tuple(s._replace(factors=tuple(map(with_digits, s.factors))) for s in region.stages)
     return Region(params, stages, region.outputs)
 
 
 # ---- sizes --------------------------------------------------------------------------------------
-
-
-def _is_loop(form: Affine) -> bool:
-    steps = [step for step in form.steps if step != 0]
-    return not form.digits and form.offset == 0 and steps in ([], [1])
 
 
 def _sizes(*regions: Region) -> dict[int, int]:
@@ -171,7 +159,7 @@ def _sizes(*regions: Region) -> dict[int, int]:
             for factor in stage.factors:
                 sizes = () if factor.source is None else shape_of(region, factor.source)
                 for n, form in enumerate(factor.forms):
-                    if not _is_loop(form):
+                    if form.offset != 0 or not is_axis(form):
                         fixed.update(stage.loops[k] for k in loops_of(form))
                         fixed.update(sizes[n : n + 1])
                 fixed.update(sizes if not factor.forms else ())

@@ -40,22 +40,16 @@ Tree: TypeAlias = "int | tuple[Tree, Tree]"
 
 
 class ContractionTree(NamedTuple):
-    """A contraction tree, and its estimate in seconds."""
+    """A contraction tree, which computes the product of a set of factors.
+
+    `seconds`: its estimated time.
+    `loops`: the set of the product's loops; bit k stands for loop k.
+    `traffic`: the bytes of storing and reading the product.
+    `constant`: True if all factors are constant.
+    """
 
     seconds: Seconds
     tree: Tree
-
-
-class _Part(NamedTuple):
-    """The product of a set of factors.
-
-    `plan`: its contraction tree.
-    `loops`: the set of its loops; bit k stands for loop k.
-    `traffic`: the bytes of storing and reading it.
-    `constant`: True if all of its factors are constant.
-    """
-
-    plan: ContractionTree
     loops: int
     traffic: float
     constant: bool
@@ -88,7 +82,9 @@ class Trees:
         """Returns the cheapest trees, the best first.  Requires a term with factors."""
         number = len(self.loops)
         everything = (1 << number) - 1
-        best_parts: dict[int, list[_Part]] = {1 << n: [self._leaf(n)] for n in range(number)}
+        best_parts: dict[int, list[ContractionTree]] = {
+            1 << n: [self._leaf(n)] for n in range(number)
+        }
         if number > _EXACT:
             return [self._greedy(best_parts)]
         for size in range(2, number + 1):
@@ -100,11 +96,11 @@ class Trees:
                     for a in best_parts[half]
                     for b in best_parts[subset ^ half]
                 ]
-                parts = cheapest_first(parts, lambda p: p.plan.seconds)
+                parts = cheapest_first(parts, lambda p: p.seconds)
                 best_parts[subset] = parts[: _TREES if subset == everything else 1]
-        return [part.plan for part in best_parts[everything]]
+        return best_parts[everything]
 
-    def _greedy(self, best_parts: dict[int, list[_Part]]) -> ContractionTree:
+    def _greedy(self, best_parts: dict[int, list[ContractionTree]]) -> ContractionTree:
         parts = {subset: part for subset, (part,) in best_parts.items()}
         while len(parts) > 1:
             joins = [
@@ -119,7 +115,7 @@ class Trees:
             del parts[a], parts[b]
             parts[a | b] = best
         (part,) = parts.values()
-        return part.plan
+        return part
 
     def needed(self, subset: int) -> int:
         """Returns the loops that the product of the factors `subset` keeps.
@@ -136,25 +132,21 @@ class Trees:
             self._needed[subset] = inside & outside
         return self._needed[subset]
 
-    def _leaf(self, number: int) -> _Part:
-        """Returns factor `number` as a part, summed over the loops that only this factor has."""
+    def _leaf(self, number: int) -> ContractionTree:
+        """Returns the tree of factor `number`, summed over the loops that only this factor has."""
         loops, fixed = self.loops[number], self.constants[number]
         result_loops = self.needed(1 << number)
         seconds, bytes_ = NO_TIME, self._bytes(loops)
         if result_loops != loops and not fixed:
             seconds = self.rates.seconds(0, self.points(loops), bytes_)
             bytes_ = 2 * self._bytes(result_loops)
-        return _Part(
-            ContractionTree(seconds, number),
-            result_loops,
-            self._bytes(result_loops) if fixed else bytes_,
-            fixed,
-        )
+        traffic = self._bytes(result_loops) if fixed else bytes_
+        return ContractionTree(seconds, number, result_loops, traffic, fixed)
 
-    def _join(self, a: _Part, b: _Part, subset: int) -> _Part:
+    def _join(self, a: ContractionTree, b: ContractionTree, subset: int) -> ContractionTree:
         self.states += 1
         result_loops, loops = self.needed(subset), a.loops | b.loops
-        seconds = a.plan.seconds + b.plan.seconds
+        seconds = a.seconds + b.seconds
         fixed = a.constant and b.constant
         bytes_ = self._bytes(result_loops)
         if not fixed:
@@ -164,9 +156,7 @@ class Trees:
                 work if summed else 0, 0 if summed else work, a.traffic + b.traffic
             )
             bytes_ = 2 * bytes_ if summed else 0.0
-        return _Part(
-            ContractionTree(seconds, (a.plan.tree, b.plan.tree)), result_loops, bytes_, fixed
-        )
+        return ContractionTree(seconds, (a.tree, b.tree), result_loops, bytes_, fixed)
 
     def points(self, loops: int) -> float:
         """Returns the product of the extents of `loops`, a set as bits."""

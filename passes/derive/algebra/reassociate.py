@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
+from operator import mul
 from typing import NamedTuple, TypeAlias
 
-from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
+from tcc.ir.expr.scalar import Scalar, argument, cast, literal
 from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, unit
 from tcc.ir.region.canonical import fingerprint
 from tcc.ir.region.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
 from tcc.ir.types import DType
+from tcc.ops.formula import fn
 from tcc.passes.derive.algebra.cost import count, estimate
 from tcc.passes.derive.algebra.factoring import Common, outer_term, shared_factors
 from tcc.passes.derive.algebra.network import Tree, Trees, leaves
@@ -376,18 +378,15 @@ def _body(parts: Sequence[_Product], dtype: DType) -> Scalar:
             number += 1
         minus = accumulator is not None and ("mul", -1.0) in scale
         scales = [s for s in scale if not (minus and s == ("mul", -1.0))]
-        value = reduce(_times, operands) if operands else literal(1, dtype)
+        value = reduce(mul, operands) if operands else literal(1, dtype)
         for function, by in scales:
-            value = apply(function, value, literal(by, dtype))
-        accumulator = (
-            value if accumulator is None else apply("sub" if minus else "add", accumulator, value)
-        )
+            value = fn(function, value, by)
+        if accumulator is None:
+            accumulator = value
+        else:
+            accumulator = accumulator - value if minus else accumulator + value
     assert accumulator is not None
     return accumulator
-
-
-def _times(a: Scalar, b: Scalar) -> Scalar:
-    return apply("mul", a, b)
 
 
 def _name(factor: Factor) -> str:

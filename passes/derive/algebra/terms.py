@@ -10,6 +10,7 @@ or an opaque scalar, for example a square root or a comparison.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,6 +33,7 @@ from tcc.ir.region import Factor, Factors, Region, RegionStage, reads_inside, wi
 from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import F32, F64
+from tcc.ops.shapes import replaced
 
 # Multiplications and divisions by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
@@ -72,18 +74,14 @@ class Flattened:
     spread: bool
     has_nested_sums: bool = False
     _grown: set[int] = field(default_factory=set)
-    _reads: list[int] = field(init=False)
+    _reads: Counter[int | None] = field(init=False)
     _added: dict[RegionStage, int] = field(default_factory=dict)
     _terms: dict[int, tuple[Term, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reads = [0] * len(self.region.stages)
-        for stage in self.region.stages:
-            for factor in stage.factors:
-                if factor.source is not None and factor.source < 0:
-                    self._reads[~factor.source] += 1
+        self._reads = Counter(f.source for s in self.region.stages for f in s.factors)
         for number, _ in self.region.outputs:
-            self._reads[number] += 2
+            self._reads[~number] += 2
 
     def terms(self, number: int) -> tuple[Term, ...] | None:
         """Returns the terms of a stage.
@@ -147,7 +145,7 @@ class Flattened:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
             # The stage of an opaque scalar counts two readers, so that it is not merged into one.
-            self._reads.append(2)
+            self._reads[~self._added[stage]] = 2
         return self._added[stage]
 
     def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
@@ -170,7 +168,7 @@ class Flattened:
         """Returns the terms of the stage that a factor reads; None if they must not replace the
         factor."""
         source = factor.source
-        if source is None or source >= 0 or self._reads[~source] != 1:
+        if source is None or source >= 0 or self._reads[source] != 1:
             return None
         if factor.dtype not in WIDE or factor.dtype is not reader.dtypes[0]:
             return None
@@ -181,6 +179,11 @@ class Flattened:
             return terms
         self.has_nested_sums |= not self.spread
         return terms if self.spread and _positive(t.scale for t in terms) else None
+
+
+def accesses(region: Region, number: int) -> list[tuple[RegionStage, Factor]]:
+    """Returns the accesses to parameter `number`, each with its stage."""
+    return [(s, f) for s in region.stages for f in s.factors if f.source == number]
 
 
 def loops_of_factors(factors: Iterable[Factor]) -> frozenset[int]:
@@ -219,7 +222,7 @@ def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
     forms = [substitute(form, all_units[:outer], loops) for form in term.factors[place].forms]
     maps = (*forms, *all_units[outer:])
     inner_factors = [mapped(f, maps, loops) for f in inner.factors]
-    factors = (*outer_factors[:place], *inner_factors, *outer_factors[place + 1 :])
+    factors = replaced(outer_factors, place, *inner_factors)
     scale = scaled(term.scale, inner.scale)
     return _without_idle(Term(scale, loops[len(iters) :], factors), iters)
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
-from tcc.frozen import frozen
 from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS
 from tcc.passes.derive.bilinear.tiled_conv import (
@@ -99,36 +98,13 @@ def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
 # ---- work of a form -----------------------------------------------------------------------------
 
 
-@frozen
-class FormWork:
-    """The work of a convolution in a bilinear form.
+def least_seconds(conv: Conv, form: Form, rates: Rates) -> Seconds:
+    """Returns a lower bound of the seconds that a convolution in a bilinear form takes in one run.
 
-    `products`: the number of multiply-adds of the products V * U.
-    `sums`: the number of additions and multiplications of the transforms.
-    `weights`: the bytes of the transformed weights U.
-    `exchanged`: the bytes of V and M, which one kernel stores and the next kernel loads.
-    """
-
-    products: int
-    sums: int
-    weights: int
-    exchanged: int
-
-    def least_seconds(self, rates: Rates) -> Seconds:
-        """Returns a lower bound of the seconds of the form's kernels.
-
-        It counts products and sums at peak rate, and exchanged bytes at the bandwidth of the
-        second-level caches.
-        """
-        multiplying = max(self.products / rates.products, self.weights / rates.weights)
-        adding = max(self.sums / rates.products, self.exchanged / rates.exchanged)
-        return Seconds(multiplying + adding)
-
-
-def form_work(conv: Conv, form: Form) -> FormWork:
-    """Returns the work of a convolution in a bilinear form, for one run.
-
-    A symbolic number of images counts as 1.
+    The bound counts four quantities: the multiply-adds of the products V * U and the operations of
+    the transforms at peak rate, the bytes of the weights U, and the bytes of V and M, which one
+    kernel stores and the next kernel loads, at the bandwidth of the second-level caches.  A
+    symbolic number of images counts as 1.
     """
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
@@ -140,9 +116,10 @@ def form_work(conv: Conv, form: Form) -> FormWork:
         before, after = form[:n], points(form[n + 1 :])
         inward += axis_facts.inward * points(before) * after
         outward += axis_facts.outward * prod(f.tile for f in before) * after
-    return FormWork(
-        points(form) * gathered * terms,
-        spread * inward + gathered * outward,
-        4 * points(form) * prod(a.filters for a in axes) * terms * conv.filters,
-        4 * points(form) * (spread + gathered),
-    )
+    multiply_adds = points(form) * gathered * terms
+    weight_bytes = 4 * points(form) * prod(a.filters for a in axes) * terms * conv.filters
+    operations = spread * inward + gathered * outward
+    exchanged_bytes = 4 * points(form) * (spread + gathered)
+    multiplying = max(multiply_adds / rates.products, weight_bytes / rates.weights)
+    adding = max(operations / rates.products, exchanged_bytes / rates.exchanged)
+    return Seconds(multiplying + adding)

@@ -153,7 +153,7 @@ def epilogue(scope: SiteScope, node: Node) -> list[Node]:
         if len(nodes) > _MOST:
             break
         after = [n for v in node_before.outputs for n in scope.users.get(v, ()) if n not in nodes]
-        nodes += [n for n in dict.fromkeys(after) if classify(n).kind is NodeKind.POINTWISE]
+        nodes += [n for n in dict.fromkeys(after) if classify(n) is NodeKind.POINTWISE]
     return nodes[1 : _MOST + 1]
 
 
@@ -196,12 +196,11 @@ def _name(form: Form) -> str:
 
 def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
     """Returns the candidates to price, in the order of `candidates`; see `tiled`."""
+    if not candidates:
+        return []
     sizes = [_weights(candidate.conv, candidate.form) for candidate in candidates]
-    weight_limit = (
-        (growth - 1) * _weights(candidates[0].conv, (DIRECT,) * len(candidates[0].form))
-        if candidates
-        else 0
-    )
+    first = candidates[0]
+    weight_limit = (growth - 1) * _weights(first.conv, (DIRECT,) * len(first.form))
     pairs = list(zip(candidates, sizes, strict=True))
     within = [candidate for candidate, size in pairs if size <= weight_limit]
     bounds = cheapest_first((candidate.estimate for candidate in within), lambda bound: bound)

@@ -194,7 +194,7 @@ class _Span:
         if not self.is_cut or self.count * (rows * axis.phases) is axis.results:
             return None
         result = (strip * rows + (tile * self.form.tile + place)) * axis.phases + phase
-        return fn("lt", index_value(result, I64), index_value(axis.results, I64))
+        return index_value(result, I64) < axis.results
 
 
 @frozen
@@ -238,7 +238,7 @@ def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
     (c,) = b.iters(size)
     places = map(_Span.place, strip.spans, strip.numbers(start), parts)
     value = b.read(0, start[0], start[1] * size + c, *places, fill=0)
-    return b.sum(_indices(start, parts), fn("mul", value, value), (c,))
+    return b.sum(_indices(start, parts), value * value, (c,))
 
 
 def _of_results(
@@ -263,7 +263,7 @@ def _of_results(
         # A selection, not a product, because zero times infinity is NaN.
         if mask is not None:
             phase = span.phase(parts[number])
-            value = choose(fn("gt", b.read(number + 1, phase, k), 0.0), value, 0.0)
+            value = choose(b.read(number + 1, phase, k) > 0.0, value, 0.0)
         source = b.sum(_indices(start, parts), value, (k,))
     return source
 
@@ -313,7 +313,7 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
         for span, (phase, row), place in zip(spans, parts, over, strict=True)
     ]
     energy = b.read(sums, *_indices(start, results), fill=inf)
-    besides_peak = fn("sub", b.read(totals, *tile), b.read(peaks, *tile))
+    besides_peak = b.read(totals, *tile) - b.read(peaks, *tile)
     reference = choose(fn("eq", energy, 0.0), besides_peak, energy)
     numbers = strip.numbers(start)
     for span, number, (phase, row), place in zip(spans, numbers, parts, over, strict=True):
@@ -325,8 +325,8 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
     start, parts = strip.start(b), _iters(b, sizes)
     peak = b.read(peaks, *_tile(strip, start, parts))
     inputs = prod(s.form.reads(s.axis) for s in spans) * (conv.channels // conv.groups)
-    limit = fn("mul", b.read(smallest, *_indices(start, parts)), _LIMIT / inputs)
-    holds = fn("le", peak, fn("min", limit, _FINITE))
+    limit = b.read(smallest, *_indices(start, parts)) * (_LIMIT / inputs)
+    holds = peak <= fn("min", limit, _FINITE)
     over = tuple(i for part in parts for i in part)
     return b.finish(start, choose(holds, literal(0.0, F32), 1.0), over=over, monoid="max")
 
@@ -347,4 +347,4 @@ def _any(strips: TensorType) -> Expr:
     b = ExprBuilder(strips)
     over = b.iters(*strips.shape)
     worst = b.stage((), b.read(0, *over), over=over, monoid="max")
-    return b.finish((), fn("gt", b.read(worst), 0.0))
+    return b.finish((), b.read(worst) > 0.0)

@@ -85,6 +85,10 @@ class ConvAxis:
         """The number of phases with weights of their own."""
         return 1 if self.skip is None else self.phases
 
+    def filter(self, phase: Index) -> Index:
+        """Returns the index of the weights of a phase."""
+        return phase if self.filters > 1 else const(0)
+
     def start(self, phase: Index) -> Index:
         """Returns the input at which a phase begins."""
         if self.skip is None or self.starts == self.phases:
@@ -412,9 +416,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     point, n, *at, o = b.iters(*v.shape[:2], *phases, *tiles, conv.filters)
     *piece, c = b.iters(*u.shape[1 + rank : -1])
     channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
-    filter_phases = [
-        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, at, strict=False)
-    ]
+    filter_phases = map(ConvAxis.filter, conv.axes, at)
     starts = map(ConvAxis.start, conv.axes, at)
     spots, lots = [], []
     for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
@@ -423,7 +425,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
         lots.append(i % many)
     lhs = b.read(0, point, n, *starts, *spots, *lots, channel)
     rhs = b.read(1, point, *filter_phases, *piece, c, o)
-    return b.finish((point, n, *at, o), fn("mul", lhs, rhs), over=(*piece, c), monoid="sum")
+    return b.finish((point, n, *at, o), lhs * rhs, over=(*piece, c), monoid="sum")
 
 
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
@@ -441,7 +443,7 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
         grid[position] = b.read(0, point, n, *phases, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
     value = _element_at([i % f.tile for i, f in zip(at, form, strict=True)], values)
-    return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
+    return b.finish((n, o, *y), value if bias is None else value + b.read(1, o))
 
 
 def direct_sums(
@@ -461,23 +463,21 @@ def direct_sums(
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
     phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
-    filter_phases = [
-        phase if axis.filters > 1 else 0 for axis, phase in zip(conv.axes, phases, strict=True)
-    ]
+    filter_phases = list(map(ConvAxis.filter, conv.axes, phases))
     at = zip(conv.axes, phases, y, taps, strict=True)
     places = (axis.place(phase, i // axis.phases, k) for axis, phase, i, k in at)
     channel = floordiv(o, conv.filters // conv.groups) * size + c
     value: Scalar = b.read(0, n, channel, *places, fill=0)
     for number, mask in enumerate(masks):
         if mask is not None:
-            present = fn("gt", b.read(number + 3, filter_phases[number], taps[number]), 0.0)
+            present = b.read(number + 3, filter_phases[number], taps[number]) > 0.0
             value = choose(present, value, 0.0)
-    term = fn("mul", value, b.read(1, 0, *filter_phases, *taps, c, o))
-    sums = b.stage((n, o, *y), term, over=(*taps, c), monoid="sum")
+    term = value * b.read(1, 0, *filter_phases, *taps, c, o)
+    sums = b.sum((n, o, *y), term, (*taps, c))
     if bias is None:
         return b.done()
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
-    return b.finish((n, o, *y), fn("add", b.read(sums, n, o, *y), b.read(2, o)))
+    return b.finish((n, o, *y), b.read(sums, n, o, *y) + b.read(2, o))
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:
@@ -485,9 +485,8 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     b = ExprBuilder(image)
     n, c, i, j = b.iters(*result.shape)
     four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
-    return b.finish(
-        (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
-    )
+    largest = fn("max", fn("max", *four[:2]), fn("max", *four[2:]))
+    return b.finish((n, c, i, j), largest)
 
 
 def _grid(form: Form) -> _Grid:

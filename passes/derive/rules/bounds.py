@@ -8,6 +8,7 @@ from tcc.ir.region import Region
 from tcc.ir.region.affine import units
 from tcc.ir.region.edit import spliced
 from tcc.ir.region.neutral import needed
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -56,7 +57,7 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     size = extent_of(stage, loop)
     if loop < len(stage.iters) or extent <= size:
         raise Refused(f"loop {loop} is no sum loop of less than {extent} points")
-    loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
+    loops = replaced(stage.loops, loop, extent)
     new = with_new_loops(region, stage, loops, len(stage.iters), units(len(loops)))
     bounds = needed(region, new, loop)
     if bounds is None or bounds[1] > size:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from tcc.ir.region import Region
 from tcc.ir.region.affine import digit, is_multiple, plain, unit, units
-from tcc.ir.region.edit import spliced
+from tcc.ir.region.edit import loop_maps, spliced
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -42,7 +43,7 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     maps = [unit(k + (k > loop), count) for k in range(count - 1)]
     maps[loop] = linear(count, {loop: inner, loop + 1: 1}, -shift)
     outer = plain((size - 1 + shift) // inner + 1)
-    loops = (*stage.loops[:loop], outer, inner, *stage.loops[loop + 1 :])
+    loops = replaced(stage.loops, loop, outer, inner)
     new = with_new_loops(region, stage, loops, first + (loop < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
@@ -81,9 +82,8 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
     if loop == other or (loop < first) != (other < first):
         raise Refused(f"loops {loop} and {other} are not two of the result or two of the sum")
     remaining = [k for k in range(len(stage.loops)) if k != other]
-    place = {k: n for n, k in enumerate(remaining)}
-    merged = unit(place[loop], len(remaining))
-    maps = [unit(place.get(k, 0), len(remaining)) for k in range(len(stage.loops))]
+    maps = loop_maps(remaining, len(stage.loops))
+    merged = maps[loop]
     maps[loop], maps[other] = digit(merged, extents[1]), digit(merged, 1, extents[1])
     loops = tuple(
         plain(extents[0] * extents[1]) if k == loop else stage.loops[k] for k in remaining

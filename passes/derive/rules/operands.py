@@ -8,6 +8,7 @@ from tcc.ir.expr.scalar import argument
 from tcc.ir.region import Factor, Region, RegionStage, is_leaf
 from tcc.ir.region.affine import Affine, Size, Sizes, interval, plain, units
 from tcc.ir.region.edit import drop_unused, inlined, spliced
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 
 
@@ -28,12 +29,9 @@ def regroup(region: Region, number: int, place: int) -> Region:
     # extent.
     axes: dict[Affine, Size] = {}
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
-    places = {form: n for n, form in enumerate(axes)}
     forms = []
     for groups, offset in parts:
-        steps: list[Size] = [0] * len(axes)
-        for step, form in groups:
-            steps[places[form]] += step
+        steps = (sum(step for step, form in groups if form == axis) for axis in axes)
         forms.append(Affine(tuple(steps), offset))
     source = factor._replace(forms=tuple(forms))
     body = (argument(0, factor.dtype),)
@@ -43,7 +41,7 @@ def regroup(region: Region, number: int, place: int) -> Region:
     is_plain = source.forms == units(len(axes)) and source.fill is None
     if is_plain or is_copy(region, source.source):
         raise Refused(f"factor {place} reads a copy already, or an operand in its own order")
-    factors = (*stage.factors[:place], reader, *stage.factors[place + 1 :])
+    factors = replaced(stage.factors, place, reader)
     return spliced(region, number, (copy, stage._replace(factors=factors)))
 
 

@@ -7,12 +7,13 @@ from itertools import combinations
 from math import gcd
 
 from tcc.ir import expr
-from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
+from tcc.ir.expr.scalar import Scalar, apply, argument, literal
 from tcc.ir.region import Factor, Region, RegionStage
 from tcc.ir.region.affine import Affine, Digit, digit, substitute, unit, units
 from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.region.neutral import value_at
 from tcc.ir.types import BOOL
+from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -72,8 +73,8 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
         raise Refused(f"loop {loop} is not decided by a remainder in factor {place}")
     mod, of = condition.mod, condition.of
     constant_part = of._replace(steps=tuple(0 if k == loop else s for k, s in enumerate(of.steps)))
-    maps = [unit(k - 1 if k > loop else k, len(stage.loops) - 1) for k in range(len(stage.loops))]
-    loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
+    maps = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
+    loops = replaced(stage.loops, loop)
     maps[loop] = digit(
         substitute(_modulo(constant_part, -pow(step, -1, mod), mod), maps, loops), 1, mod, loops
     )
@@ -91,23 +92,15 @@ def _condition(stage: RegionStage, place: int) -> Digit | None:
         return None
     assert not isinstance(stage.body, expr.Stage)
     form, dtype = stage.factors[place].forms[0], stage.factors[place].dtype
-    is_one_digit = not any(form.steps) and form.offset == 0 and len(form.digits) == 1
-    if (
-        not is_one_digit
-        or form.digits[0].step != 1
-        or form.digits[0].div != 1
-        or not form.digits[0].mod
-    ):
+    if any(form.steps) or form.offset != 0 or len(form.digits) != 1:
         return None
-    tests: dict[Scalar, Const] = {
-        node: literal(False, BOOL)
-        for node in walk(*stage.body)
-        if isinstance(node, Apply)
-        and node.function == "eq"
-        and node.args == (argument(place, dtype), literal(0, dtype))
-    }
-    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, tests) is not None
-    return form.digits[0] if neutral else None
+    (remainder,) = form.digits
+    if remainder.step != 1 or remainder.div != 1 or not remainder.mod:
+        return None
+    test: Scalar = apply("eq", argument(place, dtype), literal(0, dtype))
+    outcomes = {test: literal(False, BOOL)}
+    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, outcomes) is not None
+    return remainder if neutral else None
 
 
 def _modulo(form: Affine, factor: int, mod: int) -> Affine:

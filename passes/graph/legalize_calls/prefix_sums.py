@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
-from tcc.ir.index import Index, Indices, as_int, ceildiv
+from tcc.ir.index import Index, IndexLike, Indices, as_int, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
 
@@ -56,15 +56,14 @@ class Totals:
 
         `typical` is the length of a line that is assumed if `count` is symbolic.
         """
-        self.b, self.lines, self.count = b, tuple(lines), count
-        self.combination = combination
+        self.b, self.combination = b, combination
         self.within: StageRef | None = None
         size = as_int(count)
         if (typical if size is None else size) <= DIRECT:
-            self.direct = self._direct(term)
+            self.direct = _running(b, lines, count, term, combination)
             return
         blocks = ceildiv(count, BLOCK)
-        self.within = self._within(blocks, term)
+        self.within = within_blocks(b, lines, blocks, term, combination)
         self.outer = Totals(b, lines, blocks, self._of_block, combination, -(-typical // BLOCK))
 
     def before(self, at: Indices, number: Index) -> Scalar:
@@ -92,19 +91,26 @@ class Totals:
         last, fill = BLOCK - 1, self.combination.identity
         return self.b.read(self.within, *at, number, last, fill=fill)
 
-    def _direct(self, term: Term) -> StageRef:
-        (*at, number) = self.b.iters(*self.lines, self.count)
-        (k,) = self.b.iters(self.count)
-        body = self._masked(k, number, term(tuple(at), k))
-        return self.b.stage((*at, number), body, over=(k,), monoid=self.combination.monoid)
 
-    def _within(self, blocks: Index, term: Term) -> StageRef:
-        (*at, block, number) = self.b.iters(*self.lines, blocks, BLOCK)
-        (k,) = self.b.iters(BLOCK)
-        body = self._masked(k, number, term(tuple(at), block * BLOCK + k))
-        monoid = self.combination.monoid
-        return self.b.stage((*at, block, number), body, over=(k,), monoid=monoid)
+def within_blocks(
+    b: ExprBuilder, lines: Sequence[Index], blocks: Index, term: Term, combination: Combination
+) -> StageRef:
+    """Adds and returns the stage [*lines, blocks, BLOCK] of the running totals of each block.
 
-    def _masked(self, k: Index, number: Index, term: Scalar) -> Scalar:
-        counts = apply("le", index_value(k, I64), index_value(number, I64))
-        return choose(counts, term, self.combination.identity)
+    `term` computes an element of a line, which has `blocks` blocks.
+    """
+
+    def in_block(at: Indices, k: Index) -> Scalar:
+        return term(at[:-1], at[-1] * BLOCK + k)
+
+    return _running(b, (*lines, blocks), BLOCK, in_block, combination)
+
+
+def _running(
+    b: ExprBuilder, lines: Sequence[Index], size: IndexLike, term: Term, combination: Combination
+) -> StageRef:
+    """Adds and returns the stage [*lines, size] of running totals, each with a loop of its own."""
+    *at, number = b.iters(*lines, size)
+    (k,) = b.iters(size)
+    body = choose(index_value(k, I64) <= number, term(tuple(at), k), combination.identity)
+    return b.stage((*at, number), body, over=(k,), monoid=combination.monoid)

@@ -47,14 +47,16 @@ _FEW = steps(MOST)
 class Scatter:
     """A scatter of updates along `axis` of `x`.
 
-    If `by_line`, each element of an update has a place of its own, as in scatter_elements.
-    Otherwise an update is a slice whose elements share a place.
+    `lines` are the sizes of the updates along the other axes, if each element of an update has a
+    place of its own, as in scatter_elements.  Otherwise an update is a slice whose elements share a
+    place, and `update_axes` are these sizes.
     """
 
     x: TensorType
     updates: TensorType
     axis: int
-    by_line: bool
+    lines: tuple[Index, ...]
+    update_axes: tuple[Index, ...]
     reduction: str
 
     @property
@@ -64,20 +66,6 @@ class Scatter:
     @property
     def count(self) -> Index:
         return self.updates.shape[self.axis]
-
-    @property
-    def other_sizes(self) -> tuple[Index, ...]:
-        """The sizes of the updates along all axes except `axis`."""
-        return replaced(self.updates.shape, self.axis)
-
-    @property
-    def lines(self) -> tuple[Index, ...]:
-        return self.other_sizes if self.by_line else ()
-
-    @property
-    def update_axes(self) -> tuple[Index, ...]:
-        """The extents of the axes along which the elements of an update share a place."""
-        return () if self.by_line else self.other_sizes
 
     @property
     def monoid(self) -> str:
@@ -100,7 +88,7 @@ class Scatter:
         return I32 if short else widened(operand_type)
 
     def line(self, position: Indices) -> Indices:
-        return position if self.by_line else ()
+        return position[: len(self.lines)]
 
     def at(self, position: Indices, number: Index) -> Indices:
         """Returns the indices of an element: `number` along the axis, `position` along all other
@@ -118,7 +106,9 @@ def express_scatter_elements(
     x, indices, updates, *_ = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
         return None
-    scatter = Scatter(x.type, updates.type, node.attrs.axis, True, node.attrs.reduction)
+    axis, reduction = node.attrs.axis, node.attrs.reduction
+    lines = replaced(updates.type.shape, axis)
+    scatter = Scatter(x.type, updates.type, axis, lines, (), reduction)
     (places,) = express(b, _places_along(indices.type, scatter), indices)
     return [_scattered(b, scatter, x, places, updates, cheapest)]
 
@@ -143,7 +133,8 @@ def express_scatter_nd(
     slices = emit(b, "reshape", updates, shape=(count, *updates.type.shape[tuples:]))
     flat = emit(b, "reshape", indices, shape=(count, const(len(sizes))))
     (places,) = express(b, _places_of_tuples(flat.type, sizes), flat)
-    scatter = Scatter(rows.type, slices.type, 0, False, node.attrs.reduction)
+    update_axes = slices.type.shape[1:]
+    scatter = Scatter(rows.type, slices.type, 0, (), update_axes, node.attrs.reduction)
     result = _scattered(b, scatter, rows, places, slices, cheapest)
     return [emit(b, "reshape", result, shape=x.type.shape)]
 
@@ -188,12 +179,11 @@ def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
 def _scattered(
     b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Value, cheapest: Cheapest
 ) -> Value:
-    few = any((as_int(size) or _FEW + 1) <= _FEW for size in (s.rows, s.count))
-    forms = (_directly, _by_order) if few else (_by_order,)
-    choice = 0
-    if len(forms) > 1:
-        choice = cheapest([_single_form(form, s, places.type) for form in forms])
-    return forms[choice](b, s, x, places, updates)
+    form = _by_order
+    if any((as_int(size) or _FEW + 1) <= _FEW for size in (s.rows, s.count)):
+        forms = (_directly, _by_order)
+        form = forms[cheapest([_single_form(f, s, places.type) for f in forms])]
+    return form(b, s, x, places, updates)
 
 
 def _single_form(
@@ -214,12 +204,12 @@ def _directly(b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Val
 def _direct(s: Scatter, places: TensorType) -> Expr:
     b = ExprBuilder(s.x, places, s.updates)
     reduces = s.reduction != "none"
-    at = b.point(s.x) if reduces or s.by_line else b.iters(s.rows)
+    at = b.iters(s.rows) if s.update_axes and not reduces else b.point(s.x)
     (number,) = b.iters(s.count)
     position = replaced(at, s.axis)
     # Along axes other than `axis`, the updates may be shorter than x. Beyond their end, the read of
     # a place gives -1, which equals no place.
-    meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
+    meant = fn("eq", b.read(1, *s.line(position), number, fill=-1), at[s.axis])
     if reduces:
         update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
         term = choose(meant, update, s.identity)
@@ -228,7 +218,7 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
         return _combined(b, s, at, b.read(combination, *at))
     last = b.stage(at, choose(meant, index_value(number, I64), -1), over=(number,), monoid="max")
     at = b.point(s.x)
-    return _replaced_by(b, s, at, b.read(last, *(at if s.by_line else at[:1])))
+    return _replaced_by(b, s, at, b.read(last, *(at[:1] if s.update_axes else at)))
 
 
 def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
@@ -238,7 +228,7 @@ def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
     combined: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
     if s.reduction == "add":
         # An element without updates keeps its value, even if that is minus zero.
-        combined = choose(apply("eq", new, literal(0, s.dtype)), old, combined)
+        combined = choose(fn("eq", new, 0), old, combined)
     return b.finish(at, cast(combined, s.x.dtype))
 
 
@@ -281,7 +271,7 @@ def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar
     """
     at = b.position(clamped(place, s.count), s.count)
     item = b.read(items, *line, at, fill=0)
-    return apply("mod", item, index_value(s.count, I64))
+    return fn("mod", item, s.count)
 
 
 def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
@@ -346,7 +336,7 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
         place, meant = _within(number, begin, end, top)
         if level:
             node = b.position(clamped(place, size), size)
-            node_position = (*s.line(position), node, *(() if s.by_line else position))
+            node_position = (*s.line(position), node, *position[len(s.lines) :])
             value: Scalar = b.read(3 + level, *node_position, fill=0)
         else:
             value = _update(b, s, 2, position, _number(b, s, 1, s.line(position), place))
@@ -360,7 +350,7 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
 
 
 def _parent(node: Scalar) -> Scalar:
-    return apply("shift_right", node, literal(FAN.bit_length() - 1, I64))
+    return fn("shift_right", node, FAN.bit_length() - 1)
 
 
 def _within(number: Index, begin: Scalar, end: Scalar, top: bool) -> tuple[Scalar, Scalar]:

@@ -13,18 +13,18 @@ Requires nothing.  Establishes that no `compress` is left, and no `non_zero` exc
 from collections.abc import Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement
 from tcc.ir.index import Index, Indices, as_int, ceildiv, const
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.data.data_dependent import BindSizeAttrs
-from tcc.ops.formula import choose, chosen
+from tcc.ops.formula import chosen, fn
 from tcc.ops.operands import clamped, guard
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
-from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals
+from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals, within_blocks
 
 _COUNT = Combination("sum", "add", 0)
 
@@ -78,19 +78,14 @@ def _counts(flags: TensorType, count: Index) -> Expr:
 
     def term(_at: Indices, number: Index) -> Scalar:
         flag = b.read(0, number, fill=0)
-        is_selected = flag if flag.dtype is BOOL else apply("ne", flag, literal(0, flag.dtype))
+        is_selected: Scalar = flag if flag.dtype is BOOL else fn("ne", flag, 0)
         static_count, length = as_int(count), as_int(flags.shape[0])
         if static_count is None or length is None or length > static_count:
-            inside = apply("lt", index_value(number, I64), index_value(count, I64))
-            is_selected = apply("and", is_selected, inside)
+            is_selected = is_selected & (index_value(number, I64) < count)
         return cast(is_selected, I64)
 
     blocks = ceildiv(count, BLOCK)
-    block, number = b.iters(blocks, BLOCK)
-    (k,) = b.iters(BLOCK)
-    counts = apply("le", index_value(k, I64), index_value(number, I64))
-    body = choose(counts, term((), block * BLOCK + k), 0)
-    within = b.sum((block, number), body, over=(k,))
+    within = within_blocks(b, (), blocks, term, _COUNT)
 
     def of_block(_at: Indices, number: Index) -> Scalar:
         return b.read(within, number, BLOCK - 1, fill=0)
@@ -111,30 +106,24 @@ def _selected_places(within: TensorType, before: TensorType, size: Index) -> Exp
     """
     b = ExprBuilder(within, before)
     blocks = before.shape[0]
-
-    def many(condition: Scalar) -> Scalar:
-        return cast(condition, I64)
-
     # Selected element `rank` is in the last block that has at most `rank` selected elements before
     # it.
     (rank,) = b.iters(size)
     (block,) = b.iters(blocks)
-    begun = apply("le", b.read(1, block), index_value(rank, I64))
-    begun_blocks = b.sum((rank,), many(begun), over=(block,))
+    begun_blocks = b.sum((rank,), cast(b.read(1, block) <= rank, I64), over=(block,))
 
     (rank,) = b.iters(size)
     (number,) = b.iters(BLOCK)
-    block_of = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
+    block_of = b.read(begun_blocks, rank) - 1
     at = b.position(clamped(block_of, blocks), blocks)
     fill = guard(blocks)
-    offset_in_block = apply("sub", index_value(rank, I64), b.read(1, at, fill=fill))
-    passed = apply("le", b.read(0, at, number, fill=fill), offset_in_block)
-    inside = b.sum((rank,), many(passed), over=(number,))
+    offset_in_block = index_value(rank, I64) - b.read(1, at, fill=fill)
+    passed = b.read(0, at, number, fill=fill) <= offset_in_block
+    inside = b.sum((rank,), cast(passed, I64), over=(number,))
 
     (rank,) = b.iters(size)
-    first = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
-    place = apply("add", apply("mul", first, literal(BLOCK, I64)), b.read(inside, rank))
-    return b.finish((rank,), place)
+    first = b.read(begun_blocks, rank) - 1
+    return b.finish((rank,), first * BLOCK + b.read(inside, rank))
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
@@ -145,18 +134,14 @@ def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
     """
     b = ExprBuilder(places)
     axis, place_number = b.iters(len(shape), places.shape[0])
-    place = b.read(0, place_number)
+    place: Scalar = b.read(0, place_number)
     stride = const(1)
     parts: list[Scalar] = []
     for size in reversed(shape):
-        part = place if stride is const(1) else apply("div", place, index_value(stride, I64))
-        parts.insert(0, part if len(parts) + 1 == len(shape) else _remainder(part, size))
+        part = place if stride is const(1) else place / stride
+        parts.insert(0, part if len(parts) + 1 == len(shape) else fn("mod", part, size))
         stride = stride * size
     return b.finish((axis, place_number), chosen(axis, parts))
-
-
-def _remainder(value: Scalar, size: Index) -> Scalar:
-    return apply("mod", value, index_value(size, I64))
 
 
 def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:

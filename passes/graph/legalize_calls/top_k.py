@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value
 from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.data.data_dependent import TopKAttrs
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.check_sizes import demand
@@ -91,7 +91,7 @@ class _Ranking:
         return self.b.read(0, *line[: self.axis], number, *line[self.axis :], fill=0)
 
     def _inside(self, _line: Where, number: Index) -> Scalar:
-        return apply("lt", _number((), number), index_value(self.size, I64))
+        return index_value(number, I64) < self.size
 
     def _at(self, line: Where, place: Scalar) -> Scalar:
         """Returns the operand's element at the data-dependent index `place` of a line.
@@ -124,7 +124,7 @@ class _Ranking:
         place = of(best, -1)
 
         def there(line: Where, number: Index) -> Scalar:
-            return apply("ge", place(line, number), literal(0, I64))
+            return place(line, number) >= 0
 
         return _Items(blocks * k, place, of(values, 0), there)
 
@@ -140,8 +140,7 @@ class _Ranking:
         (*at, rank) = b.iters(*self.lines, *blocks, k)
         (element,) = b.iters(size)
         line, number = self._numbered(tuple(at), blocks, element)
-        has_rank = apply("eq", b.read(ranks, *at, element), index_value(rank, I32))
-        has_rank = apply("and", has_rank, items.there(line, number))
+        has_rank = fn("eq", b.read(ranks, *at, element), rank) & items.there(line, number)
         place = choose(has_rank, items.place(line, number), -1)
         return b.stage((*at, rank), place, over=(element,), monoid="max")
 
@@ -152,9 +151,9 @@ class _Ranking:
         (other,) = b.iters(size)
         line, number = self._numbered(tuple(at), blocks, mine)
         _, another = self._numbered(tuple(at), blocks, other)
-        earlier = apply("lt", index_value(other, I64), index_value(mine, I64))
+        earlier = index_value(other, I64) < mine
         before = self._before(items.value(line, another), items.value(line, number), earlier)
-        counts = apply("and", before, items.there(line, another))
+        counts = before & items.there(line, another)
         return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, element: Index) -> tuple[Where, Index]:
@@ -169,14 +168,14 @@ class _Ranking:
 
     def _before(self, one: Scalar, other: Scalar, earlier: Scalar) -> Scalar:
         """Returns a bool: is `one` better than `other`, or equal to it and `earlier`?"""
-        better = apply("gt" if self.attrs.largest else "lt", one, other)
-        equal = apply("eq", one, other)
+        better = one > other if self.attrs.largest else one < other
+        equal: Scalar = apply("eq", one, other)
         if one.dtype.is_float:
             odd, other_odd = apply("is_nan", one), apply("is_nan", other)
             above, below = (odd, other_odd) if self.attrs.largest else (other_odd, odd)
-            better = apply("or", better, apply("and", above, apply("not", below)))
-            equal = apply("or", equal, apply("and", odd, other_odd))
-        return apply("or", better, apply("and", equal, earlier))
+            better = better | (above & apply("not", below))
+            equal = equal | (odd & other_odd)
+        return better | (equal & earlier)
 
 
 def _number(_line: Where, number: Index) -> Scalar:

@@ -290,7 +290,7 @@ def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
 def _check_cone(group: Group, ready: set[Value]) -> None:
     """Members read stored values or each other; all lead to the sink; anchors are known."""
     anchors = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
-    assert group.anchors == [n for n in group.members if classify(n).kind in anchors]
+    assert group.anchors == [n for n in group.members if classify(n) in anchors]
     inside: set[Value] = set()
     for node in group.members:
         assert {v for v in node.inputs if v} <= ready | inside
@@ -303,7 +303,7 @@ def test_kinds_of_ops() -> None:
     def kind(name: str, *shapes: tuple[int, ...], attrs: object = None) -> NodeKind:
         m = Model("kind")
         inputs = [m.input(f"x{n}", *shape) for n, shape in enumerate(shapes)]
-        return classify(m.finish(m.op(name, *inputs, attrs=attrs)).nodes[0]).kind
+        return classify(m.finish(m.op(name, *inputs, attrs=attrs)).nodes[0])
 
     assert kind("matmul", (4, 4), (4, 4)) is NodeKind.CONTRACTION
     assert kind("reduce_sum", (4, 4), attrs=ReduceAttrs((1,), True)) is NodeKind.REDUCTION

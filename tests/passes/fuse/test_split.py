@@ -6,20 +6,20 @@ import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
-from tcc.passes.fuse.split import SplitKernel, split
+from tcc.passes.fuse.split import Kernel, split
 
 from tests.lib.op_matrix.cases import SYMBOLIC_CASES, Case, check, each, reference
 from tests.passes.tile.cpu import tiles
 from tests.passes.tile.cpu.test_op_matrix import Array, composed
 
 
-def whole(expr: Expr) -> SplitKernel:
+def whole(expr: Expr) -> Kernel:
     operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
-    return SplitKernel(expr, operands, tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types)))
+    return Kernel(expr, operands, tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types)))
 
 
-def pieces(one: SplitKernel) -> tuple[SplitKernel, ...]:
-    return split(one.expr, one.operands, one.results)
+def pieces(kernel: Kernel) -> tuple[Kernel, ...]:
+    return split(kernel)
 
 
 # The rows of which some sample is split.

@@ -13,7 +13,7 @@ from tcc.ir.index import const
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
-from tcc.passes.fuse.split import SplitKernel, split
+from tcc.passes.fuse.split import Kernel, split
 from tcc.passes.fuse.split_reductions import in_parts
 
 from tests.draws import RNG, seeded
@@ -41,7 +41,7 @@ def centred(shape: tuple[int, ...]) -> Expr:
     return b.done()
 
 
-def pieces(expr: Expr) -> tuple[SplitKernel, ...]:
+def pieces(expr: Expr) -> tuple[Kernel, ...]:
     """The kernels of `expr` by price: x0, x1, ... in, y out."""
     operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
     kernels = planner()
@@ -52,10 +52,10 @@ def pieces(expr: Expr) -> tuple[SplitKernel, ...]:
         return found
 
     results = tuple(Value("y" if n == 0 else f"y{n}", t) for n, t in enumerate(expr.types))
-    return split(expr, operands, results, limits=kernels.limits, seconds=seconds)
+    return split(Kernel(expr, operands, results), limits=kernels.limits, seconds=seconds)
 
 
-def run(kernels: Sequence[SplitKernel], *arrays: np.ndarray) -> np.ndarray:
+def run(kernels: Sequence[Kernel], *arrays: np.ndarray) -> np.ndarray:
     """The value y."""
     values = {f"x{n}": array for n, array in enumerate(arrays)}
     for kernel in kernels:

@@ -20,7 +20,7 @@ from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.partition import partition
-from tcc.passes.fuse.split import split
+from tcc.passes.fuse.split import Kernel, split
 from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.plan import BlockChooser
@@ -293,9 +293,8 @@ def test_totals_read_elsewhere_are_refused_and_cut_into_kernels() -> None:
         assert not blocks_fit(tiles.group_of(expr))
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t is not None)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
-        pieces = split(
-            expr, operands, results, lambda e: is_gpu_kernel(e, (False,) * len(e.params))
-        )
+        kernel = Kernel(expr, operands, results)
+        pieces = split(kernel, lambda e: is_gpu_kernel(e, (False,) * len(e.params)))
         assert len(pieces) > 1
         assert all(blocks_fit(tiles.group_of(p.expr)) for p in pieces)
 
