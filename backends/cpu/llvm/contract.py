@@ -31,6 +31,7 @@ from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.scalars import convert
 from tcc.backends.cpu.llvm.storage import literal, round_to
 from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.ir.tile import Block, Contract
 from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
 from tcc.target import Profile
@@ -261,15 +262,16 @@ class _Contraction:
             kinds = self.node.a.dtype, self.node.b.dtype
             return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), acc)
         if self.dtype.is_float and self.code.module.profile.fma:
-            return round_to(self.code, self.code.fma(x, y, acc), self.dtype)
+            return self._rounded(self.code.fma(x, y, acc))
         if self.dtype.is_float:
-            scaled = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
-            return self._add(scaled, acc)
+            return self._add(self._rounded(self.code.op("fmul", x, y)), acc)
         return self.code.op("add", self.code.op("mul", x, y), acc)
 
     def _add(self, x: Reg, y: Reg) -> Reg:
-        result = self.code.op("fadd" if self.dtype.is_float else "add", x, y)
-        return round_to(self.code, result, self.dtype)
+        return self._rounded(self.code.op("fadd" if self.dtype.is_float else "add", x, y))
+
+    def _rounded(self, reg: Reg) -> Reg:
+        return round_to(LlvmValue(self.code, reg), self.dtype).reg
 
 
 def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:
@@ -277,5 +279,5 @@ def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:
         return value
     if register_element(value.dtype) == register_element(dtype) and dtype.bits >= value.dtype.bits:
         return RegisterBlock(dtype, value.shape, value.chunks, value.regs)
-    regs = tuple(convert(code, r, value.dtype, dtype) for r in value.regs)
+    regs = tuple(convert(LlvmValue(code, r), value.dtype, dtype).reg for r in value.regs)
     return RegisterBlock(dtype, value.shape, value.chunks, regs)

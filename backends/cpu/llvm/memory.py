@@ -36,6 +36,7 @@ from tcc.backends.cpu.llvm.storage import (
     stored_constant,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,
@@ -380,7 +381,7 @@ def _gathered(
         code.emit(elem, 1, f"load {elem}, {code.extract(places, n)}, align {dtype.bytes}")
         for n in range(chunk.count)
     ]
-    return from_memory(code, code.gather(elements, width), dtype)
+    return from_memory(LlvmValue(code, code.gather(elements, width)), dtype).reg
 
 
 def _load_strided(
@@ -443,7 +444,7 @@ def _load_vector(
     else:
         fill_bits = stored_constant(fill, dtype, width)
         loaded = masked_load(code, fill_bits, pointer, lanes_on, align)
-    return from_memory(code, loaded, dtype)
+    return from_memory(LlvmValue(code, loaded), dtype).reg
 
 
 def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
