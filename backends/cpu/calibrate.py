@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from threading import Barrier
 
@@ -62,7 +63,6 @@ def calibrate(target: Target) -> Machine:
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
-    default = machine_for(profile)
     with _Loops(target, cores) as loops:
         step_seconds = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.multiply) / UNROLL
@@ -80,26 +80,18 @@ def calibrate(target: Target) -> Machine:
         )
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
-        return Machine(
+        return replace(
+            machine_for(profile),
             name=f"{profile.cpu}, measured",
             cores=cores,
             ghz=_round(1e-9 / all_cores),
-            lanes=profile.lanes(32),
-            registers=profile.vector_registers,
             fmas=fmas,
             fma_latency=_round(loops.seconds(loops.chain) / UNROLL / cycle),
             loads=_round(loops.rate("read", loops.first) * cycle / vector),
             stores=_round(loops.rate("write", loops.first) * cycle / vector),
-            loop=default.loop,
-            wait=default.wait,
-            fold=default.fold,
-            rivals=default.rivals,
-            l3_exposed=default.l3_exposed,
-            memory_exposed=default.memory_exposed,
             crossing=_round(1 + (across - 1) * LINE / vector),
             functions=functions,
             call=call,
-            l1=profile.l1,
             l2=_cache(loops, profile.l2, loops.second, cycle),
             l3=_cache(loops, _usable_bytes(loops, profile.l3), loops.third, cycle),
             memory=_memory(loops, cores),

@@ -247,30 +247,19 @@ class Words:
     count: int
 
 
-def permuted_constant(
-    storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
-) -> Layout | None:
-    """Returns a layout with the axes in the order of `loops`, but with the axis along `vector`
-    last.
-
-    Returns None if several axes run along `vector`.
-    """
-    return packed_layout(storage, node, vector, loops, 1, None)
-
-
 def packed_layout(
     storage: Storage,
     node: Read,
     vector: Var,
     loops: tuple[Var, ...],
-    block: int,
-    words: Words | None,
+    block: int = 1,
+    words: Words | None = None,
 ) -> Layout | None:
     """Returns a layout with the axes in the order of `loops`, and the axis of `vector` in panels.
 
-    A panel has `block` columns, which are innermost in storage.  With `words`, `words.count`
-    neighbours along the axis `words.axis` are stored next to each other inside the panel.  Returns
-    None if several axes run along `vector`.
+    A panel has `block` columns, which are innermost in storage; if `block` is 1, the axis is not
+    cut.  With `words`, `words.count` neighbours along the axis `words.axis` are stored next to each
+    other inside the panel.  Returns None if several axes run along `vector`.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:

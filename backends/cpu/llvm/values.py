@@ -81,7 +81,8 @@ class LlvmValue:
 
     def __neg__(self) -> LlvmValue:
         """Returns the negated float."""
-        return LlvmValue(self.code, self.code.negate(self.reg))
+        reg = self.reg
+        return LlvmValue(self.code, self.code.emit(reg.elem, reg.width, f"fneg {reg}"))
 
     def __abs__(self) -> LlvmValue:
         """Returns the magnitude of a float."""
@@ -112,8 +113,13 @@ class LlvmValue:
         return self.convert("bitcast", elem)
 
     def to_integer(self, elem: str, opcode: str = "fptosi") -> LlvmValue:
-        """Returns a float truncated to an integer (`Code.to_integer`)."""
-        return LlvmValue(self.code, self.code.to_integer(self.reg, elem, opcode))
+        """Returns a float truncated to an integer; a fixed arbitrary value if it does not fit.
+
+        The saturating intrinsics have no vector form on x86, so callers that need saturation add
+        selects.
+        """
+        raw = self.convert(opcode, elem).reg
+        return LlvmValue(self.code, self.code.emit(elem, raw.width, f"freeze {raw}"))
 
     def intrinsic(self, name: str, *others: Term) -> LlvmValue:
         """Returns the result of the intrinsic `llvm.NAME`, which has this value's type."""

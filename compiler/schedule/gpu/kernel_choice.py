@@ -15,7 +15,7 @@ from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.cost import BlockPricer
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.limits import Form
-from tcc.schedule.loop_positions import blocks_by_name, check_loops
+from tcc.schedule.loop_positions import by_name, check_loops
 
 # The positions of a block along an axis, the warps of a tile, and the steps of loads in flight:
 # larger numbers fit no GPU.
@@ -51,7 +51,7 @@ def schedule_of(kernel: BlockKernel, group: TileGroup, profile: BlockProfile) ->
     the device has.
     """
     check_loops(kernel.loops, group)
-    schedule = blocks_by_name(kernel.schedule, group)
+    schedule = by_name(kernel.schedule, group)
     grid = [name for axis in schedule.parallel for name in axis.split("+")]
     if sorted(grid) != sorted(v.name for v in group.common):
         raise ValueError("the axes of its grid are not the loops that all stages have")

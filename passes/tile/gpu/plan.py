@@ -32,7 +32,7 @@ from tcc.passes.tile.plan import (
     KernelKey,
     Planned,
     packable,
-    permuted_constant,
+    packed_layout,
 )
 from tcc.schedule.alternatives import (
     IMPOSSIBLE,
@@ -57,7 +57,7 @@ from tcc.schedule.gpu.kernel_choice import (
 )
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import Form, FusionLimits, Rates
-from tcc.schedule.loop_positions import blocks_by_position, loop_extents
+from tcc.schedule.loop_positions import by_position, loop_extents
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
 
@@ -157,7 +157,7 @@ class BlockChooser(KernelChooser):
     def _text(self, key: KernelKey, form: Form) -> str:
         """Returns the text of the kernel of `key`, under the schedule that it has now."""
         bound = self._known[key][1]
-        schedule = blocks_by_position(block_schedule(bound), bound.group)
+        schedule = by_position(block_schedule(bound), bound.group)
         return text_of(BlockKernel(tuple(loop_extents(bound.group).values()), form, schedule))
 
     def _forced(self, key: KernelKey, here: SiteOf) -> tuple[BlockKernel, Bound] | None:
@@ -310,7 +310,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
         if vector is None:
             continue
         storage = packed[access.buffer]
-        layout = permuted_constant(storage, node, vector, loops)
+        layout = packed_layout(storage, node, vector, loops)
         packed[access.buffer] = replace(storage, layout=layout or storage.layout)
 
 
