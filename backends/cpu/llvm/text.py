@@ -171,10 +171,6 @@ class Code:
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
 
-    def bitcast(self, a: Reg, elem: str) -> Reg:
-        """Returns the same bits as elements of type `elem`, which has the same size."""
-        return self.convert("bitcast", a, elem)
-
     def intrinsic(self, name: str, *operands: Operand) -> Reg:
         """Calls the overloaded intrinsic `llvm.NAME`; its result has the type of the first
         operand."""
