@@ -4,7 +4,7 @@ loops i, j, k of a group    ->    l0, l1, l2
 the axis i+j on a GPU       ->    l0+l1
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from tcc.schedule.gpu.schedule import BlockSchedule
 _S = TypeVar("_S", Schedule, BlockSchedule)
 
 
-def loop_extents(group: TileGroup) -> dict[str, int]:
+def _loops(group: TileGroup) -> dict[str, int]:
     """Returns the extents of a group's loops by name, and 0 for a symbolic extent.
 
     The loops are in the order of their positions: common loops, the streaming loop, then the other
@@ -31,16 +31,21 @@ def loop_extents(group: TileGroup) -> dict[str, int]:
     return extents
 
 
-def check_loops(positions: Sequence[int], group: TileGroup) -> None:
+def extents_of_loops(group: TileGroup) -> tuple[int, ...]:
+    """Returns the extents of a group's loops by position, and 0 for a symbolic extent."""
+    return tuple(_loops(group).values())
+
+
+def check_loops(positions: tuple[int, ...], group: TileGroup) -> None:
     """Raises ValueError if the extents `positions` are not those of the group's loops."""
-    extents = tuple(loop_extents(group).values())
-    if tuple(positions) != extents:
-        raise ValueError(f"its loops have the extents {tuple(positions)}, the kernel's {extents}")
+    extents = extents_of_loops(group)
+    if positions != extents:
+        raise ValueError(f"its loops have the extents {positions}, the kernel's {extents}")
 
 
 def by_position(schedule: _S, group: TileGroup) -> _S:
     """Returns a schedule of `group` with loops named by position."""
-    positions = {name: f"l{n}" for n, name in enumerate(loop_extents(group))}
+    positions = {name: f"l{n}" for n, name in enumerate(_loops(group))}
     return _renamed(schedule, positions)
 
 
@@ -49,7 +54,7 @@ def by_name(schedule: _S, group: TileGroup) -> _S:
 
     Raises ValueError for a loop that the group does not have.
     """
-    return _renamed(schedule, {f"l{n}": name for n, name in enumerate(loop_extents(group))})
+    return _renamed(schedule, {f"l{n}": name for n, name in enumerate(_loops(group))})
 
 
 def _renamed(item: Any, names: Mapping[str, str]) -> Any:

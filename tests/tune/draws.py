@@ -16,7 +16,7 @@ from tcc.schedule.gpu.kernel_choice import BlockKernel
 from tcc.schedule.loop_positions import (
     by_name,
     by_position,
-    loop_extents,
+    extents_of_loops,
 )
 
 from .kernels import cpu_planner, gpu_planner, kernels
@@ -53,7 +53,7 @@ def blocks_parsed_back(target: str, draws: int) -> set[str]:
         group = random.choice(groups)
         schedule = random.choice(candidates(group))
         schedule = random.choice([schedule, *varied(schedule, True)])
-        extents = tuple(loop_extents(group).values())
+        extents = extents_of_loops(group)
         kernel = BlockKernel(extents, planner.limits.form, by_position(schedule, group))
         text = text_of(kernel)
         assert block_choice.read_kernel(text) == kernel

@@ -39,11 +39,6 @@ def read_kernel(text: str) -> BlockKernel:
     return read_object(text, BlockKernel, Form, BlockSchedule)
 
 
-def is_kernel_text(text: str) -> bool:
-    """Returns True for the text of a `BlockKernel`, and False for that of a schedule."""
-    return text.startswith(f"{BlockKernel.__name__}(")
-
-
 def schedule_of(kernel: BlockKernel, group: TileGroup, profile: BlockProfile) -> BlockSchedule:
     """Returns the schedule of a choice, with the loops of `group`.
 
