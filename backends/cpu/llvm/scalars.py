@@ -17,12 +17,8 @@ from tcc.backends.cpu.math.code import MathFunction, lane_by_lane
 from tcc.backends.cpu.math.erf import one_plus_erf
 from tcc.backends.cpu.math.table import MATH
 from tcc.errors import InternalError
-from tcc.ir.expr.scalar import COMPARISONS, Apply, Cast, Const, Scalar
+from tcc.ir.expr.scalar import COMPARISONS, EXACT, OF_BOOLS, Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind, integer_limits
-
-# Functions whose result a narrow float type can represent if it can represent the arguments. The
-# result needs no rounding.
-_EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
 
 
 def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
@@ -51,7 +47,7 @@ def _applied(node: Apply, args: Sequence[LlvmValue]) -> LlvmValue:
         return _boolean(name, args, kind)
     if kind.is_float:
         result = _float(node, args)
-        return result if name in _EXACT else round_to(result, node.dtype)
+        return result if name in EXACT else round_to(result, node.dtype)
     return _integer(name, args, kind)
 
 
@@ -86,26 +82,9 @@ def _boolean(name: str, args: Sequence[LlvmValue], kind: DType) -> LlvmValue:
     truth = [arg if arg.reg.elem == "i1" else arg.ne(0) for arg in args]
     if name in ("not", "bit_not"):
         return truth[0] ^ 1
-    opcode = _BOOLEAN.get(name)
-    if opcode is None:
+    if name not in OF_BOOLS:
         raise InternalError(f"no function {name} of {kind.name}", where="backends/cpu/scalars")
-    return truth[0].op(opcode, truth[1])
-
-
-_BOOLEAN = MappingProxyType(
-    {
-        "and": "and",
-        "or": "or",
-        "xor": "xor",
-        "bit_and": "and",
-        "bit_or": "or",
-        "bit_xor": "xor",
-        "max": "or",
-        "add": "or",
-        "min": "and",
-        "mul": "and",
-    }
-)
+    return truth[0].op(OF_BOOLS[name], truth[1])
 
 
 def _integer(name: str, args: Sequence[LlvmValue], dtype: DType) -> LlvmValue:
