@@ -45,8 +45,8 @@ def check_loops(positions: tuple[int, ...], group: TileGroup) -> None:
 
 def by_position(schedule: _S, group: TileGroup) -> _S:
     """Returns a schedule of `group` with loops named by position."""
-    positions = {name: f"l{n}" for n, name in enumerate(_loops(group))}
-    return _renamed(schedule, positions)
+    renamed: _S = _renamed(schedule, {name: f"l{n}" for n, name in enumerate(_loops(group))})
+    return renamed
 
 
 def by_name(schedule: _S, group: TileGroup) -> _S:
@@ -54,7 +54,8 @@ def by_name(schedule: _S, group: TileGroup) -> _S:
 
     Raises ValueError for a loop that the group does not have.
     """
-    return _renamed(schedule, {f"l{n}": name for n, name in enumerate(_loops(group))})
+    renamed: _S = _renamed(schedule, {f"l{n}": name for n, name in enumerate(_loops(group))})
+    return renamed
 
 
 def _renamed(item: Any, names: Mapping[str, str]) -> Any:
