@@ -200,7 +200,7 @@ class BlockChooser(KernelChooser):
             operands, results = row_major_storage(stored_expr, (True,) * len(stored_expr.params))
             if any(s.monoid is not None and len(s.reduce) > 1 for s in stored_expr.stages):
                 operands, results = (
-                    tuple(map(_channels_last, storages)) for storages in (operands, results)
+                    [*map(_channels_last, storages)] for storages in (operands, results)
                 )
             self._prices[expr] = self._lowest_price((stored_expr, tuple(operands), tuple(results)))
         return self._prices[expr]
