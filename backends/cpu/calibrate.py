@@ -239,11 +239,11 @@ class _Loops:
             ctypes.c_uint64.from_address(place).value = following
         chase = self.over("chase")(0)
 
-        def flushed_seconds() -> float:
+        def chased() -> float:
             self._streams["read"](start, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
             return _seconds(chase, len(places))
 
-        return min(flushed_seconds() for _ in range(3)) / len(places)
+        return min(chased() for _ in range(3)) / len(places)
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
         """Returns the best seconds of one repetition while `cores` cores work; the slowest core

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tcc.frozen import field_names
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors
+from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
 
 _S = TypeVar("_S", Schedule, BlockSchedule)
@@ -68,10 +68,8 @@ def _renamed(item: Any, names: Mapping[str, str]) -> Any:
             return "+".join(_name(loop, names) for loop in item.split("+"))
         case tuple():
             return tuple(_renamed(part, names) for part in item)
-        case Schedule() | Nest() | TailVectors() | BlockSchedule():
-            parts = {field: _renamed(getattr(item, field), names) for field in field_names(item)}
-            return replace(item, **parts)
-    return item
+    parts = {field: _renamed(getattr(item, field), names) for field in field_names(item)}
+    return replace(item, **parts) if parts else item
 
 
 def _name(loop: str, names: Mapping[str, str]) -> str:
