@@ -69,17 +69,17 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     count = (b < 0).select(0 - b, b) if signed else b
     body.jump("loop")
     body.place("loop")
-    result, square, left = map(named, ("result", "square", "left"))
+    result, square, exponent = map(named, ("result", "square", "left"))
     body.lines += [
         f"  %result = phi {like.type} [ {one.text}, %entry ], [ %result.next, %loop ]",
         f"  %square = phi {like.type} [ %a, %entry ], [ %square.next, %loop ]",
         f"  %left = phi {like.type} [ {count.reg.text}, %entry ], [ %left.next, %loop ]",
     ]
-    odd = (left & one).ne(0)
+    odd = (exponent & one).ne(0)
     next_result = result * square
     body.void(f"%result.next = select {odd.reg}, {next_result.reg}, {result.reg}")
     body.void(f"%square.next = mul {square.reg}, %square")
-    body.void(f"%left.next = lshr {left.reg}, {one.text}")
+    body.void(f"%left.next = lshr {exponent.reg}, {one.text}")
     some_left = named("left.next").ne(0)
     body.branch(body.any_lane(some_left.reg), "loop", "done")
     body.place("done")

@@ -121,14 +121,14 @@ class LlvmValue:
         raw = self.convert(opcode, elem).reg
         return LlvmValue(self.code, self.code.emit(elem, raw.width, f"freeze {raw}"))
 
-    def intrinsic(self, name: str, *others: Term) -> LlvmValue:
+    def intrinsic(self, name: str, *operands: Term) -> LlvmValue:
         """Returns the result of the intrinsic `llvm.NAME`, which has this value's type."""
-        return LlvmValue(self.code, self.code.intrinsic(name, self.reg, *map(_plain, others)))
+        return LlvmValue(self.code, self.code.intrinsic(name, self.reg, *map(_plain, operands)))
 
-    def call(self, name: str, *others: Reg) -> LlvmValue:
+    def call(self, name: str, *operands: Reg) -> LlvmValue:
         """Returns the result of an external function, which has this value's type."""
         reg = self.reg
-        return LlvmValue(self.code, self.code.call(name, reg.elem, reg.width, reg, *others))
+        return LlvmValue(self.code, self.code.call(name, reg.elem, reg.width, reg, *operands))
 
     def copysign(self, sign: Term) -> LlvmValue:
         """Returns the value with the sign of `sign`."""
