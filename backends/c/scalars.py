@@ -14,6 +14,8 @@ from tcc.backends.c.types import literal, value_type, wrapped
 from tcc.errors import InternalError
 from tcc.ir.expr.scalar import (
     COMPARISONS,
+    EXACT,
+    OF_BOOLS,
     Apply,
     Arg,
     Cast,
@@ -28,15 +30,7 @@ from tcc.ir.types import BOOL, F16, F32, F64, I64, DType, DTypeKind, integer_lim
 _SIGN = MappingProxyType(
     {"add": "+", "sub": "-", "mul": "*", "bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 )
-_LOGIC = MappingProxyType(
-    {
-        **{"and": "&&", "or": "||", "xor": "!=", "bit_and": "&&", "bit_or": "||", "bit_xor": "!="},
-        **{"max": "||", "add": "||", "min": "&&", "mul": "&&"},
-    }
-)
-# Functions whose result a narrow float type can represent if it can represent the arguments. The
-# result needs no rounding.
-_EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
+_LOGIC = MappingProxyType({"and": "&&", "or": "||", "xor": "!="})
 _FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
 _SUPPORT = frozenset({"max", "min", "sign", "mod"})
 
@@ -93,7 +87,7 @@ def _applied(node: Apply, args: Sequence[str]) -> str:
         return _boolean(name, [_truth(a, n.dtype) for a, n in zip(args, node.args, strict=True)])
     if kind.is_float:
         text = _float(name, args, kind)
-        return text if name in _EXACT else rounded_to(text, node.dtype)
+        return text if name in EXACT else rounded_to(text, node.dtype)
     return _integer(name, args, kind)
 
 
@@ -108,9 +102,9 @@ def _truth(text: str, dtype: DType) -> str:
 def _boolean(name: str, args: Sequence[str]) -> str:
     if name in ("not", "bit_not"):
         return f"!{args[0]}"
-    if name not in _LOGIC:
+    if name not in OF_BOOLS:
         raise InternalError(f"no function {name} of bool", where="backends/c")
-    return f"({args[0]} {_LOGIC[name]} {args[1]})"
+    return f"({args[0]} {_LOGIC[OF_BOOLS[name]]} {args[1]})"
 
 
 def _float(name: str, args: Sequence[str], dtype: DType) -> str:

@@ -11,6 +11,9 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from random import Random
 from threading import Barrier
 
@@ -62,15 +65,14 @@ def calibrate(target: Target) -> Machine:
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
-    default = machine_for(profile)
     with _Loops(target, cores) as loops:
         step_seconds = loops.seconds(loops.spin) / 32
-        fma = loops.seconds(loops.multiply) / UNROLL
+        fma = loops.seconds(loops.over("multiply")) / UNROLL
         fmas = min(_ISSUE, key=lambda rate: abs(step_seconds / fma / rate - 1))
         # A cycle is the time of `fmas` multiply-adds, because dense vector code can lower the
         # clock.
         cycle = fma * fmas
-        all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
+        all_cores = max(fma, loops.seconds(loops.over("multiply"), cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
         # The rate of reading aligned vectors, divided by the rate of reading vectors that are
         # shifted from their alignment. If vectors are shorter than a cache line, only some of the
@@ -80,26 +82,18 @@ def calibrate(target: Target) -> Machine:
         )
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
-        return Machine(
+        return replace(
+            machine_for(profile),
             name=f"{profile.cpu}, measured",
             cores=cores,
             ghz=_round(1e-9 / all_cores),
-            lanes=profile.lanes(32),
-            registers=profile.vector_registers,
             fmas=fmas,
-            fma_latency=_round(loops.seconds(loops.chain) / UNROLL / cycle),
+            fma_latency=_round(loops.seconds(loops.over("chain")) / UNROLL / cycle),
             loads=_round(loops.rate("read", loops.first) * cycle / vector),
             stores=_round(loops.rate("write", loops.first) * cycle / vector),
-            loop=default.loop,
-            wait=default.wait,
-            fold=default.fold,
-            rivals=default.rivals,
-            l3_exposed=default.l3_exposed,
-            memory_exposed=default.memory_exposed,
             crossing=_round(1 + (across - 1) * LINE / vector),
             functions=functions,
             call=call,
-            l1=profile.l1,
             l2=_cache(loops, profile.l2, loops.second, cycle),
             l3=_cache(loops, _usable_bytes(loops, profile.l3), loops.third, cycle),
             memory=_memory(loops, cores),
@@ -200,12 +194,9 @@ class _Loops:
         self._span = _take(self.beyond)
         self._pool = ThreadPoolExecutor(cores)
         ctypes.memset(self._span.address, 0, self.beyond)
-        code = self._code
-        spin, multiply, chain = (code.address(n) for n in ("spin", "multiply", "chain"))
-        self._spin = _LOOP(spin)
-        self._multiply, self._chain = _OVER(multiply), _OVER(chain)
-        self._chase = _OVER(code.address("chase"))
-        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "ahead", "write")}
+        address = self._code.address
+        self._spin = _LOOP(address("spin"))
+        self._streams = {n: _STREAM(address(n)) for n in ("read", "ahead", "write")}
 
     def __enter__(self) -> _Loops:
         return self
@@ -217,11 +208,10 @@ class _Loops:
     def spin(self, core: int) -> Timed:
         return lambda n: self._spin(n)
 
-    def multiply(self, core: int) -> Timed:
-        return lambda n: self._multiply(self._span.address + core * 4096, n)
-
-    def chain(self, core: int) -> Timed:
-        return lambda n: self._chain(self._span.address + core * 4096, n)
+    def over(self, name: str) -> Callable[[int], Timed]:
+        """Returns a function that gives the loop `name` over the memory of a core."""
+        loop = _OVER(self._code.address(name))
+        return lambda core: partial(loop, self._span.address + core * 4096)
 
     def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
         """Returns the bytes per second of all `cores` together.
@@ -241,27 +231,19 @@ class _Loops:
 
     def latency(self, size: int) -> float:
         """Returns the seconds of a load that no prefetcher predicts."""
-        line = 256
+        line, start = 256, self._span.address
         order = list(range(1, size // line))
         Random(0).shuffle(order)
-        order = order[: 1 << 14]
-        line_number = 0
-        for target in order:
-            place = ctypes.c_uint64.from_address(self._span.address + line_number * line)
-            place.value = self._span.address + target * line
-            line_number = target
-        ctypes.c_uint64.from_address(
-            self._span.address + line_number * line
-        ).value = self._span.address
-        steps = len(order) + 1
-        flush = self._streams["read"]
-        best = float("inf")
-        for _ in range(3):
-            flush(self._span.address, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
-            begin = time.perf_counter()
-            self._chase(self._span.address, steps)
-            best = min(best, time.perf_counter() - begin)
-        return best / steps
+        places = [start + n * line for n in (0, *order[: 1 << 14])]
+        for place, following in pairwise((*places, start)):
+            ctypes.c_uint64.from_address(place).value = following
+        chase = self.over("chase")(0)
+
+        def chased() -> float:
+            self._streams["read"](start, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
+            return _seconds(chase, len(places))
+
+        return min(chased() for _ in range(3)) / len(places)
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
         """Returns the best seconds of one repetition while `cores` cores work; the slowest core
@@ -305,11 +287,9 @@ def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
     `costs` maps each timed function to its cost.
     """
     width = target.profile.lanes(32)
-    costs = {}
-    for name, arity in TIMED:
-        text = function_kernel(name, arity, width, target)
-        costs[name] = _kernel_cycles(text, target, cycle)
-    costs["gather"] = _kernel_cycles(gather_kernel(width, target), target, cycle)
+    kernels = {name: function_kernel(name, arity, width, target) for name, arity in TIMED}
+    kernels["gather"] = gather_kernel(width, target)
+    costs = {name: _kernel_cycles(kernel, target, cycle) for name, kernel in kernels.items()}
     library = function_kernel(LIBRARY, 2, width, target)
     return costs, _kernel_cycles(library, target, cycle)
 

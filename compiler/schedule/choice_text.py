@@ -93,6 +93,11 @@ def read_object(text: str, kind: type[_T], *parts: type[Any]) -> _T:
     return cast("_T", item)
 
 
+def is_object_text(text: str, kind: type[Any]) -> bool:
+    """Returns True for the text of an object of class `kind`."""
+    return text.startswith(f"{kind.__name__}(")
+
+
 def _conforms(item: Any, kind: Any) -> bool:
     """Returns True if `item` is of the annotated type `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)

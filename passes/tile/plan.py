@@ -9,8 +9,9 @@ kernel, because expressions are interned, and kernels contain no names, addresse
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
 from tcc.errors import TccError
 from tcc.frozen import entity, frozen
@@ -32,10 +33,13 @@ from tcc.ir.layout import Layout, axis_vars, layout, row_major
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
-from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Ledger, Seconds
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
+from tcc.schedule.choice_text import text_of
+from tcc.schedule.limits import Form
 from tcc.schedule.open_sizes import Times
 
 # Constants with fewer elements keep their layout.
@@ -70,6 +74,17 @@ class PlannedKernel:
 # The key of a kernel: its expression, the storage of its operands, the storage of its results.
 KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
+
+
+class Formed(Protocol):
+    """The structure of a kernel in one of its forms."""
+
+    @property
+    def form(self) -> Form: ...
+
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Formed)
 
 
 class KernelChooser(KernelModel):
@@ -153,6 +168,40 @@ class KernelChooser(KernelModel):
         and None for other operands.
         """
         return self._known[key]
+
+    def cheapest_form(
+        self,
+        key: KernelKey,
+        structures: Sequence[_F],
+        price: Callable[[_F], Seconds],
+        forced: Form | None,
+    ) -> _F:
+        """Returns the structure of a kernel that has the lowest price, or the `forced` form.
+
+        Among equal prices it is the first one.
+        """
+        if len(structures) == 1:
+            return structures[0]
+        rule, *alternatives = options = [
+            Alternative(s, price(s), name=text_of(s.form)) for s in structures
+        ]
+        here = partial(site, "form", *key)
+        if forced is None:
+            return self.ledger.decide(here, rule, alternatives).replacement
+        choice = next(o for o in options if o.replacement.form == forced)
+        reason = "the line of its schedule has this form"
+        return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
+
+    def item_of_form(self, key: KernelKey, form: Form, items: Mapping[Form, _T]) -> _T:
+        """Returns the item for the form that the line of a kernel's schedule has.
+
+        `items` has one for each form of the kernel. Raises ValueError if the kernel does not have
+        the form, or if another line forces a different form.
+        """
+        wanted = self.ledger.wanted(partial(site, "form", *key))
+        if form not in items or wanted not in ("", text_of(form)):
+            raise ValueError(f"the kernel has no form {text_of(form)} here")
+        return items[form]
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
@@ -247,30 +296,19 @@ class Words:
     count: int
 
 
-def permuted_constant(
-    storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
-) -> Layout | None:
-    """Returns a layout with the axes in the order of `loops`, but with the axis along `vector`
-    last.
-
-    Returns None if several axes run along `vector`.
-    """
-    return packed_layout(storage, node, vector, loops, 1, None)
-
-
 def packed_layout(
     storage: Storage,
     node: Read,
     vector: Var,
     loops: tuple[Var, ...],
-    block: int,
-    words: Words | None,
+    block: int = 1,
+    words: Words | None = None,
 ) -> Layout | None:
     """Returns a layout with the axes in the order of `loops`, and the axis of `vector` in panels.
 
-    A panel has `block` columns, which are innermost in storage.  With `words`, `words.count`
-    neighbours along the axis `words.axis` are stored next to each other inside the panel.  Returns
-    None if several axes run along `vector`.
+    A panel has `block` columns, which are innermost in storage; if `block` is 1, the axis is not
+    cut.  With `words`, `words.count` neighbours along the axis `words.axis` are stored next to each
+    other inside the panel.  Returns None if several axes run along `vector`.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:

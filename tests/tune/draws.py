@@ -14,10 +14,9 @@ from tcc.schedule.gpu import kernel_choice as block_choice
 from tcc.schedule.gpu.candidates import candidates, varied
 from tcc.schedule.gpu.kernel_choice import BlockKernel
 from tcc.schedule.loop_positions import (
-    blocks_by_name,
-    blocks_by_position,
     by_name,
-    loop_extents,
+    by_position,
+    extents_of_loops,
 )
 
 from .kernels import cpu_planner, gpu_planner, kernels
@@ -54,10 +53,10 @@ def blocks_parsed_back(target: str, draws: int) -> set[str]:
         group = random.choice(groups)
         schedule = random.choice(candidates(group))
         schedule = random.choice([schedule, *varied(schedule, True)])
-        extents = tuple(loop_extents(group).values())
-        kernel = BlockKernel(extents, planner.limits.form, blocks_by_position(schedule, group))
+        extents = extents_of_loops(group)
+        kernel = BlockKernel(extents, planner.limits.form, by_position(schedule, group))
         text = text_of(kernel)
         assert block_choice.read_kernel(text) == kernel
-        assert blocks_by_name(kernel.schedule, group) == schedule
+        assert by_name(kernel.schedule, group) == schedule
         texts.add(text)
     return texts

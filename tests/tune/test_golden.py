@@ -17,7 +17,7 @@ from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.schedule.cpu.kernel_choice import CoreKernel, read_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu import kernel_choice as block_choice
-from tcc.schedule.loop_positions import blocks_by_name, by_name
+from tcc.schedule.loop_positions import by_name
 from tcc.schedule.margins import MARGINS
 from tcc.tune.applied import sections_of
 from tcc.tune.lock import Lock
@@ -87,5 +87,5 @@ def test_the_golden_schedules_are_those_of_the_kernels(other_margins: Mapping[st
         _, kernel = blocks.bind(key)
         entry = lock.sections["cuda:sm_80", CORES][site("blocks", *key).digest]
         schedule = block_choice.read_kernel(entry.alternative or "").schedule
-        assert block_schedule(kernel) == blocks_by_name(schedule, kernel.group)
+        assert block_schedule(kernel) == by_name(schedule, kernel.group)
         assert kernel in blocks.pinned

@@ -25,10 +25,9 @@ from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.kernel_choice import BlockKernel
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.loop_positions import (
-    blocks_by_position,
     by_name,
     by_position,
-    loop_extents,
+    extents_of_loops,
 )
 
 from .draws import blocks_parsed_back, parsed_back
@@ -158,8 +157,8 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_what_does_not_fit_a_gpu_is_refused_by_name() -> None:
     planner = gpu_planner("cuda:sm_90")
     group = build_group(*kernels()[0], limits=planner.limits)
-    schedule = blocks_by_position(candidates(group)[0], group)
-    extents = tuple(loop_extents(group).values())
+    schedule = by_position(candidates(group)[0], group)
+    extents = extents_of_loops(group)
 
     def refused(**values: object) -> str:
         changed = replace(schedule, **values)

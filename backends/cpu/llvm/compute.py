@@ -22,6 +22,7 @@ from tcc.backends.cpu.llvm.indices import LlvmIndices, lane_of
 from tcc.backends.cpu.llvm.scalars import convert, emit_scalar, joint_function
 from tcc.backends.cpu.llvm.storage import round_to
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.backends.cpu.math.table import MATH
 from tcc.ir.expr.scalar import Apply, Arg, IndexValue, Scalar, children, walk
 from tcc.ir.index import (
@@ -93,7 +94,7 @@ class LaneScalars:
                 return part(self._code, value, row_number(value.shape, position), chunk)
             case Apply() if joint := joint_function(node):
                 function, inner = joint
-                return function(self._code, self.at(inner, position, chunk))
+                return function(LlvmValue(self._code, self.at(inner, position, chunk))).reg
             case _:
                 args = [self.at(c, position, chunk) for c in children(node)]
                 return emit_scalar(self._code, node, args, chunk.width)
@@ -102,13 +103,13 @@ class LaneScalars:
         mapping = {v: const(p) for v, p in zip(self._lanes, position, strict=False)}
         mapping |= {v: const(chunk.start) + lane_of(chunk) for v in self._lanes[-1:]}
         index = substitute(node.index, mapping)
-        positions = self._indices.lanes(index, chunk)
+        positions = LlvmValue(self._code, self._indices.lanes(index, chunk))
         if not node.dtype.is_float:
-            return convert(self._code, positions, I64, node.dtype)
+            return convert(positions, I64, node.dtype).reg
         if within(index + 2**31, const(2**32)):
-            positions = self._code.convert("trunc", positions, "i32")
+            positions = positions.convert("trunc", "i32")
         elem = "double" if node.dtype is F64 else "float"
-        return round_to(self._code, self._code.convert("sitofp", positions, elem), node.dtype)
+        return round_to(positions.convert("sitofp", elem), node.dtype).reg
 
 
 def compute(

@@ -31,6 +31,8 @@ from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.scalars import convert
 from tcc.backends.cpu.llvm.storage import literal, round_to
 from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.values import LlvmValue
+from tcc.frozen import frozen
 from tcc.ir.tile import Block, Contract
 from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
 from tcc.target import Profile
@@ -99,6 +101,22 @@ def contract(
     return _Contraction(code, node, acc, a, b).run()
 
 
+@frozen
+class _Operand:
+    """A block in registers, with the labels of its axes."""
+
+    value: RegisterBlock
+    axes: tuple[str, ...]
+
+    def row(self, at: Point) -> int:
+        """Returns the number of the row with the point `at`."""
+        return row_number(self.value.shape, [at[x] for x in self.axes[:-1]])
+
+    def lane(self, at: Point) -> int:
+        """Returns the position of the point `at` along the last axis."""
+        return at[self.axes[-1]] if self.axes else 0
+
+
 class _Contraction:
     def __init__(
         self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
@@ -107,17 +125,13 @@ class _Contraction:
         # True if the operands are 32-bit words of several elements; then the size of the summed
         # axis is a number of words.
         self.words = a.dtype is U32 and node.a.dtype is not U32
-        self.acc, self.a, self.b = acc, a, b
         if not self.words:
-            self.a, self.b = _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
-        self.a_axes, self.b_axes = node.a_axes, node.b_axes
+            a, b = _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
+        self.acc = _Operand(acc, node.out_axes)
+        self.a, self.b = _Operand(a, node.a_axes), _Operand(b, node.b_axes)
         self.sizes: dict[str, int] = {}
-        for axes, shape in (
-            (node.out_axes, node.out.shape),
-            (node.a_axes, a.shape),
-            (node.b_axes, b.shape),
-        ):
-            self.sizes |= dict(zip(axes, shape, strict=True))
+        for x in (self.acc, self.a, self.b):
+            self.sizes |= dict(zip(x.axes, x.value.shape, strict=True))
         self.summed = tuple(
             x for x in dict.fromkeys(node.a_axes + node.b_axes) if x not in node.out_axes
         )
@@ -126,33 +140,28 @@ class _Contraction:
         node = self.node
         last = node.out_axes[-1] if node.out_axes else None
         if _dots_pay(node):
-            return self._dots(self.a_axes[-1])
-        if last is not None and self.sizes[last] > 1 and last in self.a_axes + self.b_axes:
-            self.a, self.a_axes = self._ending_in(last, self.a, self.a_axes)
-            self.b, self.b_axes = self._ending_in(last, self.b, self.b_axes)
+            return self._dots(node.a_axes[-1])
+        if last is not None and self.sizes[last] > 1 and last in node.a_axes + node.b_axes:
+            self.a, self.b = self._ending_in(last, self.a), self._ending_in(last, self.b)
             return self._along_result(last)
         return self._elements()
 
-    def _ending_in(
-        self, last: str, value: RegisterBlock, axes: tuple[str, ...]
-    ) -> tuple[RegisterBlock, tuple[str, ...]]:
-        """Returns `value` and its axes with the axis `last` moved to the end, if `value` has
-        that axis."""
-        if last not in axes or axes[-1] == last:
-            return value, axes
-        new_axes = (*(x for x in axes if x != last), last)
-        order = tuple(axes.index(x) for x in new_axes)
-        shape = tuple(self.sizes[x] for x in new_axes)
-        return rearrange(self.code, value, order, shape), new_axes
+    def _ending_in(self, last: str, x: _Operand) -> _Operand:
+        """Returns `x` with the axis `last` moved to the end, if `x` has that axis."""
+        if last not in x.axes or x.axes[-1] == last:
+            return x
+        axes = (*(label for label in x.axes if label != last), last)
+        order = tuple(map(x.axes.index, axes))
+        shape = tuple(self.sizes[label] for label in axes)
+        return _Operand(rearrange(self.code, x.value, order, shape), axes)
 
     # ---- GEMM and depthwise: the result's last axis in the lanes ---------------------------------
 
     def _along_result(self, last: str) -> RegisterBlock:
-        node = self.node
         chunks = carried_chunks(self.sizes[last], self.code.module.lanes)
-        points = list(self._points(node.out_axes[:-1]))
+        points = self._points(self.acc.axes[:-1])
         sums = [
-            part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)
+            part(self.code, self.acc.value, self.acc.row(point), chunk)
             for point in points
             for chunk in chunks
         ]
@@ -160,42 +169,34 @@ class _Contraction:
             for n, point in enumerate(points):
                 at = {**point, **inner}
                 for m, chunk in enumerate(chunks):
-                    x = self._operand(self.a, self.a_axes, at, last, chunk)
-                    y = self._operand(self.b, self.b_axes, at, last, chunk)
+                    x, y = (self._lanes(o, at, last, chunk) for o in (self.a, self.b))
                     number = n * len(chunks) + m
                     sums[number] = self._multiply_add(x, y, sums[number])
-        return RegisterBlock(self.dtype, node.out.shape, chunks, tuple(sums))
+        return RegisterBlock(self.dtype, self.node.out.shape, chunks, tuple(sums))
 
-    def _operand(
-        self, value: RegisterBlock, axes: tuple[str, ...], at: Point, last: str, chunk: Chunk
-    ) -> Reg:
-        row = self._row(value, axes, at)
-        if axes and axes[-1] == last:
-            return part(self.code, value, row, chunk)
-        return splat_element(self.code, value, row, at[axes[-1]] if axes else 0, chunk.width)
+    def _lanes(self, x: _Operand, at: Point, last: str, chunk: Chunk) -> Reg:
+        if x.axes[-1:] == (last,):
+            return part(self.code, x.value, x.row(at), chunk)
+        return splat_element(self.code, x.value, x.row(at), x.lane(at), chunk.width)
 
     # ---- dot products: the summed axis in the lanes ----------------------------------------------
 
     def _dots(self, last: str) -> RegisterBlock:
-        node = self.node
         chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
         out: list[Reg] = []
-        for point in self._points(node.out_axes):
+        for point in self._points(self.acc.axes):
             partial: dict[int, Reg] = {}
             for inner in self._points(outer):
                 at = {**point, **inner}
                 for chunk in chunks:
-                    x = part(self.code, self.a, self._row(self.a, self.a_axes, at), chunk)
-                    y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
+                    x, y = (part(self.code, o.value, o.row(at), chunk) for o in (self.a, self.b))
                     x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
                     zero = literal(0, self.dtype, chunk.width)
                     acc = partial.get(chunk.width, zero)
                     partial[chunk.width] = self._multiply_add(x, y, acc)
-            row = self._row(self.acc, node.out_axes, point)
-            lane = point[node.out_axes[-1]] if node.out_axes else 0
             dot = self._horizontal(partial)
-            out.append(self._add(element(self.code, self.acc, row, lane), dot))
+            out.append(self._add(self._element(self.acc, point), dot))
         return self._from_elements(out)
 
     def _without_tail(self, reg: Reg, chunk: Chunk) -> Reg:
@@ -225,21 +226,18 @@ class _Contraction:
     # ---- element by element ----------------------------------------------------------------------
 
     def _elements(self) -> RegisterBlock:
-        node = self.node
         out: list[Reg] = []
-        for point in self._points(node.out_axes):
-            acc = self._element(self.acc, node.out_axes, point)
+        for point in self._points(self.acc.axes):
+            acc = self._element(self.acc, point)
             for inner in self._points(self.summed):
                 at = {**point, **inner}
-                x = self._element(self.a, self.a_axes, at)
-                y = self._element(self.b, self.b_axes, at)
+                x, y = self._element(self.a, at), self._element(self.b, at)
                 acc = self._multiply_add(x, y, acc)
             out.append(acc)
         return self._from_elements(out)
 
-    def _element(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> Reg:
-        lane = at[axes[-1]] if axes else 0
-        return element(self.code, value, self._row(value, axes, at), lane)
+    def _element(self, x: _Operand, at: Point) -> Reg:
+        return element(self.code, x.value, x.row(at), x.lane(at))
 
     def _from_elements(self, regs: list[Reg]) -> RegisterBlock:
         shape = self.node.out.shape
@@ -251,9 +249,6 @@ class _Contraction:
         ranges = [range(self.sizes[x]) for x in axes]
         return [dict(zip(axes, at, strict=True)) for at in product(*ranges)]
 
-    def _row(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> int:
-        return row_number(value.shape, [at[x] for x in axes[:-1]])
-
     def _multiply_add(self, x: Reg, y: Reg, acc: Reg) -> Reg:
         if self.words and self.node.a.dtype is BF16:
             return multiply_pairs(self.code, x, y, acc)
@@ -261,15 +256,16 @@ class _Contraction:
             kinds = self.node.a.dtype, self.node.b.dtype
             return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), acc)
         if self.dtype.is_float and self.code.module.profile.fma:
-            return round_to(self.code, self.code.fma(x, y, acc), self.dtype)
+            return self._rounded(self.code.fma(x, y, acc))
         if self.dtype.is_float:
-            scaled = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
-            return self._add(scaled, acc)
+            return self._add(self._rounded(self.code.op("fmul", x, y)), acc)
         return self.code.op("add", self.code.op("mul", x, y), acc)
 
     def _add(self, x: Reg, y: Reg) -> Reg:
-        result = self.code.op("fadd" if self.dtype.is_float else "add", x, y)
-        return round_to(self.code, result, self.dtype)
+        return self._rounded(self.code.op("fadd" if self.dtype.is_float else "add", x, y))
+
+    def _rounded(self, reg: Reg) -> Reg:
+        return round_to(LlvmValue(self.code, reg), self.dtype).reg
 
 
 def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:
@@ -277,5 +273,5 @@ def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:
         return value
     if register_element(value.dtype) == register_element(dtype) and dtype.bits >= value.dtype.bits:
         return RegisterBlock(dtype, value.shape, value.chunks, value.regs)
-    regs = tuple(convert(code, r, value.dtype, dtype) for r in value.regs)
+    regs = tuple(convert(LlvmValue(code, r), value.dtype, dtype).reg for r in value.regs)
     return RegisterBlock(dtype, value.shape, value.chunks, regs)

@@ -111,9 +111,9 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 
 def halves(code: Code, words: Reg) -> tuple[Reg, Reg]:
     """Returns the first and the second element of each word of bf16, as f32."""
-    earlier = code.op("shl", words, 16)
-    later = code.op("and", words, _LATER)
-    return code.bitcast(earlier, "float"), code.bitcast(later, "float")
+    bits = code.op("shl", words, 16), code.op("and", words, _LATER)
+    earlier, later = (code.convert("bitcast", b, "float") for b in bits)
+    return earlier, later
 
 
 def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
@@ -159,16 +159,13 @@ def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: R
     """
     width = acc.width
 
-    def shift() -> Reg:
-        return code.op("xor", unsigned, _SIGNS)
-
     def correction() -> Reg:
         one_bytes, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
         sums = code.call(signed, "i32", width, zero, *_all_bytes(code, one_bytes, other))
         return code.op("shl", sums, 7)
 
     acc = code.op("add", acc, code.remember(("signed rest", other), correction))
-    shifted = code.remember(("signed", unsigned), shift)
+    shifted = code.remember(("signed", unsigned), lambda: code.op("xor", unsigned, _SIGNS))
     return code.call(signed, "i32", width, acc, *_all_bytes(code, shifted, other))
 
 
@@ -200,11 +197,8 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
     """Returns byte `number` of each word, as i32."""
 
     def make() -> Reg:
-        raised = words
-        if number < 3:
-            raised = code.op("shl", words, 24 - 8 * number)
-        opcode = "lshr" if dtype is U8 else "ashr"
-        return code.op(opcode, raised, 24)
+        raised = code.op("shl", words, 24 - 8 * number) if number < 3 else words
+        return code.op("lshr" if dtype is U8 else "ashr", raised, 24)
 
     return code.remember(("byte", words, dtype, number), make)
 
@@ -221,14 +215,11 @@ def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: 
     per = per_word(access.buffer.dtype)
     lane = lane_of(chunk)
     offset, _ = access.at(position, const(chunk.start))
-    if chunk.width == 1:
-        step: int | None = per
-    else:
+    if chunk.width > 1:
         lane_offset, _ = access.at(position, const(chunk.start) + lane)
         split = step_in(lane_offset, *free_vars(lane))
-        step = None if split is None else split[0]
-    if step != per:
-        return None
+        if split is None or split[0] != per:
+            return None
     for n in range(1, count):
         neighbour, _ = access.at((*position[:-1], position[-1] + n), const(chunk.start))
         if constant(neighbour - offset) != n:
@@ -307,16 +298,12 @@ def _join_scalars(
 def _join(code: Code, elements: Sequence[Reg], dtype: DType) -> Reg:
     word: Reg | None = None
     for n, reg in enumerate(elements):
-        bits = _bits(code, reg) if dtype is BF16 else reg
+        bits = reg
+        if dtype is BF16:  # a bf16 is carried as f32, so its bits are the upper half
+            bits = code.op("lshr", code.convert("bitcast", reg, "i32"), 16)
         word = _placed(code, word, bits, n * dtype.bits)
     assert word is not None
     return word
-
-
-def _bits(code: Code, reg: Reg) -> Reg:
-    """Returns the bits of bf16 values, which are carried as f32, in the low half of words."""
-    raised = code.bitcast(reg, "i32")
-    return code.op("lshr", raised, 16)
 
 
 def _placed(code: Code, below: Reg | None, bits: Reg, shift: int) -> Reg:

@@ -8,118 +8,113 @@ also if n is the width or more.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tcc.backends.cpu.llvm.text import Code, Reg, number
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.values import LlvmValue
 
-IntegerFunction = Callable[[Code, Reg, Reg, bool], Reg]
+IntegerFunction = Callable[[LlvmValue, LlvmValue, bool], LlvmValue]
 
 
-def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
+def divide(a: LlvmValue, b: LlvmValue, signed: bool) -> LlvmValue:
     """Returns the truncated quotient, or 0 for a divisor of zero."""
-    by_zero = code.compare("icmp eq", b, 0)
+    by_zero = b.eq(0)
     if not signed:
-        safe = code.select(by_zero, 1, b)
-        return code.select(by_zero, 0, code.op("udiv", a, safe))
-    by_minus_one = code.compare("icmp eq", b, -1)
-    safe = code.select(code.op("or", by_zero, by_minus_one), 1, b)
-    quotient = code.op("sdiv", a, safe)
-    negated = code.select(by_minus_one, code.op("sub", 0, a), quotient)
-    return code.select(by_zero, 0, negated)
+        safe = by_zero.select(1, b)
+        return by_zero.select(0, a.op("udiv", safe))
+    by_minus_one = b.eq(-1)
+    safe = (by_zero | by_minus_one).select(1, b)
+    quotient = a.op("sdiv", safe)
+    return by_zero.select(0, by_minus_one.select(0 - a, quotient))
 
 
-def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
+def remainder(a: LlvmValue, b: LlvmValue, signed: bool) -> LlvmValue:
     """Returns the remainder of truncated division, or 0 for a divisor of zero."""
     # The divisors 0 and -1 can trap, so they are replaced by 1. The result is then 0, which is
     # right for both.
-    unsafe = code.compare("icmp eq", b, 0)
+    unsafe = b.eq(0)
     if signed:
-        unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))
-    safe = code.select(unsafe, 1, b)
-    return code.op("srem" if signed else "urem", a, safe)
+        unsafe = unsafe | b.eq(-1)
+    return a.op("srem" if signed else "urem", unsafe.select(1, b))
 
 
-def modulo(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
+def modulo(a: LlvmValue, b: LlvmValue, signed: bool) -> LlvmValue:
     """Returns the remainder of floor division, or 0 for a divisor of zero."""
-    leftover = remainder(code, a, b, signed)
+    leftover = remainder(a, b, signed)
     if not signed:
         return leftover
-    differs = code.compare("icmp slt", code.op("xor", leftover, b), 0)
-    inexact = code.compare("icmp ne", leftover, 0)
-    return code.select(code.op("and", differs, inexact), code.op("add", leftover, b), leftover)
+    differs = (leftover ^ b) < 0
+    inexact = leftover.ne(0)
+    return (differs & inexact).select(leftover + b, leftover)
 
 
-def power(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
+def power(a: LlvmValue, b: LlvmValue, signed: bool) -> LlvmValue:
     """Returns `a ** b`, computed by squaring and wrapped.
 
     For a negative exponent, the exact power is truncated to an integer.
     """
-    name = f"tcc.ipow.{'s' if signed else 'u'}.{a.width}.{a.elem}"
-    code.module.add(name, lambda: _power_function(code, name, a, signed))
-    return code.emit(a.elem, a.width, f"call {a.type} @{name}({a}, {b})")
+    code, like = a.code, a.reg
+    name = f"tcc.ipow.{'s' if signed else 'u'}.{like.width}.{like.elem}"
+    code.module.add(name, lambda: _power_function(code, name, like, signed))
+    text = f"call {like.type} @{name}({like}, {b.reg})"
+    return LlvmValue(code, code.emit(like.elem, like.width, text))
 
 
 def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     body = Code(code.module)
-    a, b = Reg(like.elem, like.width, "%a"), Reg(like.elem, like.width, "%b")
-    one = number(a, 1)
-    count = b
-    if signed:
-        negative = body.compare("icmp slt", b, 0)
-        count = body.select(negative, body.op("sub", 0, b), b)
+
+    def named(name: str) -> LlvmValue:
+        return LlvmValue(body, Reg(like.elem, like.width, f"%{name}"))
+
+    a, b = named("a"), named("b")
+    one = a.constant(1).reg
+    count = (b < 0).select(0 - b, b) if signed else b
     body.jump("loop")
     body.place("loop")
-    state = {n: Reg(like.elem, like.width, f"%{n}") for n in ("result", "square", "left")}
+    result, square, exponent = map(named, ("result", "square", "left"))
     body.lines += [
-        f"  %result = phi {a.type} [ {one.text}, %entry ], [ %result.next, %loop ]",
-        f"  %square = phi {a.type} [ %a, %entry ], [ %square.next, %loop ]",
-        f"  %left = phi {a.type} [ {count.text}, %entry ], [ %left.next, %loop ]",
+        f"  %result = phi {like.type} [ {one.text}, %entry ], [ %result.next, %loop ]",
+        f"  %square = phi {like.type} [ %a, %entry ], [ %square.next, %loop ]",
+        f"  %left = phi {like.type} [ {count.reg.text}, %entry ], [ %left.next, %loop ]",
     ]
-    odd = body.compare("icmp ne", body.op("and", state["left"], one), 0)
-    next_result = body.op("mul", state["result"], state["square"])
-    body.void(f"%result.next = select {odd}, {next_result}, {state['result']}")
-    body.void(f"%square.next = mul {state['square']}, %square")
-    body.void(f"%left.next = lshr {state['left']}, {one.text}")
-    some_left = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
-    body.branch(body.any_lane(some_left), "loop", "done")
+    odd = (exponent & one).ne(0)
+    next_result = result * square
+    body.void(f"%result.next = select {odd.reg}, {next_result.reg}, {result.reg}")
+    body.void(f"%square.next = mul {square.reg}, %square")
+    body.void(f"%left.next = lshr {exponent.reg}, {one.text}")
+    some_left = named("left.next").ne(0)
+    body.branch(body.any_lane(some_left.reg), "loop", "done")
     body.place("done")
-    result = Reg(a.elem, a.width, "%result.next")
+    result = named("result.next")
     if signed:
         # For a negative exponent, the result is not 0 only if a is 1 or -1. Then a + 1, as an
         # unsigned number, is below 3, and a is not 0.
-        is_one = body.compare("icmp ult", body.op("add", a, one), 3)
-        is_one = body.op("and", is_one, body.compare("icmp ne", a, 0))
-        is_whole = body.compare("icmp sge", b, 0)
-        result = body.select(body.op("or", is_one, is_whole), result, 0)
-    body.void(f"ret {result}")
-    head = f"define internal {a.type} @{name}({a}, {b}) nounwind {{\nentry:\n"
+        is_one = (a + one).compare("icmp ult", 3) & a.ne(0)
+        result = (is_one | (b >= 0)).select(result, 0)
+    body.void(f"ret {result.reg}")
+    head = f"define internal {like.type} @{name}({a.reg}, {b.reg}) nounwind {{\nentry:\n"
     return head + "\n".join(body.lines) + "\n}"
 
 
-def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
+def shift(a: LlvmValue, b: LlvmValue, opcode: str) -> LlvmValue:
     """Returns `a` shifted by the unsigned count `b`; `opcode` is shl, lshr or ashr."""
-    in_range = code.compare("icmp ult", b, int(a.elem[1:]))
+    in_range = b.compare("icmp ult", a.bits)
     if opcode == "ashr":
-        return code.op("ashr", a, code.select(in_range, b, int(a.elem[1:]) - 1))
-    shifted = code.op(opcode, a, code.select(in_range, b, 0))
-    return code.select(in_range, shifted, 0)
+        return a >> in_range.select(b, a.bits - 1)
+    shifted = a.op(opcode, in_range.select(b, 0))
+    return in_range.select(shifted, 0)
 
 
-def sign(code: Code, a: Reg, signed: bool) -> Reg:
+def sign(a: LlvmValue, signed: bool) -> LlvmValue:
     """Returns the sign of `a`: -1, 0 or 1."""
-    is_nonzero = code.convert("zext", code.compare("icmp ne", a, 0), a.elem)
-    if not signed:
-        return is_nonzero
-    return code.op("or", code.op("ashr", a, int(a.elem[1:]) - 1), is_nonzero)
+    is_nonzero = a.ne(0).convert("zext", a.reg.elem)
+    return (a >> (a.bits - 1)) | is_nonzero if signed else is_nonzero
 
 
 def _plain(opcode: str) -> IntegerFunction:
-    return lambda code, a, b, _: code.op(opcode, a, b)
+    return lambda a, b, _: a.op(opcode, b)
 
 
 def _extremum(which: str) -> IntegerFunction:
-    def emit(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-        return code.intrinsic(f"{'s' if signed else 'u'}{which}", a, b)
-
-    return emit
+    return lambda a, b, signed: a.intrinsic(f"{'s' if signed else 'u'}{which}", b)
 
 
 BINARY: Mapping[str, IntegerFunction] = MappingProxyType(
@@ -136,7 +131,7 @@ BINARY: Mapping[str, IntegerFunction] = MappingProxyType(
         "mod": modulo,
         "rem": remainder,
         "pow": power,
-        "shift_left": lambda code, a, b, _: shift(code, a, b, "shl"),
-        "shift_right": lambda code, a, b, signed: shift(code, a, b, "ashr" if signed else "lshr"),
+        "shift_left": lambda a, b, _: shift(a, b, "shl"),
+        "shift_right": lambda a, b, signed: shift(a, b, "ashr" if signed else "lshr"),
     }
 )

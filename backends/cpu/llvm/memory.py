@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
@@ -36,6 +37,7 @@ from tcc.backends.cpu.llvm.storage import (
     stored_constant,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,
@@ -49,7 +51,6 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
-from tcc.ir.types import DType
 from tcc.schedule.nest import FEW_APART
 
 _LINE = 64  # bytes of a cache line; constants are aligned to it, which suffices for every vector
@@ -70,7 +71,8 @@ class BlockAccess:
     """A load, store or prefetch: the positions of a block's elements in a buffer, and the guards.
 
     `offset` and `guards` depend on the block's lane variables (`lanes`). `bound` pairs each
-    data-dependent variable with the block that holds its values.
+    data-dependent variable with the block that holds its values. Loaded elements for which a guard
+    fails have the value `fill`.
     """
 
     indices: LlvmIndices
@@ -80,6 +82,7 @@ class BlockAccess:
     offset: Index
     guards: tuple[Guard, ...]
     bound: tuple[tuple[Var, RegisterBlock], ...]
+    fill: bool | int | float = 0
     lanes: tuple[Var, ...] = field(init=False)
     _coeffs: tuple[Index | None, ...] = field(init=False)
     _affine: bool = field(init=False)
@@ -286,7 +289,8 @@ def block_access(
     guards = () if isinstance(node, Prefetch) else node.guards
     bound = tuple((var, env.values[block]) for var, block in node.indirect)
     base = env.buffers[node.buffer]
-    return BlockAccess(env.indices, base, node.buffer, shape, offset, guards, bound)
+    fill = node.fill if isinstance(node, Load) else 0
+    return BlockAccess(env.indices, base, node.buffer, shape, offset, guards, bound, fill)
 
 
 # ---- transposed blocks -------------------------------------------------------------------------
@@ -315,81 +319,67 @@ def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     access = block_access(env, node, node.out.shape)
     axis = None if scalars else access.contiguous_axis()
     if axis is None:
-        return _load_rows(node, access, scalars)
+        return _load_rows(access, scalars)
     # `axis` is contiguous in memory but is not the last axis. So the block is loaded with `axis`
     # as the last axis, and then transposed in registers.
     order = with_last(len(node.out.shape), axis)
-    reordered = transposed(node, node.out.shape, order)
     shape = tuple(node.out.shape[n] for n in order)
-    transposed_load = replace(reordered, out=Block(node.out.name, node.out.dtype, shape))
-    value = _load_rows(transposed_load, block_access(env, transposed_load, shape), False)
+    reordered = block_access(env, transposed(node, node.out.shape, order), shape)
+    value = _load_rows(reordered, False)
     inverse = tuple(order.index(n) for n in range(len(order)))
     return rearrange(access.code, value, inverse, node.out.shape)
 
 
-def _load_rows(node: Load, access: BlockAccess, scalars: bool) -> RegisterBlock:
-    dtype, size = node.out.dtype, last_axis(node.out.shape)
+def _load_rows(access: BlockAccess, scalars: bool) -> RegisterBlock:
+    shape = access.shape
+    size = last_axis(shape)
     chunks = scalar_chunks(size) if scalars else vector_chunks(size, access.code.module.lanes)
-    regs = tuple(
-        _load_chunk(access, position, chunk, node.fill)
-        for position in row_positions(node.out.shape)
-        for chunk in chunks
-    )
-    return RegisterBlock(dtype, node.out.shape, chunks, regs)
+    regs = (_load_chunk(access, *place) for place in product(row_positions(shape), chunks))
+    return RegisterBlock(access.buffer.dtype, shape, chunks, tuple(regs))
 
 
-def _load_chunk(
-    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
-) -> Reg:
+def _load_chunk(access: BlockAccess, position: tuple[int, ...], chunk: Chunk) -> Reg:
     step = access.step(position, chunk)
     uniform = False
     if step is not None:
         mask = access.mask(position, chunk)
         if mask.never:
-            return literal(fill, access.buffer.dtype, chunk.width)
+            return literal(access.fill, access.buffer.dtype, chunk.width)
         if step == 1:
-            return _load_vector(access, position, chunk, mask, fill)
+            return _load_vector(access, position, chunk, mask)
         uniform = mask.vector is None
     if step is None and (stride := access.lane_stride(chunk)):
-        return _load_strided(access, position, chunk, stride, fill)
+        return _load_strided(access, position, chunk, stride)
     if step is None and not access.constant_steps(position, chunk):
-        return _gathered(access, position, chunk, fill)
+        return _gathered(access, position, chunk)
     places = range(chunk.start, chunk.start + (1 if uniform else chunk.count))
-    elements = [_load_chunk(access, position, Chunk(n, 1, 1), fill) for n in places]
+    elements = [_load_chunk(access, position, Chunk(n, 1, 1)) for n in places]
     if uniform:
         return access.code.splat(elements[0], chunk.width)
     return access.code.gather(elements, chunk.width)
 
 
-def _gathered(
-    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
-) -> Reg:
+def _gathered(access: BlockAccess, position: tuple[int, ...], chunk: Chunk) -> Reg:
     """Loads lanes from arbitrary addresses, which are computed as one vector."""
     code, dtype, width = access.code, access.buffer.dtype, chunk.width
     elem = memory_element(dtype)
     offset, guards = access.at(position, const(chunk.start) + lane_of(chunk), chunk)
     mask = mask_of(access.indices, guards, chunk)
     if mask.never:
-        return literal(fill, dtype, width)
+        return literal(access.fill, dtype, width)
     offsets = access.indices.lanes(offset, chunk)
     active = lane_mask(code, mask, chunk) or mask.scalar
     places = code.emit("ptr", width, f"getelementptr {elem}, {access.base}, {offsets}")
     if active:
-        places = _or_constant(code, active, places, dtype, fill, 1)
+        places = _or_constant(access, active, places, 1)
     elements = [
         code.emit(elem, 1, f"load {elem}, {code.extract(places, n)}, align {dtype.bytes}")
         for n in range(chunk.count)
     ]
-    return from_memory(code, code.gather(elements, width), dtype)
+    return from_memory(LlvmValue(code, code.gather(elements, width)), dtype).reg
 
 
-def _load_strided(
-    access: BlockAccess,
-    position: tuple[int, ...],
-    chunk: Chunk,
-    stride: int,
-    fill: bool | int | float,
-) -> Reg:
+def _load_strided(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, stride: int) -> Reg:
     """Loads lanes that are `stride` elements apart, by loading `stride` adjacent vectors.
 
     The last vector ends with the last lane, so that no memory after it is touched.
@@ -403,7 +393,7 @@ def _load_strided(
         start = min(stride * first_lane, (stride - 1) * (width - 1))
         row_offset = offset + start + lane
         row = BlockAccess(access.indices, access.base, access.buffer, (width,), row_offset, (), ())
-        reg = _load_chunk(row, (), full_chunk, fill)
+        reg = _load_chunk(row, (), full_chunk)
         row_places = [min(stride * n - start, width - 1) for n in range(width)]
         if result is None:
             result, places = reg, row_places
@@ -414,19 +404,13 @@ def _load_strided(
     return result
 
 
-def _load_vector(
-    access: BlockAccess,
-    position: tuple[int, ...],
-    chunk: Chunk,
-    mask: Mask,
-    fill: bool | int | float,
-) -> Reg:
+def _load_vector(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, mask: Mask) -> Reg:
     code, dtype, width = access.code, access.buffer.dtype, chunk.width
     if halves := registers_of(access, mask, chunk):
         low, high = (
-            _load_chunk(access, position, half, fill)
+            _load_chunk(access, position, half)
             if half.count
-            else literal(fill, dtype, half.width)
+            else literal(access.fill, dtype, half.width)
             for half in halves
         )
         return code.shuffle(low, high, range(width))
@@ -436,14 +420,14 @@ def _load_vector(
     lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
-            pointer = _active_pointer(access, position, chunk.start, width, mask.scalar, fill)
+            pointer = _active_pointer(access, position, chunk.start, width, mask.scalar)
             align = min(align, dtype.bytes * (width & -width))
         kind = vector_type(memory_element(dtype), width)
         loaded = code.emit(memory_element(dtype), width, f"load {kind}, {pointer}, align {align}")
     else:
-        fill_bits = stored_constant(fill, dtype, width)
+        fill_bits = stored_constant(access.fill, dtype, width)
         loaded = masked_load(code, fill_bits, pointer, lanes_on, align)
-    return from_memory(code, loaded, dtype)
+    return from_memory(LlvmValue(code, loaded), dtype).reg
 
 
 def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
@@ -473,18 +457,12 @@ def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
 
 
 def _active_pointer(
-    access: BlockAccess,
-    position: tuple[int, ...],
-    start: int,
-    count: int,
-    active: Reg,
-    fill: bool | int | float,
+    access: BlockAccess, position: tuple[int, ...], start: int, count: int, active: Reg
 ) -> Reg:
     """Returns the address of `count` elements, starting at lane `start`.
 
-    Where `active` is false, it is the address of a constant: `count` copies of `fill`.
+    Where `active` is false, it is the address of a constant: `count` copies of the fill value.
     """
-    code, dtype = access.code, access.buffer.dtype
     offset, guards = access.at(position, const(start))
     row_offset, row_guards = access.at(position, const(0))
     distance = constant(offset - row_offset)
@@ -492,22 +470,19 @@ def _active_pointer(
         # The chunk has the same guards as the start of its row, and lies at a constant distance
         # from it. So the select is emitted for the row's address, and all chunks of the row use it.
         row = last_axis(access.shape)
-        base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
-        return code.offset(base, int_const(start), memory_element(dtype))
-    return _or_constant(code, active, access.pointer(offset), dtype, fill, count)
+        base = _or_constant(access, active, access.pointer(row_offset), row)
+        return access.code.offset(base, int_const(start), memory_element(access.buffer.dtype))
+    return _or_constant(access, active, access.pointer(offset), count)
 
 
-def _or_constant(
-    code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
-) -> Reg:
-    """Returns `pointer` where `active` holds, else the address of a constant vector of `fill`."""
-    value = stored_constant(fill, dtype, width)
+def _or_constant(access: BlockAccess, active: Reg, pointer: Reg, width: int) -> Reg:
+    """Returns `pointer` where `active` holds, else the address of a constant: `width` copies of
+    the fill value."""
+    code, dtype = access.code, access.buffer.dtype
+    value = stored_constant(access.fill, dtype, width)
     spelling = "".join(c if c.isalnum() else "_" for c in value.text)
     name = f"fill.{dtype.name}.{width}.{spelling}"
-    code.module.add(
-        name,
-        lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}",
-    )
+    code.module.add(name, lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}")
     return code.remember(
         ("active", active, pointer, name),
         lambda: code.select(active, pointer, code.splat(Reg("ptr", 1, f"@{name}"), pointer.width)),

@@ -9,7 +9,8 @@ import numpy as np
 from tcc.backends.cpu.llvm.blocks import register_element
 from tcc.backends.cpu.llvm.half import half_bits, half_value
 from tcc.backends.cpu.llvm.narrow import narrow_bits, narrow_value
-from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
+from tcc.backends.cpu.llvm.text import Reg, float_const, int_const
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.ir.graph import rounded_number
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, DType
 from tcc.passes.layout.weights import stored_bytes
@@ -24,58 +25,51 @@ def memory_element(dtype: DType) -> str:
     return f"i{8 * dtype.bytes}"
 
 
-def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
+def from_memory(value: LlvmValue, dtype: DType) -> LlvmValue:
     """Returns a loaded value as a register value."""
     if dtype is BOOL:
-        return code.compare("icmp ne", reg, 0)
+        return value.ne(0)
     if dtype is F16:
-        return half_value(code, reg)
+        return half_value(value)
     if dtype.is_narrow:
-        return narrow_value(code, reg, dtype)
+        return narrow_value(value, dtype)
     if dtype is BF16:
-        return _bf16_value(code, code.convert("zext", reg, "i32"))
-    return reg
+        return (value.convert("zext", "i32") << 16).bitcast("float")
+    return value
 
 
-def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
+def to_memory(value: LlvmValue, dtype: DType) -> LlvmValue:
     """Returns a register value in its form in memory."""
     if dtype is BOOL:
-        return code.convert("zext", reg, "i8")
+        return value.convert("zext", "i8")
     if dtype is F16:
-        return half_bits(code, reg)
+        return half_bits(value)
     if dtype.is_narrow:
-        return narrow_bits(code, reg, dtype)
+        return narrow_bits(value, dtype)
     if dtype is BF16:
-        bits = code.bitcast(reg, "i32")
-        return code.convert("trunc", code.op("lshr", bits, 16), "i16")
-    return reg
+        return value.bitcast("i32").op("lshr", 16).convert("trunc", "i16")
+    return value
 
 
-def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """Returns an f32 rounded to a narrower float type (ties to even); for other types `reg`
+def round_to(value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Returns an f32 rounded to a narrower float type (ties to even); for other types `value`
     itself."""
     if dtype.is_narrow:
-        return narrow_value(code, narrow_bits(code, reg, dtype), dtype)
+        return narrow_value(narrow_bits(value, dtype), dtype)
     if dtype is F16:
-        return half_value(code, half_bits(code, reg))
-    if dtype is BF16:
-        return _round_bf16(code, reg)
-    return reg
+        return half_value(half_bits(value))
+    return _round_bf16(value) if dtype is BF16 else value
 
 
-def _round_bf16(code: Code, reg: Reg) -> Reg:
+def _round_bf16(value: LlvmValue) -> LlvmValue:
     # The conversion instructions flush denormals, so integer operations are used. NaN is handled
     # apart, because the addition could carry from its payload into the exponent.
-    bits = code.bitcast(reg, "i32")
-    odd = code.op("and", code.op("lshr", bits, 16), 1)
-    up = code.op("add", code.op("add", bits, 0x7FFF), odd)
-    quiet = code.op("or", bits, 0x400000)
-    rounded = code.select(code.compare("fcmp uno", reg, reg), quiet, up)
-    return code.bitcast(code.op("and", rounded, -65536), "float")
-
-
-def _bf16_value(code: Code, bits: Reg) -> Reg:
-    return code.bitcast(code.op("shl", bits, 16), "float")
+    bits = value.bitcast("i32")
+    odd = bits.op("lshr", 16) & 1
+    up = bits + 0x7FFF + odd
+    quiet = bits | 0x400000
+    rounded = value.compare("fcmp uno", value).select(quiet, up)
+    return (rounded & -65536).bitcast("float")
 
 
 def literal(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:

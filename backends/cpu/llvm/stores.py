@@ -30,6 +30,7 @@ from tcc.backends.cpu.llvm.memory import (
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.storage import to_memory
 from tcc.backends.cpu.llvm.text import Reg, mangled
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.ir.index import const
 from tcc.ir.tile import Store
 
@@ -140,7 +141,7 @@ def _store_chunk(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, r
             lanes = range(half.start - chunk.start, half.start - chunk.start + half.width)
             _store_chunk(access, position, half, code.shuffle(reg, None, lanes))
         return
-    bits = to_memory(code, reg, dtype)
+    bits = to_memory(LlvmValue(code, reg), dtype).reg
     offset, _ = access.at(position, const(chunk.start))
     pointer, align = access.pointer(offset), access.alignment(offset, chunk.width)
     lanes_on = lane_mask(code, mask, chunk)

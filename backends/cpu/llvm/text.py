@@ -159,10 +159,6 @@ class Code:
         x, y = _same_type(a, b)
         return self.emit(x.elem, x.width, f"{opcode} {x}, {y.text}")
 
-    def negate(self, a: Reg) -> Reg:
-        """Returns the negated float."""
-        return self.emit(a.elem, a.width, f"fneg {a}")
-
     def compare(self, predicate: str, a: Operand, b: Operand) -> Reg:
         """Compares two values; `predicate` includes the opcode, as in "fcmp ogt" or "icmp slt"."""
         x, y = _same_type(a, b)
@@ -174,20 +170,6 @@ class Code:
 
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
-
-    def bitcast(self, a: Reg, elem: str) -> Reg:
-        """Returns the same bits as elements of type `elem`, which has the same size."""
-        return self.convert("bitcast", a, elem)
-
-    def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
-        """Returns `a` truncated to an integer; an `a` that does not fit, or NaN, gives a fixed
-        arbitrary value.
-
-        The saturating intrinsics have no vector form on x86, so callers that need saturation add
-        selects.
-        """
-        raw = self.convert(opcode, a, elem)
-        return self.emit(elem, a.width, f"freeze {raw}")
 
     def intrinsic(self, name: str, *operands: Operand) -> Reg:
         """Calls the overloaded intrinsic `llvm.NAME`; its result has the type of the first

@@ -3,22 +3,7 @@
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
-from tcc.ir.tile import (
-    Block,
-    Broadcast,
-    Compute,
-    Contract,
-    If,
-    Load,
-    Prefetch,
-    Reduce,
-    Relayout,
-    Stmt,
-    Store,
-    Sync,
-    TileLoop,
-    walk_statements,
-)
+from tcc.ir.tile import Block, Contract, Load, Stmt, used_blocks, walk_statements
 from tcc.target import Profile
 
 
@@ -30,7 +15,7 @@ def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     scalar_only: dict[Block, bool] = {}
     for node in walk_statements(body):
         scalars = scalar_operands(node) if isinstance(node, Contract) else ()
-        for block in _operands(node):
+        for block in used_blocks(node):
             scalar_only[block] = scalar_only.get(block, True) and block in scalars
     return frozenset(block for block, scalar in scalar_only.items() if scalar)
 
@@ -48,30 +33,9 @@ def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
     ]
     while True:
         other_nodes = [n for n in statements if n not in contractions]
-        other_operands = {block for n in other_nodes for block in _operands(n)}
+        other_operands = {block for n in other_nodes for block in used_blocks(n)}
         free = loaded - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
         remaining = [n for n in contractions if {n.a, n.b} <= free]
         if len(remaining) == len(contractions):
             return frozenset(block for n in contractions for block in (n.a, n.b))
         contractions = remaining
-
-
-def _operands(node: Stmt) -> tuple[Block, ...]:
-    """Returns the blocks that a statement itself uses, without the uses of inner statements."""
-    match node:
-        case Contract():
-            return node.acc, node.a, node.b
-        case TileLoop():
-            return *node.inits, *node.yields
-        case Compute():
-            return node.args
-        case Reduce():
-            return node.blocks
-        case Broadcast() | Relayout():
-            return (node.block,)
-        case Store():
-            return (node.block, *(block for _, block in node.indirect))
-        case Load() | Prefetch():
-            return tuple(block for _, block in node.indirect)
-        case If() | Sync():
-            return ()

@@ -7,14 +7,8 @@ the C library's function computes all lanes.
 
 import math
 
-from tcc.backends.cpu.llvm.text import Code, Reg
-from tcc.backends.cpu.math.code import (
-    MathFunction,
-    lane_by_lane,
-    magnitude,
-    polynomial,
-    shared,
-)
+from tcc.backends.cpu.llvm.values import LlvmValue
+from tcc.backends.cpu.math.code import MathFunction, lane_by_lane, polynomial, shared
 
 _LIMIT = 1e9
 _HALF_PI = math.pi / 2
@@ -23,92 +17,86 @@ _SIN = (-0.16666667, 0.0083333291, -0.00019839303, 2.7180258e-06)
 _COS = (0.041666646, -0.001388736, 2.4437534e-05)
 
 
-def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
+def _reduced(x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """Returns the number of quarter turns in x, and the remaining angle in [-pi/4, pi/4]."""
-    wide = code.convert("fpext", x, "double")
-    turns = code.op("fmul", wide, 1 / _HALF_PI)
-    n = code.intrinsic("roundeven", turns)
-    r = code.fma(n, -_HALF_PI, wide)
-    r = code.fma(n, -_HALF_PI_LOW, r)
-    quarter = code.to_integer(n, "i32")
-    return quarter, code.convert("fptrunc", r, "float")
+    wide = x.convert("fpext", "double")
+    n = (wide * (1 / _HALF_PI)).intrinsic("roundeven")
+    r = n.fma(-_HALF_PI_LOW, n.fma(-_HALF_PI, wide))
+    return n.to_integer("i32"), r.convert("fptrunc", "float")
 
 
-def _sin_cos(code: Code, r: Reg) -> tuple[Reg, Reg]:
-    square = code.op("fmul", r, r)
-    sine = code.fma(polynomial(code, square, _SIN), code.op("fmul", square, r), r)
-    fourth = code.op("fmul", square, square)
-    near_one = code.fma(square, -0.5, 1.0)
-    return sine, code.fma(polynomial(code, square, _COS), fourth, near_one)
+def _sin_cos(r: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
+    square = r * r
+    sine = polynomial(square, _SIN).fma(square * r, r)
+    fourth = square * square
+    near_one = square.fma(-0.5, 1.0)
+    return sine, polynomial(square, _COS).fma(fourth, near_one)
 
 
-def _flip(code: Code, value: Reg, quarter: Reg) -> Reg:
+def _flip(value: LlvmValue, quarter: LlvmValue) -> LlvmValue:
     """Returns `value` negated in the lanes where bit 1 of `quarter` is set."""
-    sign = code.op("shl", code.op("and", quarter, 2), 30)
-    bits = code.op("xor", code.bitcast(value, "i32"), sign)
-    return code.bitcast(bits, "float")
+    sign = (quarter & 2) << 30
+    return (value.bitcast("i32") ^ sign).bitcast("float")
 
 
-def _odd(code: Code, quarter: Reg) -> Reg:
-    return code.compare("icmp ne", code.op("and", quarter, 1), 0)
+def _odd(quarter: LlvmValue) -> LlvmValue:
+    return (quarter & 1).ne(0)
 
 
-def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
+def _with_large(symbol: str, x: LlvmValue, fast: MathFunction) -> LlvmValue:
     """Returns `fast(x)`; if any lane is too large, the C library's function computes all lanes."""
-    large = code.compare("fcmp ogt", magnitude(code, x), _LIMIT)
-    code.branch(code.any_lane(large), "large", "usual")
+    code, reg = x.code, x.reg
+    large = abs(x) > _LIMIT
+    code.branch(code.any_lane(large.reg), "large", "usual")
     code.place("usual")
     with code.scope():
-        usual = fast(code, x)
+        usual = fast(x).reg.text
     code.jump("both")
     code.place("large")
     with code.scope():
-        exact = lane_by_lane(code, symbol, (x,))
+        exact = lane_by_lane(symbol, (x,)).reg.text
     code.jump("both")
     code.place("both")
-    return code.emit(
-        x.elem, x.width, f"phi {x.type} [ {usual.text}, %usual ], [ {exact.text}, %large ]"
-    )
+    text = f"phi {reg.type} [ {usual}, %usual ], [ {exact}, %large ]"
+    return LlvmValue(code, code.emit(reg.elem, reg.width, text))
 
 
 @shared
-def sin(code: Code, x: Reg) -> Reg:
+def sin(x: LlvmValue) -> LlvmValue:
     """Returns sin(x) with an error of at most 2 ULP (measured: 1.51)."""
-    return _with_large(code, "sinf", x, _sin)
+    return _with_large("sinf", x, _sin)
 
 
 @shared
-def cos(code: Code, x: Reg) -> Reg:
+def cos(x: LlvmValue) -> LlvmValue:
     """Returns cos(x) with an error of at most 2 ULP (measured: 1.54)."""
-    return _with_large(code, "cosf", x, _cos)
+    return _with_large("cosf", x, _cos)
 
 
 @shared
-def tan(code: Code, x: Reg) -> Reg:
+def tan(x: LlvmValue) -> LlvmValue:
     """Returns tan(x) with an error of at most 4 ULP (measured: 3.38)."""
-    return _with_large(code, "tanf", x, _tan)
+    return _with_large("tanf", x, _tan)
 
 
-def _sin(code: Code, x: Reg) -> Reg:
-    quarter, r = _reduced(code, x)
-    sine, cosine = _sin_cos(code, r)
-    value = _flip(code, code.select(_odd(code, quarter), cosine, sine), quarter)
-    zero = code.compare("fcmp oeq", x, 0.0)
-    return code.select(zero, x, value)
+def _sin(x: LlvmValue) -> LlvmValue:
+    quarter, r = _reduced(x)
+    sine, cosine = _sin_cos(r)
+    value = _flip(_odd(quarter).select(cosine, sine), quarter)
+    return x.eq(0.0).select(x, value)
 
 
-def _cos(code: Code, x: Reg) -> Reg:
-    quarter, r = _reduced(code, x)
-    sine, cosine = _sin_cos(code, r)
-    next_quarter = code.op("add", quarter, 1)
-    return _flip(code, code.select(_odd(code, quarter), sine, cosine), next_quarter)
+def _cos(x: LlvmValue) -> LlvmValue:
+    quarter, r = _reduced(x)
+    sine, cosine = _sin_cos(r)
+    next_quarter = quarter + 1
+    return _flip(_odd(quarter).select(sine, cosine), next_quarter)
 
 
-def _tan(code: Code, x: Reg) -> Reg:
-    quarter, r = _reduced(code, x)
-    sine, cosine = _sin_cos(code, r)
-    odd = _odd(code, quarter)
-    minus = code.negate(cosine)
-    ratio = code.op("fdiv", code.select(odd, minus, sine), code.select(odd, sine, cosine))
-    zero = code.compare("fcmp oeq", x, 0.0)
-    return code.select(zero, x, ratio)
+def _tan(x: LlvmValue) -> LlvmValue:
+    quarter, r = _reduced(x)
+    sine, cosine = _sin_cos(r)
+    odd = _odd(quarter)
+    minus = -cosine
+    ratio = odd.select(minus, sine) / odd.select(sine, cosine)
+    return x.eq(0.0).select(x, ratio)

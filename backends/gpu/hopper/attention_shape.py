@@ -28,7 +28,9 @@ from tcc.ir.tile import (
     Store,
     TileKernel,
     TileLoop,
+    defined_blocks,
     lanes,
+    used_blocks,
     walk_statements,
 )
 from tcc.ir.types import BF16, F16, F32
@@ -131,36 +133,16 @@ def _split(
     shares: list[Stmt] = []
     rescaling: list[Stmt] = []
     for node in statements:
-        if dependent.isdisjoint(_reads(node)):
+        if dependent.isdisjoint(used_blocks(node)):
             shares.append(node)
         else:
             rescaling.append(node)
-            dependent.update(_makes(node))
+            dependent.update(defined_blocks(node))
     if len(carried) != 1 or mixed.acc not in dependent or mixed.a in dependent:
         return None
     if not dependent.isdisjoint(loop.yields):
         return None
     return tuple(shares), tuple(rescaling)
-
-
-def _reads(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Compute():
-            return node.args
-        case Reduce():
-            return node.blocks
-        case Relayout():
-            return (node.block,)
-    return ()
-
-
-def _makes(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Compute() | Relayout():
-            return (node.out,)
-        case Reduce():
-            return node.outs
-    return ()
 
 
 def _cast_of(node: Compute) -> Block | None:

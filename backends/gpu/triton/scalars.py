@@ -25,6 +25,7 @@ from tcc.errors import InternalError, UserError
 from tcc.frozen import entity
 from tcc.ir.expr.scalar import (
     COMPARISONS,
+    OF_BOOLS,
     Apply,
     Arg,
     Cast,
@@ -40,11 +41,8 @@ from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
 
 _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "*"})
-_BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
-_INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
+_INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, "bit_and": "&", "bit_or": "|", "bit_xor": "^"})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
-# Maps the functions of bools, arithmetic ones included, to logical operators.
-_OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
 _FLOAT_CALLS = {
     **{name: f"tl.{name}" for name in ("floor", "ceil", "abs")},
     **{name: name for name in ("is_nan", "is_inf", "trunc", "sign")},
@@ -166,9 +164,9 @@ class Scalars:
             return PyExpr(f"{a} {COMPARISONS[name]} {b}", atomic=False)
         if name == "bit_not":
             return PyExpr(f"{parts[0].operand} == 0", atomic=False)
-        if name not in _OF_BOOLS:
+        if name not in OF_BOOLS:
             raise _refusal(name, BOOL)
-        return PyExpr(f" {_OF_BOOLS[name]} ".join(p.operand for p in parts), atomic=False)
+        return PyExpr(f" {_LOGIC[OF_BOOLS[name]]} ".join(p.operand for p in parts), atomic=False)
 
     def _float(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function

@@ -256,6 +256,21 @@ _TABLE: tuple[
 COMPARISONS = MappingProxyType(
     {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 )
+# The logical function that computes each function of two bools, arithmetic ones included.
+OF_BOOLS = MappingProxyType(
+    {
+        name: logical
+        for logical, names in (
+            ("and", "and bit_and min mul"),
+            ("or", "or bit_or max add"),
+            ("xor", "xor bit_xor"),
+        )
+        for name in names.split()
+    }
+)
+# Functions whose result a narrow float type can represent if it can represent the arguments. The
+# result needs no rounding.
+EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
 FUNCTIONS = MappingProxyType(
     {
         name: Function(arity, takes, result, numpy)

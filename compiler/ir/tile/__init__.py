@@ -316,6 +316,27 @@ def defined_blocks(node: Stmt) -> Blocks:
             return ()
 
 
+def used_blocks(node: Stmt) -> Blocks:
+    """Returns the blocks that a statement itself uses, without the uses of inner statements."""
+    match node:
+        case Contract():
+            return node.acc, node.a, node.b
+        case TileLoop():
+            return *node.inits, *node.yields
+        case Compute():
+            return node.args
+        case Reduce():
+            return node.blocks
+        case Broadcast() | Relayout():
+            return (node.block,)
+        case Store():
+            return (node.block, *(block for _, block in node.indirect))
+        case Load() | Prefetch():
+            return tuple(block for _, block in node.indirect)
+        case If() | Sync():
+            return ()
+
+
 def lanes(shape: tuple[int, ...]) -> Indices:
     """Returns the lane variables l0, l1, ... of a block of `shape`."""
     return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))

@@ -123,11 +123,13 @@ def _vectors(
     With `fixed_size`, the vector loop of `main` has a known size. `number` is the knob `vector`.
     """
     loops = vector_loops(group, main, fixed_size=fixed_size, number=number)
-    knob = "fixed, by price" if fixed_size else "" if number is None else "vector, by measuring"
+    rule = "vector: knob vector, by measuring"
+    if fixed_size or number is None:
+        rule = "vector: knob fixed, by price" if fixed_size else "vector: smoothest in memory"
     alone = len(group.stages) == 1
     for stage in group.stages:
         if stage in loops:
-            because(f"vector: knob {knob}" if knob else "vector: smoothest in memory", stage)
+            because(rule, stage)
             continue
         inner_loops = group.common if alone else own_loops(group, stage)
         vector = transposing_vector(group, stage, inner_loops)

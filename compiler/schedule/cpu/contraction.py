@@ -189,16 +189,12 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
     size = known_extent(contraction.vector)
     lanes = lanes_of(stage, core)
     rows = contraction.rows
-    if core.knobs.panel is not None and size is not None and rows and not contraction.along_both:
+    if size is None or not rows or contraction.along_both:
+        return widest
+    if core.knobs.panel is not None:
         core.because("blocks: knob panel, by price", stage, contraction.vector)
         return max(1, min(size, widest, core.knobs.panel * lanes))
-    if (
-        size is None
-        or widest <= lanes
-        or not rows
-        or contraction.along_both
-        or not points(stage.iters)
-    ):
+    if widest <= lanes or not points(stage.iters):
         return widest
     unpacking = (
         0

@@ -18,7 +18,7 @@ from tcc.schedule.choice_text import read_object
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors
 from tcc.schedule.limits import Form
-from tcc.schedule.loop_positions import check_loops, loop_extents
+from tcc.schedule.loop_positions import check_loops
 from tcc.schedule.nest import contraction_factors
 
 # Larger tiles and K-blocks than these have no use, and sizes of blocks stay small integers.
@@ -54,11 +54,6 @@ def read_kernel(text: str, core: CoreModel) -> CoreKernel:
             f"{core.count} of {core.lanes}"
         )
     return kernel
-
-
-def is_kernel_text(text: str) -> bool:
-    """Returns True for the text of a `CoreKernel`, and False for the text of knobs."""
-    return text.startswith(f"{CoreKernel.__name__}(")
 
 
 def check(kernel: CoreKernel, schedule: Schedule, group: TileGroup, core: CoreModel) -> None:
@@ -137,8 +132,3 @@ def _check_sizes(pairs: Sequence[tuple[str, int]], loops: set[str], field: str) 
     for _, size in pairs:
         if not 0 < size <= _LARGEST:
             raise ValueError(f"{field} has no size {size}")
-
-
-def positions(group: TileGroup) -> tuple[int, ...]:
-    """Returns the extents of a group's loops, as in `CoreKernel.loops`."""
-    return tuple(loop_extents(group).values())

@@ -15,7 +15,7 @@ from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.cost import BlockPricer
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.limits import Form
-from tcc.schedule.loop_positions import blocks_by_name, check_loops
+from tcc.schedule.loop_positions import by_name, check_loops
 
 # The positions of a block along an axis, the warps of a tile, and the steps of loads in flight:
 # larger numbers fit no GPU.
@@ -39,11 +39,6 @@ def read_kernel(text: str) -> BlockKernel:
     return read_object(text, BlockKernel, Form, BlockSchedule)
 
 
-def is_kernel_text(text: str) -> bool:
-    """Returns True for the text of a `BlockKernel`, and False for that of a schedule."""
-    return text.startswith(f"{BlockKernel.__name__}(")
-
-
 def schedule_of(kernel: BlockKernel, group: TileGroup, profile: BlockProfile) -> BlockSchedule:
     """Returns the schedule of a choice, with the loops of `group`.
 
@@ -51,7 +46,7 @@ def schedule_of(kernel: BlockKernel, group: TileGroup, profile: BlockProfile) ->
     the device has.
     """
     check_loops(kernel.loops, group)
-    schedule = blocks_by_name(kernel.schedule, group)
+    schedule = by_name(kernel.schedule, group)
     grid = [name for axis in schedule.parallel for name in axis.split("+")]
     if sorted(grid) != sorted(v.name for v in group.common):
         raise ValueError("the axes of its grid are not the loops that all stages have")

@@ -22,6 +22,7 @@ from tcc.ir.tile import (
     TileBuffer,
     TileLoop,
     defined_blocks,
+    used_blocks,
     walk_statements,
 )
 from tcc.schedule.nest import costly
@@ -49,7 +50,7 @@ def _split(loop: TileLoop) -> tuple[Stmts, TileLoop]:
     varies = {*loop.carried}
     fixed: dict[Block, Stmt] = {}
     for node in loop.body:
-        if _is_fixed(node, loop.var, stored_buffers) and varies.isdisjoint(_operands(node)):
+        if _is_fixed(node, loop.var, stored_buffers) and varies.isdisjoint(used_blocks(node)):
             fixed.update(dict.fromkeys(defined_blocks(node), node))
         else:
             varies.update(*(defined_blocks(n) for n in walk_statements((node,))))
@@ -58,7 +59,7 @@ def _split(loop: TileLoop) -> tuple[Stmts, TileLoop]:
     while waiting:
         node = waiting.pop()
         hoisted_stmts.add(node)
-        waiting += [fixed[b] for b in _operands(node) if b in fixed]
+        waiting += [fixed[b] for b in used_blocks(node) if b in fixed]
     inside = tuple(n for n in loop.body if n not in hoisted_stmts)
     return [n for n in loop.body if n in hoisted_stmts], replace(loop, body=inside)
 
@@ -84,15 +85,3 @@ def _is_fixed(node: Stmt, var: Var, stored_buffers: set[TileBuffer]) -> bool:
             )
         case _:
             return False
-
-
-def _operands(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Compute():
-            return node.args
-        case Relayout():
-            return (node.block,)
-        case Load():
-            return tuple(b for _, b in node.indirect)
-        case _:
-            return ()

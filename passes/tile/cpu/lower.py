@@ -54,6 +54,7 @@ from tcc.passes.tile.cpu.ranges import (
     Regions,
     Spans,
     TileRange,
+    ends_of,
     everything,
     in_blocks,
     inside,
@@ -243,8 +244,7 @@ class _Lowering:
         (`in_blocks`)."""
         if not self.schedule.skips:
             return (), ()
-        ends = {v: (r.base, r.base + r.size - 1) for v, r in regions.items()}
-        return needed(limits_of(self.group), ends)
+        return needed(limits_of(self.group), ends_of(regions.values()))
 
     def _nests(
         self, nests: Sequence[Nest], regions: Regions, passed: dict[StageRef, Ready]
@@ -325,8 +325,7 @@ class _NestLowering:
             for span in self._blocks(var, spans):
                 self._loops(inner, {**spans, var: span}, k_blocks, emit)
         else:
-            ends = {v: (r.base, r.base + r.size - 1) for v, r in self.regions.items()}
-            ends |= {v: (s.base, s.base + s.size - 1) for v, s in spans.items()}
+            ends = ends_of((*self.regions.values(), *spans.values()))
             terms = needed_terms(self.first, var, ends)
             for k_block in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name], *terms):
                 self._loops(inner, spans, {**k_blocks, var: k_block}, emit)

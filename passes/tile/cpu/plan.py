@@ -37,23 +37,17 @@ from tcc.passes.tile.plan import (
     packable,
     packed_layout,
 )
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds, Site, SiteOf
-from tcc.schedule.choice_text import text_of
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds, SiteOf
+from tcc.schedule.choice_text import is_object_text, text_of
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
-from tcc.schedule.cpu.kernel_choice import (
-    CoreKernel,
-    check,
-    is_kernel_text,
-    positions,
-    read_kernel,
-)
+from tcc.schedule.cpu.kernel_choice import CoreKernel, check, read_kernel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
-from tcc.schedule.loop_positions import by_name, by_position
+from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
@@ -130,9 +124,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         Returns None if no width of panels gives these layouts, or if the kernel would be too slow.
         """
 
-        def here() -> Site:
-            return site("shared-layout", *key, layouts)
-
+        here = partial(site, "shared-layout", *key, layouts)
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
         price = pricer.price(bound.group, bound.schedule).seconds
@@ -149,7 +141,7 @@ class CoreChooser(CpuKernels, KernelChooser):
             return None
         if key in self._forced_keys and not self.ledger.wanted(here):
             why = "the constants lie as the kernel of another program needs them"
-            self.ledger.refuse(lambda: site(self.kind, *key), why)
+            self.ledger.refuse(partial(site, self.kind, *key), why)
         self.ledger.name_exactly(here, lambda: structure.text(knobs))
         return structure.packed(knobs), self._bound(structure, knobs)
 
@@ -229,21 +221,13 @@ class CoreChooser(CpuKernels, KernelChooser):
         """Returns the form of a kernel that has the lowest price under the schedule that rules
         choose.
 
-        Among equal prices it is the first form.  A `forced` kernel has its own form.
+        A `forced` kernel has its own form.
         """
         structures = [Structure(key, form) for form in self.legal_forms_of(key)]
-        if len(structures) == 1:
-            return structures[0]
-        rule, *alternatives = options = [
-            Alternative(s, self.price(*s.with_knobs(Knobs())), name=text_of(s.form))
-            for s in structures
-        ]
-        here = partial(site, "form", *key)
-        if forced is None:
-            return self.ledger.decide(here, rule, alternatives).replacement
-        choice = next(o for o in options if o.replacement.form == forced.form)
-        reason = "the line of its schedule has this form"
-        return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
+        form = None if forced is None else forced.form
+        return self.cheapest_form(
+            key, structures, lambda s: self.price(*s.with_knobs(Knobs())), form
+        )
 
     def bind(self, key: KernelKey) -> Planned:
         here = cache(partial(site, self.kind, *key))
@@ -277,15 +261,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         --choices does not fit.
         """
         text = self.ledger.wanted(here)
-        if self.pricer is None or not is_kernel_text(text):
+        if self.pricer is None or not is_object_text(text, CoreKernel):
             return None
         try:
             kernel = read_kernel(text, self.core)
-            form = self.ledger.wanted(lambda: site("form", *key))
             forms = {f.limits.form: f for f in self.legal_forms_of(key)}
-            if kernel.form not in forms or form not in ("", text_of(kernel.form)):
-                raise ValueError(f"the kernel has no form {text_of(kernel.form)} here")
-            return ForcedStructure(key, forms[kernel.form], kernel)
+            return ForcedStructure(key, self.item_of_form(key, kernel.form, forms), kernel)
         except ValueError as error:
             self.ledger.refuse(here, str(error))
             return None
@@ -365,7 +346,7 @@ class Structure:
         kernel = CoreKernel(
             self._core.lanes,
             self._core.count,
-            positions(group),
+            extents_of_loops(group),
             self.form,
             knobs,
             by_position(schedule, group),

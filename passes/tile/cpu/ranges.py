@@ -11,6 +11,7 @@ from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.tile import Guard, If, lanes
 from tcc.passes.tile.emitter import StatementEmitter
 from tcc.schedule.cpu.schedule import TailVectors, even
+from tcc.schedule.masked_terms import Ends
 
 
 @frozen
@@ -59,6 +60,11 @@ Spans: TypeAlias = Mapping[Var, BlockRange]
 def everything(var: Var) -> TileRange:
     """Returns the whole range of an iterator."""
     return TileRange(var, const(0), extent(var))
+
+
+def ends_of(ranges: Iterable[TileRange | BlockRange]) -> dict[Var, Ends]:
+    """Returns the first and the last position of each range, by iterator."""
+    return {r.var: (r.base, r.base + r.size - 1) for r in ranges}
 
 
 def flat(span: BlockRange) -> BlockRange:

@@ -50,6 +50,7 @@ from tcc.passes.tile.cpu.ranges import (
     TileRange,
     block_at,
     counter_of,
+    ends_of,
     everything,
     flat,
     ladder,
@@ -234,8 +235,7 @@ class StageLowering:
     ) -> tuple[Index, Index]:
         """Returns the start and the stop of a loop of `step` elements, without steps whose terms
         are all zero."""
-        ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *spans)}
-        firsts, stops = needed_terms(self.stage, region.var, ends)
+        firsts, stops = needed_terms(self.stage, region.var, ends_of((*self.outer, *spans)))
         start = reduce(maximum, ((f - region.base) // step * step for f in firsts), start)
         stop = reduce(minimum, (ceildiv(s - region.base, step) * step for s in stops), stop)
         return start, stop

@@ -29,18 +29,23 @@ from tcc.ir.index import (
 from tcc.ir.tile import Guard, lanes
 from tcc.ir.tile.group import Access
 from tcc.ir.types import element_count
+from tcc.schedule.gpu.axes import join
 
 
 @frozen
 class Axis:
     """Several loops, outermost first, that are merged into one axis and cut into blocks.
 
-    `name` has the loops' names, joined by "+". `block` is the number of positions of a block.
+    `block` is the number of positions of a block.
     """
 
-    name: str
     loops: Vars
     block: int
+
+    @property
+    def name(self) -> str:
+        """The loops' names, joined by "+"."""
+        return join(self.loops)
 
     @property
     def total(self) -> Index:
@@ -64,11 +69,6 @@ class Axis:
         return self.block > 1 and (
             as_int(self.total) == 0 or divisor_of(self.total) % self.block != 0
         )
-
-
-def axis(loops: Sequence[Var], block: int) -> Axis:
-    """Returns the axis that runs over `loops`, merged, in blocks of `block` positions."""
-    return Axis("+".join(v.name for v in loops), tuple(loops), block)
 
 
 @frozen

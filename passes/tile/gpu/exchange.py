@@ -36,7 +36,7 @@ from tcc.ir.index import (
 from tcc.ir.tile import Block, Guard, guards_at
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I64
-from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
 from tcc.passes.tile.gpu.body import EarlierBlock, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import in_scratch
@@ -57,7 +57,7 @@ class Axes:
         if missing or covered != set(named):
             raise NotBlocks("the parallel axes are not the loops of all stages")
         self.parallel = tuple(
-            axis([named[n] for n in name.split("+")], self.block(name))
+            Axis(tuple(named[n] for n in name.split("+")), self.block(name))
             for name in schedule.parallel
         )
 
@@ -86,9 +86,9 @@ class Axes:
         for name, block in self._blocks.items():
             parts = name.split("+")
             if all(n in by_name for n in parts):
-                axes.append(axis([by_name.pop(n) for n in parts], block))
+                axes.append(Axis(tuple(by_name.pop(n) for n in parts), block))
         single = [v for v in loops if v.name in by_name]
-        return (*(axis((v,), 1) for v in single), *axes)
+        return (*(Axis((v,), 1) for v in single), *axes)
 
     def inner(self, stage: GroupStage, component: int) -> Index | None:
         """Returns the offset in a tile's scratch of an element of the stage's result `component`.
@@ -107,7 +107,7 @@ class Axes:
         tile_axes = [a for a in self.parallel if set(a.loops) & set(loops)]
         stream = self.group.stream
         if stream is not None and stream.loop in loops:
-            tile_axes.append(axis((stream.loop,), self.block(stream.loop.name)))
+            tile_axes.append(Axis((stream.loop,), self.block(stream.loop.name)))
         return [AxisRange(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in tile_axes]
 
     def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:

@@ -18,7 +18,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
 from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
-from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts, axis
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, EarlierBlock, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
 from tcc.passes.tile.gpu.skip import needed_steps
@@ -159,7 +159,7 @@ class _Lowering:
 
     def _stream(self, stream: StreamLoop) -> None:
         """Emits a streaming loop, which carries the accumulators of its stages."""
-        along = axis((stream.loop,), self.axes.block(stream.loop.name))
+        along = Axis((stream.loop,), self.axes.block(stream.loop.name))
         accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
         lowered = {n: self._accumulator(n, along) for n in accumulators}
         widths = [len(self.group.stages[n].body) for n in accumulators]

@@ -32,7 +32,7 @@ from tcc.passes.tile.plan import (
     KernelKey,
     Planned,
     packable,
-    permuted_constant,
+    packed_layout,
 )
 from tcc.schedule.alternatives import (
     IMPOSSIBLE,
@@ -40,24 +40,18 @@ from tcc.schedule.alternatives import (
     Alternative,
     Ledger,
     Seconds,
-    Site,
     SiteOf,
 )
 from tcc.schedule.backend import AnySchedule
-from tcc.schedule.choice_text import text_of
+from tcc.schedule.choice_text import is_object_text, text_of
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
-from tcc.schedule.gpu.kernel_choice import (
-    BlockKernel,
-    is_kernel_text,
-    read_kernel,
-    schedule_of,
-)
+from tcc.schedule.gpu.kernel_choice import BlockKernel, read_kernel, schedule_of
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import Form, FusionLimits, Rates
-from tcc.schedule.loop_positions import blocks_by_position, loop_extents
+from tcc.schedule.loop_positions import by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
 
@@ -130,11 +124,9 @@ class BlockChooser(KernelChooser):
         Raises `NotBlocks` for an expression that cannot be a block kernel.
         """
 
-        def here() -> Site:
-            return site(self.kind, *key)
-
+        here = partial(site, self.kind, *key)
         forced = self._forced(key, here)
-        packing = self._packed(*key, form=None if forced is None else forced[0].form)
+        packing = self._packed(key, None if forced is None else forced[0].form)
         if forced is None:
             schedule = choose_blocks(packing.group, self.profile, self.ledger, here)
             bound = self.scheduled(packing.group, schedule)
@@ -157,8 +149,8 @@ class BlockChooser(KernelChooser):
     def _text(self, key: KernelKey, form: Form) -> str:
         """Returns the text of the kernel of `key`, under the schedule that it has now."""
         bound = self._known[key][1]
-        schedule = blocks_by_position(block_schedule(bound), bound.group)
-        return text_of(BlockKernel(tuple(loop_extents(bound.group).values()), form, schedule))
+        schedule = by_position(block_schedule(bound), bound.group)
+        return text_of(BlockKernel(extents_of_loops(bound.group), form, schedule))
 
     def _forced(self, key: KernelKey, here: SiteOf) -> tuple[BlockKernel, Bound] | None:
         """Returns the choice and the kernel that a line forces with its form.
@@ -167,15 +159,12 @@ class BlockChooser(KernelChooser):
         --choices does not fit.
         """
         text = self.ledger.wanted(here)
-        if not is_kernel_text(text):
+        if not is_object_text(text, BlockKernel):
             return None
         try:
             kernel = read_kernel(text)
-            wanted = self.ledger.wanted(lambda: site("form", *key))
             forms = {f.form: f for f in repeating_forms(key[0], self.limits)}
-            if kernel.form not in forms or wanted not in ("", text_of(kernel.form)):
-                raise ValueError(f"the kernel has no form {text_of(kernel.form)} here")
-            group = _packing(*key, forms[kernel.form]).group
+            group = _packing(key, self.item_of_form(key, kernel.form, forms)).group
             bound = self.scheduled(group, schedule_of(kernel, group, self.profile))
             self.verify(bound.kernel)
         except (TccError, ArithmeticError, AssertionError, LookupError, ValueError) as error:
@@ -183,40 +172,22 @@ class BlockChooser(KernelChooser):
             return None
         return kernel, bound
 
-    def _packed(
-        self,
-        expr: Expr,
-        operands: Sequence[Storage],
-        results: Sequence[Storage],
-        form: Form | None = None,
-    ) -> _Packing:
-        """Returns the cheapest form of a kernel, or `form` if it is given."""
-        forms = repeating_forms(expr, self.limits)
-        if len(forms) == 1:
-            return _packing(expr, operands, results, forms[0])
-        rule, *alternatives = options = [
-            Alternative(packing, self._seconds_of(packing.group), name=text_of(packing.form))
-            for packing in (_packing(expr, operands, results, limits) for limits in forms)
-        ]
-        here = partial(site, "form", expr, tuple(operands), tuple(results))
-        if form is None:
-            return self.ledger.decide(here, rule, alternatives).replacement
-        choice = next(o for o in options if o.replacement.form == form)
-        reason = "the line of its schedule has this form"
-        return self.ledger.settle(here, rule, alternatives, choice, reason).replacement
+    def _packed(self, key: KernelKey, form: Form | None = None) -> _Packing:
+        """Returns the cheapest form of a kernel, or `form` if it is not None."""
+        packings = [_packing(key, limits) for limits in repeating_forms(key[0], self.limits)]
+        return self.cheapest_form(key, packings, self._seconds_of, form)
 
-    def _seconds_of(self, group: TileGroup) -> Seconds:
-        """Returns the lowest price of a group; infinite for a group that is no block kernel."""
-        fits = blocks_fit(group, self.profile)
-        return ranked(group, self.profile)[0].price.seconds if fits else IMPOSSIBLE
+    def _seconds_of(self, packing: _Packing) -> Seconds:
+        """Returns the lowest price of a form; infinite for a form that is no block kernel."""
+        fits = blocks_fit(packing.group, self.profile)
+        return ranked(packing.group, self.profile)[0].price.seconds if fits else IMPOSSIBLE
 
     def estimate(self, key: KernelKey) -> Seconds:
         """Returns the lowest price; infinite for an expression that is no block kernel."""
         expr, operands, results = key
         stored_expr = stored_as(expr, self.floats)
-        price = self._lowest_price(
-            stored_expr, _typed(operands, stored_expr.params), _typed(results, stored_expr.types)
-        )
+        storages = _typed(operands, stored_expr.params), _typed(results, stored_expr.types)
+        price = self._lowest_price((stored_expr, *storages))
         return IMPOSSIBLE if price is None else price.seconds
 
     def best(self, expr: Expr) -> BlockPrice | None:
@@ -231,15 +202,13 @@ class BlockChooser(KernelChooser):
                 operands, results = (
                     [*map(_channels_last, storages)] for storages in (operands, results)
                 )
-            self._prices[expr] = self._lowest_price(stored_expr, operands, results)
+            self._prices[expr] = self._lowest_price((stored_expr, tuple(operands), tuple(results)))
         return self._prices[expr]
 
-    def _lowest_price(
-        self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
-    ) -> BlockPrice | None:
+    def _lowest_price(self, key: KernelKey) -> BlockPrice | None:
         try:
             with self.ledger.trial():
-                group = self._packed(expr, operands, results).group
+                group = self._packed(key).group
             return ranked(group, self.profile)[0].price
         except NotBlocks:
             return None
@@ -254,19 +223,18 @@ class BlockChooser(KernelChooser):
             self._known[key] = packed, changes.get(bound, bound)
 
 
-def _packing(
-    expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], limits: FusionLimits
-) -> _Packing:
+def _packing(key: KernelKey, limits: FusionLimits) -> _Packing:
     """Returns the form of a kernel that `limits` allow, with constants packed."""
-    loops = build_group(expr, operands, results, collapsed=False, limits=limits)
+    expr, operands, results = key
+    loops = build_group(*key, collapsed=False, limits=limits)
     packed = pack_factors(loops, operands)
     return _Packing(limits.form, packed, build_group(expr, packed, results, limits=limits))
 
 
-def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> list[Storage]:
+def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> tuple[Storage, ...]:
     """Returns `storages` with the element types of `types`; a type of None changes nothing."""
     pairs = zip(storages, types, strict=True)
-    return [s if t is None else replace(s, dtype=t.dtype) for s, t in pairs]
+    return tuple(s if t is None else replace(s, dtype=t.dtype) for s, t in pairs)
 
 
 def _channels_last(storage: Storage) -> Storage:
@@ -310,7 +278,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
         if vector is None:
             continue
         storage = packed[access.buffer]
-        layout = permuted_constant(storage, node, vector, loops)
+        layout = packed_layout(storage, node, vector, loops)
         packed[access.buffer] = replace(storage, layout=layout or storage.layout)
 
 

@@ -286,7 +286,7 @@ def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
     other parts, each cut to its first position."""
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)
-    flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in unlisted)
+    flat = (AxisRange(Axis(p.axis.loops, 1), p.base) for p in unlisted)
     return BlockAxes((*(by_name[name] for name in order), *flat))
 
 
