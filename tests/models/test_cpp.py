@@ -20,8 +20,8 @@ from tests.processes import finished
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "models" / "examples" / "cpp"
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
-WEIGHT = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-ROWS = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+WEIGHT = np.sin(np.arange(12, dtype=np.float32)).reshape(4, 3)
+ROWS = 2 * np.cos(np.arange(20, dtype=np.float32)).reshape(5, 4)
 
 
 def write_model(path: Path, factor: float = 1) -> None:
