@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
+from tcc.backends.artifact.package import new_package, package_library
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.batch import load_batched
@@ -139,6 +140,33 @@ def compile_model(
     """
     work = partial(_compiled, model, options, output, progress, sharders)
     return within(options.budgets, work, whole=whole)
+
+
+def compile_package(
+    model: Any,
+    options: Options,
+    folder: Path,
+    name: str,
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Compiles `model` into a package in `folder`, as `backends/artifact/package.py` describes it.
+
+    The result's path is the library in the package. The package has the name of the options, else
+    `name` as a C identifier. All memory of this process counts as the compile's. Raises as
+    `compile_model` does, and UserError for a target whose output is C source.
+    """
+    suffix = output_suffix(options)
+    if suffix != ".so":
+        raise UserError(
+            "a package holds a library",
+            where=f"--package {folder}",
+            why=f"the target's output is a {suffix} file",
+            hint="write it with -o instead of --package",
+        )
+    named = replace(options, name=c_name(options.name or name))
+    with new_package(folder, named.name, __version__) as library:
+        result = compile_model(model, named, library, progress, whole=True)
+    return replace(result, path=package_library(folder, named.name))
 
 
 def _compiled(

@@ -9,7 +9,9 @@ from tcc.temporary import locked_folder
 
 
 @contextmanager
-def folder_beside(out: Path, what: str) -> Iterator[Path]:
+def folder_beside(
+    out: Path, what: str, hint: str = "choose another place with -o"
+) -> Iterator[Path]:
     """Yields a temporary folder on the same disk as `out`.
 
     Folders that killed processes left there are deleted. An OSError in the context becomes a
@@ -24,5 +26,5 @@ def folder_beside(out: Path, what: str) -> Iterator[Path]:
             f"{what} cannot be written",
             where=str(error.filename or out),
             why=error.strerror or str(error),
-            hint="choose another place with -o",
+            hint=hint,
         ) from error

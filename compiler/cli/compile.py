@@ -28,9 +28,17 @@ else:
     metavar="OUT",
     help="Default: MODEL.so, or MODEL.c for --target c, here.",
 )
+@click.option(
+    "--package",
+    type=PATH,
+    metavar="DIR",
+    help="Writes a folder with library, headers, and files for CMake and pkg-config.",
+)
 @compile_flags
 @json_flag
-def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> None:
+def compile(
+    model: Path, output: Path | None, package: Path | None, as_json: bool, **choices: Any
+) -> None:
     """Compiles the ONNX file or .pt2 archive MODEL into one shared library, or
     into one C file and its header.
 
@@ -41,6 +49,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target cuda:sm_90
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
       tcc compile model.onnx --target c -o model.c
+      tcc compile model.onnx --package model
       tcc compile model.onnx --stop-after partition
       tcc compile model.onnx --choices choices.jsonl
       tcc compile model.onnx --tuned tcc.lock.json --require-tuned 1%
@@ -48,8 +57,12 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     options = chosen_options(choices)
     try:
         with progress(f"compiling {model.name}") as stage:
-            place = _place(model, output, driver.output_suffix(options))
-            compiled = driver.compile_model(model, options, place, stage, whole=True)
+            if package is None:
+                place = _place(model, output, driver.output_suffix(options))
+                compiled = driver.compile_model(model, options, place, stage, whole=True)
+            else:
+                _check_package(output, package)
+                compiled = driver.compile_package(model, options, package, model.stem, stage)
     except Stopped as stopped:
         click.echo(forms.text(stopped.form))
         return
@@ -64,6 +77,21 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         click.echo(timing_table(compiled.timings))
         say(f"{compiled.summary.priced} schedules priced")
     say(summary_line(compiled))
+
+
+def _check_package(output: Path | None, package: Path) -> None:
+    """Raises UserError where -o names a place beside that of --package, or where that is a file."""
+    with file_errors("a path cannot be used", package):
+        is_folder = package.is_dir() or not package.exists()
+    if not is_folder:
+        raise UserError("the package is a file", where=f"--package {package}", hint="name a folder")
+    if output is not None:
+        raise UserError(
+            "the output has two places",
+            where=f"-o {output}",
+            why=f"--package {package} holds the library",
+            hint="leave out one of them",
+        )
 
 
 def _place(model: Path, output: Path | None, suffix: str) -> Path:

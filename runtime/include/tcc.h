@@ -98,6 +98,38 @@ typedef struct tcc_dtype {
     uint16_t lanes;
 } tcc_dtype;
 
+/* Element types as values: `.dtype = TCC_F32`. */
+#ifdef __cplusplus
+#define TCC_DTYPE(code, bits) (tcc_dtype{code, bits, 1})
+#else
+#define TCC_DTYPE(code, bits) ((tcc_dtype){code, bits, 1})
+#endif
+#define TCC_BOOL TCC_DTYPE(6, 8)
+#define TCC_I8 TCC_DTYPE(0, 8)
+#define TCC_I16 TCC_DTYPE(0, 16)
+#define TCC_I32 TCC_DTYPE(0, 32)
+#define TCC_I64 TCC_DTYPE(0, 64)
+#define TCC_U8 TCC_DTYPE(1, 8)
+#define TCC_U16 TCC_DTYPE(1, 16)
+#define TCC_U32 TCC_DTYPE(1, 32)
+#define TCC_U64 TCC_DTYPE(1, 64)
+#define TCC_F16 TCC_DTYPE(2, 16)
+#define TCC_BF16 TCC_DTYPE(4, 16)
+#define TCC_F32 TCC_DTYPE(2, 32)
+#define TCC_F64 TCC_DTYPE(2, 64)
+#define TCC_I2 TCC_DTYPE(0, 2)
+#define TCC_I4 TCC_DTYPE(0, 4)
+#define TCC_U2 TCC_DTYPE(1, 2)
+#define TCC_U4 TCC_DTYPE(1, 4)
+#define TCC_F4E2M1 TCC_DTYPE(17, 4)
+#define TCC_F8E4M3FN TCC_DTYPE(10, 8)
+#define TCC_F8E4M3FNUZ TCC_DTYPE(11, 8)
+#define TCC_F8E5M2 TCC_DTYPE(12, 8)
+#define TCC_F8E5M2FNUZ TCC_DTYPE(13, 8)
+#define TCC_F8E8M0 TCC_DTYPE(14, 8)
+#define TCC_STRING TCC_DTYPE(TCC_OPAQUE, 128)
+#define TCC_LIST TCC_DTYPE(TCC_OPAQUE, 64)
+
 /* Strings and lists have code 3 (opaque).  An array of strings (128 bits) holds tcc_string.  A list (64
  * bits, no dimensions) holds one `const tcc_list *`: a sequence, or an optional as a list of no or one
  * entry; the port's `text` says which, as in "optional(sequence(f32[2,?]))".  A model for GPUs has
@@ -109,6 +141,9 @@ typedef struct tcc_string {
     const char *data;
     int64_t size;
 } tcc_string;
+
+/* Types of devices, with DLPack's values. */
+enum { TCC_CPU = 1, TCC_CUDA = 2, TCC_CUDA_HOST = 3, TCC_ROCM = 10, TCC_ROCM_HOST = 11 };
 
 /* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
  * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the one that

@@ -55,8 +55,8 @@ def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
         if kind == "python":
             found = run([sys.executable, "-c", text], tmp_path)
             assert found == promised(text), text
-        elif kind == "c":
-            (tmp_path / "main.c").write_text(text)
+        elif kind in ("c", "cpp"):
+            (tmp_path / f"main.{kind}").write_text(text)
         elif kind != "text":  # a picture
             assert kind == "sh", f"a block of {kind or 'no language'}"
             for command, comment in lines(text):

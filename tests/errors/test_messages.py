@@ -219,6 +219,18 @@ CASES = {
     "compile-output-is-folder": Case(("compile", "m.onnx", "-o", "."), (("m.onnx", GOOD),)),
     "compile-output-is-model": Case(("compile", "m.onnx", "-o", "m.onnx"), (("m.onnx", GOOD),)),
     "compile-output-is-header": Case(("compile", "m.onnx", "-o", "m.h"), (("m.onnx", GOOD),)),
+    "compile-package-and-output": Case(
+        ("compile", "m.onnx", "-o", "m.so", "--package", "m"), (("m.onnx", GOOD),)
+    ),
+    "compile-package-of-c": Case(
+        ("compile", "m.onnx", "--target", "c", "--package", "m"), (("m.onnx", GOOD),)
+    ),
+    "compile-package-is-file": Case(
+        ("compile", "m.onnx", "--package", "m.onnx"), (("m.onnx", GOOD),)
+    ),
+    "compile-package-is-too-long": Case(
+        ("compile", "m.onnx", "--package", "m" * 300), (("m.onnx", GOOD),)
+    ),
     "compile-output-is-too-long": Case(("compile", "m.onnx", "-o", "o" * 300), (("m.onnx", GOOD),)),
     "compile-unknown-step": Case(("compile", "m.onnx", "--stop-after", "fusing")),
     "compile-step-of-another-target": Case(
