@@ -16,12 +16,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "".join((ROOT / f"{name}.md").read_text(encoding="utf-8") for name in ("README", "GUIDE"))
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py runs the commands"
 # What is not run here, and why.
 ELSEWHERE = {
     "scripts/demo": "it compiles and times a larger model, for minutes",
     "scripts/test": "it runs this test",
     "pip install . onnxruntime": "tests/arch/test_wheel.py installs, in environments of its own",
     "pip install 'tcc[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
+    "tcc tune model.onnx --time 10m": "it measures for minutes; tests/cli/test_tune.py measures",
+    'tcc bench new.so --compare base.so --gate 1.05 --markdown >> "$GITHUB_STEP_SUMMARY"': NIGHTLY,
+    "tcc tune model.onnx --records K.jsonl --shard K/3 --time 20m --cpu x86-64-v3": NIGHTLY,
+    "cat 1.jsonl 2.jsonl 3.jsonl > all.jsonl": NIGHTLY,
+    "tcc tune model.onnx --records all.jsonl --time 5m --cpu x86-64-v3": NIGHTLY,
 }
 
 
