@@ -21,6 +21,9 @@ def near(decision: Decision[Any], part: float) -> list[str]:
 
 def predicted(decision: Decision[Any]) -> float:
     """Returns the predicted seconds that a decision is about: the larger amount of the prices of
-    its choice and of its best alternative."""
+    its choice and of its best alternative.
+
+    It is 0 if no alternative is possible.
+    """
     prices = (decision.choice.price, in_order(decision.alternatives)[0].price)
-    return max(abs(number(price)) for price in prices if price != IMPOSSIBLE)
+    return max((abs(number(price)) for price in prices if price != IMPOSSIBLE), default=0.0)
