@@ -68,7 +68,6 @@ class TrialCompiler:
         keys = self._analytic.keys
         self.kernels = tuple(self._kernel(digest) for digest in keys if digest not in forced)
         self.decisions = decisions_above(self._analytic.ledger, forced)
-        self._above = {decision.site for decision in self.decisions}
 
     def _kernel(self, digest: str) -> TunedKernel:
         plan = self._analytic
@@ -108,7 +107,8 @@ class TrialCompiler:
 
     def _plan_of(self, choices: Mapping[str, str]) -> "_Plan":
         """Returns the plan with the choices above schedules among `choices`."""
-        above = [line for line in _lines_of(choices) if line.site in self._above]
+        kernels = self._analytic.keys
+        above = [line for line in _lines_of(choices) if line.site not in kernels]
         return self._planned(above, self._analytic.code) if above else self._analytic
 
     def _compiled(self, choices: Mapping[str, str], output: Path) -> Trial:

@@ -245,7 +245,7 @@ class Sweep:
             for site, text in self._fastest(pairs):
                 for phase in () if site in self._base else (FIRST, SECOND):
                     if unknown := self._unknown([{site: text}], phase):
-                        if self._is_over(phase):
+                        if phase == FIRST and self._is_over(phase):
                             break
                         self._report(f"confirming {self._ops[site]}")
                         partner = self._with_base(partner)

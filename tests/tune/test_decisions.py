@@ -15,7 +15,7 @@ from tcc.tune.lock import Lock
 from tcc.tune.lock_file import lock_text
 from tcc.tune.measurement import FIRST, MODEL, SEARCH, SECOND, Measurement
 from tcc.tune.records import Record, append, read_records
-from tcc.tune.verdicts import decide
+from tcc.tune.verdicts import decide, passes
 
 from tests.tune.test_from_records import SITES
 from tests.tune.test_sweep import entries, flat, hill, lock_of
@@ -69,7 +69,11 @@ def test_an_alternative_that_is_not_clearly_faster_changes_nothing() -> None:
     for seed in range(12):
         planted = world(effects, noise=0.1)
         planted.random = Random(seed)
-        rows = entries(swept(planted, 60.0, decisions=DECISIONS))
+        measurements = swept(planted, 60.0, decisions=DECISIONS)
+        confirmed = {(m.site, m.phase): m for m in measurements if m.site not in SITES}
+        # The second set has only what passes the first.
+        assert all(passes(confirmed[s, FIRST]) for s, phase in confirmed if phase == SECOND)
+        rows = entries(measurements)
         assert {rows[s].verdict for s in (FORM, JOIN, ORDER) if s in rows} <= {"kept"}
 
 
