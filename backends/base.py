@@ -109,7 +109,7 @@ class Backend(Protocol):
         """
         return lowered
 
-    def share_code(self, other: "Backend | None" = None) -> None:
+    def share_code(self, other: Backend | None = None) -> None:
         """Keeps the code of kernels, so that later models with equal kernels take less time.
 
         With `other`, a backend for the same target, both keep their code together.

@@ -220,7 +220,7 @@ class Sweep:
         """Times the alternatives of decisions above schedules, each in a trial of its own.
 
         The partner is the model with the choices that won before. Short rounds of several trials
-        come first. What is faster there is confirmed alone, the fastest first, and belongs to later
+        come first. An alternative that is faster there is confirmed alone, and belongs to later
         partners if it passes. Raises TrialFailedError if the analytic artifact fails.
         """
         minimum = self.effort.skip * analytic.price
