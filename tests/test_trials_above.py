@@ -206,7 +206,7 @@ def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
     assert loss > 1.15
     sweep = Sweep(
         compiler.kernels, compiler.home, world.compile_trial, world, tmp_path,
-        Effort(60.0, search=4, confirm=10, skip=0.02),
+        Effort(60.0, trials=1, search=4, confirm=10, skip=0.02),
         progress=lambda line: None, clock=world.clock, decisions=compiler.decisions,
     )  # fmt: skip
     verdicts = decide([*sweep.measurements()], compiler.home)
