@@ -109,8 +109,11 @@ class Backend(Protocol):
         """
         return lowered
 
-    def share_code(self) -> None:
-        """Keeps the code of kernels, so that later models with equal kernels take less time."""
+    def share_code(self, other: Backend | None = None) -> None:
+        """Keeps the code of kernels, so that later models with equal kernels take less time.
+
+        With `other`, a backend for the same target, both keep their code together.
+        """
         return None
 
     def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:

@@ -6,7 +6,7 @@ A trial is compared with the analytic artifact, in which the compiler chose ever
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,8 @@ class Trial:
     `choices` maps digests of sites to texts. `refused` has the sites whose choice does not fit,
     with the reasons. `steps` has the digest of the site of each step of the program; None for a
     step that is no kernel. `price` is the predicted seconds of all steps; 0 if nobody predicts.
+    `ops` has the operation in words of each kernel that the analytic artifact lacks. `removed` has
+    the sites whose choice has no effect, because other choices remove the site.
     """
 
     path: Path
@@ -30,6 +32,8 @@ class Trial:
     refused: Mapping[str, str]
     steps: tuple[str | None, ...]
     price: float = 0.0
+    ops: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
 
     def site_seconds(self, step_seconds: Sequence[float]) -> dict[str, float]:
         """Returns the seconds of each site, the sum over its steps."""

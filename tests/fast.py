@@ -44,6 +44,7 @@ SLOW = {
     "runtime": "gcc builds the runtime with sanitizers; processes, threads and ranks wait",
     "scripts": "runs scripts, which compile models",
     "test_trials.py": "compiles every candidate of a small model",
+    "test_trials_above.py": "compiles every alternative of a small model",
     "cli/test_tune.py::test_a_short_sweep_writes_a_lock_that_a_compile_takes": "measures",
     "cli/test_tune.py::test_a_sweep_leaves_pins_of_unknown_kernels": "measures",
     "cli/test_sizes.py::test_a_model_of_speech_takes_what_is_made_up_for_it": "a whole model",

@@ -151,8 +151,8 @@ class CpuBackend(Backend):
         self._plans[lowered.placed.graph] = plan
         return lowered
 
-    def share_code(self) -> None:
-        self._code = {}
+    def share_code(self, other: Backend | None = None) -> None:
+        self._code = other._code if isinstance(other, CpuBackend) else {}
 
     def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
         return lower(lowered.placed, self._plans[lowered.placed.graph], trace)

@@ -45,15 +45,16 @@ def swept(
 
     `data` are texts of inputs, and `threads` is the number of threads (0: all CPUs). `log` is the
     file of records: it gets each measurement, and what it has is not measured again. Only kernels
-    of `shard` are measured. Ctrl-C ends the sweep, and what was measured counts. Raises UserError
-    if the model cannot be compiled, or if a line of `log` is no record.
+    and decisions of `shard` are measured. Ctrl-C ends the sweep, and what was measured counts.
+    Raises UserError if the model cannot be compiled, or if a line of `log` is no record.
     """
     paths = [] if log is None or not log.exists() else [log]
     records = of_version(read_records(paths, "--records"), __version__)
     with progress(f"planning {model.name}"):
         compiler = TrialCompiler(model, options)
     kernels = [kernel for kernel in compiler.kernels if in_shard(kernel.site, shard)]
-    home, sites = compiler.home, {kernel.site for kernel in kernels}
+    decisions = [decision for decision in compiler.decisions if in_shard(decision.site, shard)]
+    home, sites = compiler.home, {*(k.site for k in kernels), *(d.site for d in decisions)}
     machine = f"{node()}: {home[0]}, {home[1]} cores"
     cache = cache_folder()
     make_own(cache)
@@ -88,6 +89,7 @@ def swept(
             peak,
             say=lambda line: say(line, err=True),
             progress=show_progress,
+            decisions=decisions,
         )
         try:
             for measurement in sweep.measurements():

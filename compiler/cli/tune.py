@@ -50,7 +50,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 
 class Shard(click.ParamType):  # type: ignore[type-arg]
-    """A part of the kernels, as in 2/5: the second of five."""
+    """A part of the sites, as in 2/5: the second of five."""
 
     name = "shard"
 
@@ -103,7 +103,7 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
     "--shard",
     type=Shard(),
     metavar="K/N",
-    help="Measures only part K of N of the kernels: N machines share the work.",
+    help="Measures only part K of N of the kernels and decisions: N machines share the work.",
 )
 @click.option(
     "--from",
@@ -138,8 +138,9 @@ def tune(
     is_check: bool,
     **choices: Any,
 ) -> int:
-    """Measures other schedules of the kernels of the model file MODEL on this machine, and writes
-    those that are clearly faster into a lock, which tcc compile --tuned reads.
+    """Measures other choices for the model file MODEL on this machine: schedules of its kernels,
+    and decisions above schedules, such as derivations, joins and storage orders. It writes choices
+    that are clearly faster into a lock, which tcc compile --tuned reads.
 
     \b
     Example:
@@ -151,9 +152,9 @@ def tune(
       tcc compile model.onnx --tuned tcc.lock.json
       tcc compile model.onnx --tuned tcc.lock.json --require-tuned 1%
 
-    Kernels are timed in the running model. A choice changes only if it is faster by 2 % in two sets
-    of rounds. Ctrl-C keeps what was confirmed. With --pin nothing is measured: a later version of
-    tcc then makes the same kernels.
+    Kernels are timed in the running model, and other decisions by whole runs. A choice changes only
+    if it is faster by 2 % in two sets of rounds. Ctrl-C keeps what was confirmed. With --pin
+    nothing is measured: a later version of tcc then makes the same kernels.
 
     Give the options that tcc compile gets: the lock has a section for each target with its number
     of cores.
@@ -191,7 +192,9 @@ def _show_problems(models: Sequence[Path], lock: Path, options: Options, *, as_j
     tuned = lock_file.read_lock(lock, "--lock")
     with progress("checking the lock"):
         ledgers = [driver.model_choices(m, replace(options, tuned=lock), fit=True) for m in models]
-    rows = [*checks.problems(tuned, ledgers)]
+        changed = [m for m, ledger in zip(models, ledgers, strict=True) if ledger.changes]
+        analytic = [driver.model_choices(m, options) for m in changed]
+    rows = [*checks.problems(tuned, ledgers, analytic)]
     if as_json:
         print_json({"path": str(lock), "problems": rows})
     for line in () if as_json else summary.problem_lines(lock, tuned.count, rows):

@@ -1,4 +1,4 @@
-"""The candidates of a kernel, as a sweep sees them."""
+"""The candidates of kernels, and of decisions above schedules, as a sweep sees them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -30,3 +30,17 @@ class TunedKernel:
     op: str
     analytic: str
     space: Space
+
+
+@frozen
+class TunedDecision:
+    """A decision above schedules, such as a derivation, a join or a storage order.
+
+    `site` is the digest of its site, and `op` describes the site in words. `seconds` is the
+    predicted time in a run that the decision is about. `alternatives` are the texts to try.
+    """
+
+    site: str
+    op: str
+    seconds: float
+    alternatives: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Checks a lock against the decisions of models, without measuring."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tcc.passes.choose.ledger import ListeningLedger
@@ -8,12 +8,15 @@ from tcc.tune.lock import Home, Lock
 from tcc.tune.words import words
 
 
-def problems(lock: Lock, ledgers: Sequence[ListeningLedger]) -> Iterator[tuple[str, str]]:
+def problems(
+    lock: Lock, ledgers: Sequence[ListeningLedger], analytic: Iterable[ListeningLedger] = ()
+) -> Iterator[tuple[str, str]]:
     """Yields (kind, text) for each entry that is missing, stale or unused.
 
     `ledgers` have recorded the decisions of compiles that obeyed the lock. A kernel without an
     entry is `missing`. An entry that does not fit its site is `stale`. An entry of a section that a
-    compile took is `unused` if its site occurs in no compile.
+    compile took is `unused` if its site occurs in no compile, and in none of `analytic`: ledgers of
+    compiles without the lock, whose sites other entries may remove.
     """
     homes: dict[Home, None] = {}
     sites: set[tuple[Home, str]] = set()
@@ -31,6 +34,8 @@ def problems(lock: Lock, ledgers: Sequence[ListeningLedger]) -> Iterator[tuple[s
         for line, why in ledger.met.items():
             if why:
                 yield "stale", f"{line.where}: {why}"
+    sites |= {(ledger.homes[d.site.digest], replace(d.site, device="").digest)
+              for ledger in analytic for d in ledger.decisions()}  # fmt: skip
     for home in homes:
         for entry in lock.sections.get(home, {}).values():
             if (home, entry.site) not in sites:

@@ -12,7 +12,7 @@ from tcc.runtime.trials import CRASHED, HUNG, WRONG
 TIMED, REFUSED, SKIPPED = "timed", "refused", "skipped"
 OUTCOMES = (TIMED, WRONG, CRASHED, HUNG, REFUSED, SKIPPED)
 # The phases of a sweep: the search, and two sets of rounds that confirm what the search found. The
-# phase `model` times whole runs with all winners.
+# phase `model` times whole runs with all winners, and lists the kernels that only they have.
 SEARCH, FIRST, SECOND, MODEL = PHASES = ("search", "first", "second", "model")
 
 
@@ -20,15 +20,17 @@ SEARCH, FIRST, SECOND, MODEL = PHASES = ("search", "first", "second", "model")
 class Measurement:
     """The rounds of one candidate beside its partner, or the reason why it has none.
 
-    `target` and `cores` name the section of the lock. `site` is the digest of the kernel's site,
-    and `op` names the kernel's operation and shapes in words. `candidate` is the text of the choice
-    (`CoreKernel(...)`). The partner is the analytic choice. In the phase `model`, `site` is "", and
-    `candidate` is the digest of all choices of the model.
+    `target` and `cores` name the section of the lock. `site` is the digest of a kernel's site, or
+    of the site of a decision above schedules, and `op` names its operation and shapes in words.
+    `candidate` is the text of the choice (`CoreKernel(...)`, `join`). The partner is the analytic
+    choice, for a decision in the model with the choices that won before. In the phase `model`,
+    `candidate` is the digest of all choices of the model, and `site` is "" or a kernel that only
+    exists with them, whose outcome is `skipped`.
 
     Rounds of equal index belong together: `seconds` are the seconds of all launches of the kernel
-    in a run with the candidate, `partner` the same with the partner, and `peaks` the multiply-adds
-    per second that the machine reached beside the round. `why` is a sentence if there are no
-    rounds, else "".
+    in a run with the candidate, or of a whole run for a decision or a model, `partner` the same
+    with the partner, and `peaks` the multiply-adds per second that the machine reached beside the
+    round. `why` is a sentence if there are no rounds, else "".
     """
 
     target: str

@@ -1,8 +1,12 @@
-"""A sweep: tries candidates of many kernels at once, in the running model, and confirms winners."""
+"""A sweep: tries candidates in the running model, and confirms winners.
+
+Candidates of many kernels share a trial, because each step is timed. A decision above schedules
+changes the steps, so each of its alternatives has a trial of its own, and the whole run is timed.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -11,7 +15,7 @@ from tcc.frozen import frozen
 from tcc.runtime.trial_rounds import Round, TurnFailedError, timed_rounds
 from tcc.runtime.trials import CRASHED, Runner, Trial, TrialFailedError
 from tcc.tune.bisect import culprits
-from tcc.tune.candidates import TunedKernel
+from tcc.tune.candidates import TunedDecision, TunedKernel
 from tcc.tune.lock import Home
 from tcc.tune.measurement import (
     FIRST,
@@ -34,6 +38,7 @@ from tcc.tune.verdicts import (
     model_digest,
     model_winners,
     passes,
+    wins,
 )
 
 MOST_TRIALS = 6  # that are loaded at once
@@ -63,6 +68,9 @@ class Effort:
 
 # The part of a sweep's time at which each phase ends.
 _ENDS: Mapping[str, float] = {SEARCH: 0.55, FIRST: 0.72, SECOND: 0.88, MODEL: 1.0}
+# The same with decisions above schedules: for kernels, then for the decisions.
+_KERNEL_ENDS: Mapping[str, float] = {SEARCH: 0.4, FIRST: 0.52, SECOND: 0.64}
+_DECISION_ENDS: Mapping[str, float] = {SEARCH: 0.8, FIRST: 0.92, SECOND: 0.92}
 _LEAST_ROUNDS = 10  # a phase that confirms has at least this many rounds, even if its time is over
 _LEAST_SECONDS = 1e-9  # clocks do not resolve less, and ratios need a time above zero
 # The search moves on after this many times its rounds, also if few of them count.
@@ -72,9 +80,10 @@ _SLOW_AFTER = 60.0  # seconds of measuring after which a slow machine is reporte
 
 @dataclass(slots=True)
 class Sweep:
-    """One sweep over the kernels of a model.
+    """One sweep over the kernels of a model, and over its decisions above schedules.
 
-    `home` is the section of the lock. `compile_trial` compiles a trial to a path in `folder`, and
+    `home` is the section of the lock. `decisions` come in the order in which they are tried, after
+    the kernels. `compile_trial` compiles a trial to a path in `folder`, and
     `runner` runs trials. `known` are measurements of earlier sweeps, which are not measured again,
     and `peak` is the highest multiply-adds per second that they know. `say` is called with a
     sentence for the user, and `progress` with the state of the sweep. `clock` returns seconds.
@@ -92,6 +101,10 @@ class Sweep:
     progress: Callable[[str], None] = print
     clock: Callable[[], float] = time.monotonic
     order: Random = field(default_factory=lambda: Random(0))
+    decisions: Sequence[TunedDecision] = ()
+    _ops: dict[str, str] = field(default_factory=dict)
+    _base: Choices = field(default_factory=dict)
+    _ends: Mapping[str, float] = field(default_factory=dict)
     _all: list[Measurement] = field(default_factory=list)
     _known: dict[tuple[str, str, str], Measurement] = field(default_factory=dict)
     _kernels: dict[str, TunedKernel] = field(default_factory=dict)
@@ -106,6 +119,9 @@ class Sweep:
         cannot be run.
         """
         self._kernels = {kernel.site: kernel for kernel in self.kernels}
+        self._ops = {"": "the whole model", **{kernel.site: kernel.op for kernel in self.kernels}}
+        self._ops.update((decision.site, decision.op) for decision in self.decisions)
+        self._ends = _KERNEL_ENDS if self.decisions else _ENDS
         self._known = {(m.site, m.candidate, m.phase): m for m in self.known}
         self._all = [*self._known.values()]
         for measurement in self._phases():
@@ -128,6 +144,10 @@ class Sweep:
                 yield self._failure(site, "", SEARCH, SKIPPED, why)
         yield from self._search(analytic, searches, seconds)
         yield from self._confirm(analytic, searches)
+        if self.decisions:
+            self._ends = _DECISION_ENDS
+            yield from self._above(analytic)
+        self._ends = _ENDS
         yield from self._whole_model(analytic)
 
     # ---- phases ---------------------------------------------------------------------------------
@@ -154,13 +174,14 @@ class Sweep:
                         self._learn(searches, earlier)
 
     def _learn(self, searches: Mapping[str, SiteSearch], measurement: Measurement) -> None:
-        """Reports the ratio of a candidate to its search: over the rounds that count, or over all
+        """Reports the ratio of a candidate to its search."""
+        searches[measurement.site].report(measurement.candidate, self._ratio(measurement))
+
+    def _ratio(self, measurement: Measurement) -> float:
+        """Returns the median ratio partner / candidate: over the rounds that count, or over all
         rounds if none counts, and 0 for a failure."""
-        ratio = 0.0
-        if measurement.outcome == TIMED:
-            (rounds,) = counted([measurement], self._highest())
-            ratio = gain_of(rounds if rounds.peaks else measurement)
-        searches[measurement.site].report(measurement.candidate, ratio)
+        (rounds,) = counted([measurement], self._highest())
+        return gain_of(rounds if rounds.peaks else measurement)
 
     def _next(self, searches: Mapping[str, SiteSearch]) -> Choices:
         """Returns the next candidate of each kernel that has one, and notes it as tried."""
@@ -195,22 +216,97 @@ class Sweep:
             passed = {(m.site, m.candidate) for m in confirmed if passes(m)}
             ranked = {s: [c for c in texts if (s, c) in passed] for s, texts in ranked.items()}
 
+    def _above(self, analytic: Trial) -> Iterator[Measurement]:
+        """Times the alternatives of decisions above schedules, each in a trial of its own.
+
+        The partner is the model with the choices that won before. Short rounds of several trials
+        come first. An alternative that is faster there is confirmed alone, and belongs to later
+        partners if it passes. Raises TrialFailedError if the analytic artifact fails.
+        """
+        minimum = self.effort.skip * analytic.price
+        pairs = [
+            (decision.site, text)
+            for decision in self.decisions
+            if decision.seconds >= minimum
+            for text in decision.alternatives
+        ]
+        kernel_wins = wins(counted(self._all, self._highest()))
+        self._base = {w.site: w.candidate for w in kernel_wins if w.site in self._kernels}
+        partner, step = analytic, max(1, self.effort.trials - 1)  # the partner is loaded too
+        try:
+            for start in range(0, len(pairs), step):
+                batch = [{site: text} for site, text in pairs[start : start + step]]
+                self._report(f"{len(pairs) - start} alternatives of decisions above schedules")
+                if unknown := self._unknown(batch, SEARCH):
+                    if self._is_over(SEARCH):
+                        break
+                    partner = self._with_base(partner)
+                    yield from self._tried(partner, unknown, SEARCH)
+            for site, text in self._fastest(pairs):
+                for phase in () if site in self._base else (FIRST, SECOND):
+                    if unknown := self._unknown([{site: text}], phase):
+                        if phase == FIRST and self._is_over(phase):
+                            break
+                        self._report(f"confirming {self._ops[site]}")
+                        partner = self._with_base(partner)
+                        yield from self._tried(partner, unknown, phase)
+                    if not self._passed(site, text, phase):
+                        break
+                else:
+                    self._base.setdefault(site, text)
+        except (TccError, TrialFailedError) as error:
+            if not self._base:
+                raise
+            self.say(f"choices that won alone fail together: {_failure_of(error)[1]}")
+        self._base = {}
+        self._removed([partner] if partner is not analytic else [])
+
+    def _with_base(self, partner: Trial) -> Trial:
+        """Returns a trial with the choices that won before: `partner` if it has them, else a new
+        trial in its place."""
+        if partner.choices == self._base:
+            return partner
+        trial = self._compiled({})
+        self.runner.check(trial)
+        self._removed([partner] if partner.choices else [])
+        return trial
+
+    def _fastest(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Returns the pairs (site, alternative) that were faster in the search by more than GAIN,
+        the fastest first."""
+        ratios = {(m.site, m.candidate): self._ratio(m) for m in self._all if m.phase == SEARCH}
+        fast = [pair for pair in pairs if ratios.get(pair, 0.0) > GAIN]
+        return sorted(fast, key=lambda pair: (-ratios[pair], pair))
+
+    def _passed(self, site: str, candidate: str, phase: str) -> bool:
+        key = site, candidate, phase
+        timed = [m for m in self._all if (m.site, m.candidate, m.phase) == key]
+        return any(map(passes, counted(timed, self._highest())))
+
     def _whole_model(self, analytic: Trial) -> Iterator[Measurement]:
         """Times the model with all winners, then with fewer of them while it is slower."""
         while True:
             winners, measured = model_winners(counted(self._all, self._highest()))
             if measured:
                 return
-            self._report(f"the whole model with {len(winners)} other kernels")
+            self._report(f"the whole model with {len(winners)} other choices")
             digest = model_digest(winners)
             trial = self._compiled({win.site: win.candidate for win in winners})
+            for site in trial.removed:
+                self.say(f"other choices remove the site of a choice: {self._ops[site]}")
+            self._ops.update(trial.ops)
+            for site in trial.ops:
+                if (site, digest, MODEL) not in self._known:
+                    why = "a decision above schedules makes this kernel"
+                    yield self._failure(site, digest, MODEL, SKIPPED, why)
             try:
                 self.runner.check(trial)
                 rounds = self._rounds([analytic, trial], MODEL)
             except (TrialFailedError, TurnFailedError) as error:
-                # Each winner was right in other trials. Together they fail, so none is trusted.
+                # Each winner was right in other trials. Together they fail, so fewer are tried.
                 yield self._failure("", digest, MODEL, CRASHED, str(error))
-                return
+                self._removed([trial])
+                continue
             seconds, partner = ([r.turns[n].seconds for r in rounds] for n in (1, 0))
             result = self._measurement("", digest, MODEL, TIMED)
             rows = zip(seconds, partner, [r.peak for r in rounds], strict=True)
@@ -247,7 +343,7 @@ class Sweep:
                 pending = [{s: c for s, c in bad.choices.items() if s not in culprit_sites}]
         for number, trial in enumerate(trials, 1):
             for site, candidate in trial.choices.items():
-                rows = [_row(r, analytic, trial, number, site) for r in rounds]
+                rows = [self._row(r, analytic, trial, number, site) for r in rounds]
                 yield self._measurement(site, candidate, phase, TIMED).with_rounds(rows)
         self._removed(trials)
 
@@ -260,11 +356,14 @@ class Sweep:
         while remaining:
             try:
                 trial = self._compiled(remaining)
-                for site, why in trial.refused.items():
-                    failures.append(self._failure(site, remaining.pop(site), phase, REFUSED, why))
+                for site in remaining.keys() & trial.refused.keys():
+                    candidate, why = remaining.pop(site), trial.refused[site]
+                    failures.append(self._failure(site, candidate, phase, REFUSED, why))
+                if not remaining:
+                    self._removed([trial])
+                    break
                 self.runner.check(trial)
-                sound = {s: c for s, c in trial.choices.items() if s in remaining}
-                return Trial(trial.path, sound, {}, trial.steps), failures
+                return replace(trial, choices=dict(remaining), refused={}), failures
             except (TccError, TrialFailedError) as error:
                 bad = self._named(remaining, _failure_of(error), phase)
                 for failure in bad:
@@ -297,7 +396,8 @@ class Sweep:
 
     def _compiled(self, choices: Mapping[str, str]) -> Trial:
         self._count += 1
-        return self.compile_trial(choices, self.folder / f"trial{self._count}.so")
+        path = self.folder / f"trial{self._count}.so"
+        return self.compile_trial({**self._base, **choices}, path)
 
     def _removed(self, trials: Sequence[Trial]) -> None:
         """Unloads trials and removes their files."""
@@ -324,42 +424,45 @@ class Sweep:
             self.say("the machine is slow: fewer than half of the rounds count so far")
         return rounds
 
+    def _row(
+        self, timed: Round, partner: Trial, trial: Trial, number: int, site: str
+    ) -> tuple[float, float, float]:
+        """Returns (seconds, partner, peak) of a site in a round; `number` is the trial's place.
+
+        The seconds are those of the steps of a kernel, or of the whole run for a decision.
+        """
+        own, other = timed.turns[number], timed.turns[0]
+        pair = own.seconds, other.seconds
+        if site in self._kernels:
+            pair = trial.site_seconds(own.steps)[site], partner.site_seconds(other.steps)[site]
+        seconds, partner_seconds = (max(time, _LEAST_SECONDS) for time in pair)
+        return seconds, partner_seconds, timed.peak
+
     # ---- texts and times ------------------------------------------------------------------------
 
     def _highest(self) -> float:
         return max(self.peak, best_peak(self._all))
 
     def _is_over(self, phase: str) -> bool:
-        return self.clock() - self._start >= _ENDS[phase] * self.effort.seconds
+        return self.clock() - self._start >= self._ends[phase] * self.effort.seconds
 
     def _report(self, text: str) -> None:
         remaining = max(0.0, self._start + self.effort.seconds - self.clock())
         self.progress(f"trial {self._count + 1}: {text}, {remaining:.0f} s left")
 
     def _measurement(self, site: str, candidate: str, phase: str, outcome: str) -> Measurement:
-        op = self._kernels[site].op if site else "the whole model"
-        return Measurement(*self.home, site, op, candidate, phase, outcome)
+        return Measurement(*self.home, site, self._ops[site], candidate, phase, outcome)
 
     def _failure(
         self, site: str, candidate: str, phase: str, outcome: str, why: str
     ) -> Measurement:
-        op = self._kernels[site].op if site else "the whole model"
-        return Measurement(*self.home, site, op, candidate, phase, outcome, why=why)
+        return replace(self._measurement(site, candidate, phase, outcome), why=why)
 
 
 def _failure_of(error: TccError | TrialFailedError) -> tuple[str, str]:
     """Returns (outcome, why) of a trial that cannot be compiled or run."""
     outcome = error.outcome if isinstance(error, TrialFailedError) else CRASHED
     return outcome, str(error.why or error)
-
-
-def _row(
-    timed: Round, analytic: Trial, trial: Trial, number: int, site: str
-) -> tuple[float, float, float]:
-    """Returns (seconds, partner, peak) of a site in a round; `number` is the trial's place."""
-    partner = analytic.site_seconds(timed.turns[0].steps)[site]
-    seconds = trial.site_seconds(timed.turns[number].steps)[site]
-    return max(seconds, _LEAST_SECONDS), max(partner, _LEAST_SECONDS), timed.peak
 
 
 def _columns(ranked: Mapping[str, Sequence[str]]) -> list[Choices]:

@@ -110,22 +110,23 @@ def model_digest(winners: Iterable[Win]) -> str:
 
 
 def is_slower(measurement: Measurement) -> bool:
-    """Returns True if the model with all choices is slower than the analytic one in the median."""
+    """Returns True if the model with all choices fails, or is slower than the analytic one in the
+    median."""
     return gain_of(measurement) < 1
 
 
 def model_winners(measurements: Sequence[Measurement]) -> tuple[list[Win], bool]:
     """Returns (winners, measured): the winners that make the whole model not slower.
 
-    If the model with some winners is slower, the half of them that saves the least time is left
-    out, and so on. `measured` is False if nobody has timed the model with the winners yet; there is
-    nothing to time without winners. `measurements` have only rounds that count.
+    If the model with some winners is slower or fails, the half of them that saves the least time is
+    left out, and so on. `measured` is False if nobody has timed the model with the winners yet;
+    there is nothing to time without winners. `measurements` have only rounds that count.
     """
-    models = {m.candidate: m for m in measurements if m.phase == MODEL and m.outcome == TIMED}
+    models = {m.candidate: m for m in measurements if m.phase == MODEL and not m.site}
     winners = wins(measurements)
     while winners:
         measurement = models.get(model_digest(winners))
-        if measurement is None or not measurement.ratios:
+        if measurement is None or (measurement.outcome == TIMED and not measurement.ratios):
             return winners, False
         if not is_slower(measurement):
             break
@@ -159,17 +160,18 @@ def decide(measurements: Sequence[Measurement], home: Home, peak: float = 0.0) -
     slow = is_slow(own_section, peak)
     rounds = counted(own_section, peak)
     winners = [] if slow else model_winners(rounds)[0]
-    by_site = {win.site: win for win in winners}
+    by_site, digest = {win.site: win for win in winners}, model_digest(winners)
     # Nothing is known about a kernel whose every round was slow.
     slow_sites = {m.site for m in own_section if slow or m.peaks} - {
         m.site for m in rounds if not slow and m.peaks
     }
     entries: dict[str, LockEntry] = {}
     for m in sorted(own_section, key=lambda m: (m.site, m.outcome == NOT_TRIED)):
-        if m.site:
+        # A kernel that only exists with other winners has no entry.
+        if m.site and (m.phase != MODEL or m.candidate == digest):
             entries.setdefault(m.site, _entry(m, by_site, m.site in slow_sites))
-    timed = {m.candidate: m.ratios for m in rounds if m.phase == MODEL}
-    ratios = timed.get(model_digest(winners), ())
+    timed = {m.candidate: m.ratios for m in rounds if m.phase == MODEL and not m.site}
+    ratios = timed.get(digest, ())
     model = (median(ratios), median_bound(ratios, CONFIDENCE)) if winners and ratios else None
     return Verdicts(home, tuple(entries[site] for site in sorted(entries)), slow, model)
 

@@ -219,6 +219,10 @@ class ListeningLedger(Ledger):
         self.met.clear()
         self.changes.clear()
 
+    def refusals(self) -> dict[str, str]:
+        """Returns the reasons why entries of a lock have no effect, by the digest of their site."""
+        return {line.site: why for line, why in self.met.items() if why}
+
     def unused(self) -> list[Line]:
         """Returns the lines whose sites did not occur in this compile."""
         return [line for site, line in self._lines.items() if site not in self._decisions]

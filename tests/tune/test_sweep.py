@@ -228,7 +228,7 @@ def test_progress_names_trials_and_the_time_left() -> None:
     swept(handicapped(), lines=lines)
     assert lines[0].startswith("trial 2: 24 candidates, best so far 1.000, 120 s left")
     assert lines[-1].startswith("trial ")
-    assert "the whole model with 3 other kernels" in lines[-1]
+    assert "the whole model with 3 other choices" in lines[-1]
 
 
 def test_a_sweep_ends_near_its_time() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tcc.runtime.trials import Trial, TrialFailedError, Turn
-from tcc.tune.candidates import KernelCandidate, TunedKernel
+from tcc.tune.candidates import KernelCandidate, TunedDecision, TunedKernel
 from tcc.tune.measurement import CRASHED, Measurement
 from tcc.tune.sweep import Effort, Sweep
 
@@ -40,7 +40,8 @@ class World:
 
     `bad` maps (site, candidate) to the outcome of a trial with it. `noise` is the relative size of
     random changes of a turn. `slow(second)` divides the speed at a second of the clock. `extra` is
-    the time that a set of choices adds to a whole run, but to no kernel.
+    the time that a set of choices adds to a whole run, but to no kernel. `makes` has the kernels
+    that only exist with a choice, and `removes` the sites that a choice removes.
     """
 
     seconds: Mapping[str, Callable[[int, int], float]]
@@ -48,6 +49,9 @@ class World:
     noise: float = 0.0
     slow: Callable[[float], float] = lambda _: 1.0
     extra: Callable[[Mapping[str, str]], float] = lambda _: 0.0
+    makes: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    removes: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    built: dict[Path, Mapping[str, str]] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(1))
     now: float = 0.0
     turns: int = 0
@@ -60,6 +64,7 @@ class World:
     def compile_trial(self, choices: Mapping[str, str], path: Path) -> Trial:
         self.now += 0.5
         self.compiled += 1
+        self.built[path] = dict(choices)
         refused = {
             site: "it does not fit"
             for site, candidate in choices.items()
@@ -67,7 +72,9 @@ class World:
         }
         if any(self.bad.get(choice) == "uncompiled" for choice in choices.items()):
             raise TrialFailedError(CRASHED, "the compiler failed")
-        return Trial(path, dict(choices), refused, tuple(self.seconds))
+        ops = {s: f"op {s}" for c in choices.items() if (s := self.makes.get(c))}
+        removed = tuple(s for c in choices.items() if (s := self.removes.get(c)) in choices)
+        return Trial(path, dict(choices), refused, tuple(self.seconds), 0.0, ops, removed)
 
     def check(self, trial: Trial) -> None:
         self.now += 0.1
@@ -79,10 +86,15 @@ class World:
         self.turns += 1
         speed = self.slow(self.now)
         steps = []
+        choices = self.choices(trial)
         for site, time in self.seconds.items():
             change = 1 + self.noise * abs(self.random.gauss(0, 1))
-            steps.append(time(*numbers(trial.choices.get(site, ANALYTIC))) * change * speed)
-        return Turn(sum(steps) + self.extra(trial.choices), tuple(steps))
+            steps.append(time(*numbers(choices.get(site, ANALYTIC))) * change * speed)
+        return Turn(sum(steps) + self.extra(choices), tuple(steps))
+
+    def choices(self, trial: Trial) -> Mapping[str, str]:
+        """Returns the choices that were forced in the trial's artifact."""
+        return self.built.get(trial.path, trial.choices)
 
     def drop(self, trials: Sequence[Trial]) -> None:
         pass
@@ -92,7 +104,7 @@ class World:
         return 1e9 / self.slow(self.now) * (1 - 0.01 * self.random.random())
 
     def _fail(self, trial: Trial, outcomes: Sequence[str]) -> None:
-        for choice in trial.choices.items():
+        for choice in self.choices(trial).items():
             outcome = self.bad.get(choice, "")
             if outcome in outcomes:
                 raise TrialFailedError(outcome.split()[0], f"{outcome} as planted")
@@ -104,8 +116,9 @@ def swept(
     known: Sequence[Measurement] = (),
     kernels: Sequence[TunedKernel] = (),
     lines: list[str] | None = None,
+    decisions: Sequence[TunedDecision] = (),
 ) -> list[Measurement]:
-    """Returns the measurements of a sweep over all kernels of a world."""
+    """Returns the measurements of a sweep over all kernels of a world, and over `decisions`."""
     lattice = Lattice()
     own_kernels = [TunedKernel(site, f"op {site}", ANALYTIC, lattice) for site in world.seconds]
     sweep = Sweep(
@@ -119,5 +132,6 @@ def swept(
         say=(lines if lines is not None else []).append,
         progress=(lines if lines is not None else []).append,
         clock=world.clock,
+        decisions=decisions,
     )
     return list(sweep.measurements())
