@@ -198,9 +198,14 @@ def test_bad_settings_of_a_compile_are_refused(
     assert str(tmp_path / "p.toml") in caught.value.where
 
 
-def test_a_file_beside_the_model_is_not_read(folder: Path, tmp_path: Path) -> None:
-    for name in ("preprocess.toml", "sums.toml", "p.toml"):
-        (tmp_path / name).write_text("broken")
+def test_a_file_beside_the_model_is_not_read(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(SUMS), tmp_path / "sums.onnx")
-    assert cli.execute(["compile", str(tmp_path / "sums.onnx"), "-o", str(tmp_path / "a.so")]) == 0
-    assert (tmp_path / "a.so").stat().st_size == (folder / "sums.so").stat().st_size
+    words = ["compile", str(tmp_path / "sums.onnx"), "-o", str(tmp_path / "sums.so")]
+    artifacts = []
+    for text in (None, "broken"):
+        for name in ("preprocess.toml", "sums.toml", "p.toml"):
+            if text:
+                (tmp_path / name).write_text(text)
+        assert cli.execute(words) == 0
+        artifacts.append((tmp_path / "sums.so").read_bytes())
+    assert artifacts[0] == artifacts[1]

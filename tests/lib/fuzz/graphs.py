@@ -503,7 +503,7 @@ class Maker:
             rows = [
                 op
                 for op in _shape_keeping()
-                if now.type.dtype in op.dtypes and op.numbers[0] <= 2 and op.name != "where"
+                if now.type.dtype in op.dtypes and op.arity[0] <= 2 and op.name != "where"
             ]
             op = pick(self.rng, rows)
             sample = pick(self.rng, _samples(op.name))

@@ -40,7 +40,7 @@ class Error:
 def unary_forms() -> Iterator[tuple[OpSpec, Sample]]:
     """Each row of one f32 operand and an f32 result, with each of its samples' attributes."""
     for op in OPS.values():
-        if Trait.ELEMENTWISE not in op.traits or F32 not in op.dtypes or op.numbers[0] > 1:
+        if Trait.ELEMENTWISE not in op.traits or F32 not in op.dtypes or op.arity[0] > 1:
             continue
         seen = set()
         for sample in samples_of(op, np.random.default_rng(0)):
