@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plan": "Divides the model file MODEL among ranks, and shows the plan.",
         "profile": "Shows where the time of ARTIFACT's runs goes, by step and by thread.",
         "run": "Runs MODEL, an artifact or an ONNX file, once.",
-        "tune": "Measures other schedules of the kernels of the model file MODEL on this machine.",
+        "tune": "Measures other choices for the model file MODEL on this machine.",
         "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",
     }
 )
