@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "runtime.h"
-#include "workers.h"
 
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;

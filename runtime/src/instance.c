@@ -1,6 +1,8 @@
 /* Instances: the memory of one run at a time. */
+#define _GNU_SOURCE
 #include <string.h>
 
+#include "clock.h"
 #include "collective.h"
 #include "place.h"
 #include "runtime.h"
@@ -280,7 +282,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
                         n_outputs);
     tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
-    const int64_t began = TCC_UNLIKELY(instance->ring.stamps != NULL) ? tcc_stamp_time() : 0;
+    const int64_t began = TCC_UNLIKELY(instance->ring.stamps != NULL) ? tcc_now() : 0;
     tcc_ending_begin(&instance->ending);
     tcc_status status = program->ranks < 0 ? TCC_OK : tcc_collective_begin(&run);
     if (status == TCC_OK && instance->device) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "clock.h"
 #include "collective.h"
 #include "needs.h"
 #include "place.h"
@@ -191,7 +192,7 @@ static void run_stamped(void *const *buffers, const int64_t *ints, int64_t begin
     const tcc_code *code = buffers[-1];
     tcc_kernel kernel;
     memcpy(&kernel, &buffers[-5], sizeof kernel);
-    const int64_t time = tcc_stamp_time();
+    const int64_t time = tcc_now();
     kernel(buffers, ints, begin, end, scratch);
     tcc_stamp(buffers[-2], code->number, (int64_t)(intptr_t)buffers[-6], time);
 }
@@ -365,12 +366,12 @@ static tcc_status step(tcc_run *run, const tcc_code *code) {
 static tcc_status timed(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(settle(run));
-    int64_t began = tcc_stamp_time();
+    int64_t began = tcc_now();
     TCC_RETURN_IF_ERROR(step(run, code));
     TCC_RETURN_IF_ERROR(settle(run));
     if (instance->executor || code->kind != TCC_CODE_LAUNCH) tcc_stamp(instance, code->number, run->executions, began);
     if (!instance->times) return TCC_OK;
-    instance->times[code->number].nanoseconds += tcc_stamp_time() - began;
+    instance->times[code->number].nanoseconds += tcc_now() - began;
     instance->times[code->number].count++;
     return TCC_OK;
 }
@@ -380,7 +381,7 @@ TCC_COLD static tcc_status watched(tcc_run *run, const tcc_code *code) {
     const tcc_instance *instance = run->instance;
     run->executions++;
     if (instance->times || instance->executor) return timed(run, code);
-    int64_t began = tcc_stamp_time();
+    int64_t began = tcc_now();
     TCC_RETURN_IF_ERROR(step(run, code));
     if (code->kind != TCC_CODE_LAUNCH) tcc_stamp(instance, code->number, run->executions, began);
     return TCC_OK;

@@ -1,16 +1,10 @@
 /* Stamps of runs: the time of each thread's part in each step, in a ring that the caller owns. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "runtime.h"
-
-int64_t tcc_stamp_time(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 /* The system is asked once a thread, because a system call takes longer than a short kernel. */
 static int32_t thread_number(void) {
@@ -23,7 +17,7 @@ void tcc_stamp(const tcc_instance *instance, int32_t step, int64_t execution, in
     const tcc_ring *ring = &instance->ring;
     if (!ring->stamps) return;
     const uint64_t place = __atomic_fetch_add(ring->count, 1, __ATOMIC_RELAXED) % ring->room;
-    ring->stamps[place] = (tcc_stamp_record){begin, tcc_stamp_time(), step, thread_number(), execution};
+    ring->stamps[place] = (tcc_stamp_record){begin, tcc_now(), step, thread_number(), execution};
 }
 
 tcc_status tcc_instance_set_stamps(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,

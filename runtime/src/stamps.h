@@ -12,9 +12,8 @@ typedef struct tcc_ring {
 
 tcc_status tcc_instance_set_stamps(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
                                    uint64_t *count);
-/* Nanoseconds of the clock of stamps. */
-int64_t tcc_stamp_time(void);
-/* Writes a stamp of the calling thread that ends now; nothing where the instance has no ring. */
+/* Writes a stamp of the calling thread from `begin` (tcc_now) to now; nothing where the instance has no
+ * ring. */
 void tcc_stamp(const tcc_instance *instance, int32_t step, int64_t execution, int64_t begin);
 
 #endif

@@ -33,6 +33,7 @@
 #include <stddef.h>
 #include <time.h>
 
+#include "clock.h"
 #include "runtime.h"
 
 /* of the shared object's layout */
@@ -239,12 +240,6 @@ AT(tcc_job, threads, 48);
 AT(tcc_job, ahead, 56);
 AT(tcc_job, ahead_bytes, 64);
 #undef AT
-
-static inline int64_t tcc_now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 static inline tcc_load tcc_load_of(const tcc_workers *workers) {
     uint64_t load = atomic_load_explicit(&workers->load, memory_order_relaxed);
