@@ -18,7 +18,7 @@ import onnx.parser
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from tcc.backends.base import Generated
+from tcc.backends.generated import Generated
 from tcc.cli.sweeping import peak_program
 from tcc.options import read_options
 from tcc.passes.choose.content import site
@@ -122,7 +122,8 @@ class PricedRunner(TrialRunner):
 
     def turn(self, trial: Trial, seconds: float) -> Turn:
         self.now += 1 + seconds
-        choices = {k.site: k.analytic for k in self.world.compiler.kernels} | trial.choices
+        choices = {k.site: k.analytic for k in self.world.compiler.kernels}
+        choices.update(trial.choices)
         steps = tuple(
             float(self.world.spaces[s].price_of(choices[s])) if s else 0.0 for s in trial.steps
         )
