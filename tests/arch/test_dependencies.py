@@ -23,6 +23,7 @@ REST = ("tests", "scripts", "models")
 # Packages whose modules have other names.
 MODULES = {
     "apache-tvm-ffi": "tvm_ffi",
+    "mkdocs-material": "mkdocs",
     "ml-dtypes": "ml_dtypes",
     "pillow": "PIL",
     "protobuf": "google",
