@@ -25,6 +25,7 @@ from tcc.runtime.arrays import in_parts, kind_of, view_of
 from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
+from tcc.runtime.ffi import FfiModule
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.module_text import ShownModule
 from tcc.runtime.nested import CallForm, MismatchError, by_name
@@ -60,7 +61,7 @@ def load(
     return Module(Path(path), threads, flags, error, late, comm=comm)
 
 
-class Module(ShownModule):
+class Module(ShownModule, FfiModule):
     """A loaded model; several threads may call its methods at once.
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of

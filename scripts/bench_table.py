@@ -14,6 +14,7 @@ from goals import (
     suite_of,
     wanted_ratio,
 )
+from tcc.cli.peers.peer import PEERS
 from tcc.runtime.interleaved import best_ratio
 
 # The peer that is tcc without derivations.
@@ -91,13 +92,19 @@ def _lacks(results: Mapping[str, Any]) -> list[str]:
     return [f"the processor lacks: {results['lacks']}"] if "lacks" in results else []
 
 
+def speed_title(kinds: Sequence[str]) -> str:
+    """Returns the title of a chart of ratios, the time of the fastest of these peers over tcc's."""
+    names = [PEERS[kind].title.split(",")[0] for kind in kinds]
+    peers = f"the faster of {' and '.join(names)}" if len(names) > 1 else names[0]
+    return f"tcc is this many times as fast as {peers}"
+
+
 def chart(results: Mapping[str, Any]) -> str:
     """Returns a chart of the ratios as SVG."""
     suite = suite_of(results)
     bars = [Bar(m, goal_ratio(results, m), wanted_ratio(suite, m)) for m in results["models"]]
-    kinds = " and ".join(BASELINES[results["precision"]])
-    title = f"The faster of {kinds} over tcc in the same round, the median over rounds"
-    return bar_chart(title, heading(results) + "; dashed: goals", bars)
+    title = speed_title(BASELINES[results["precision"]])
+    return bar_chart(title, heading(results) + "; longer is better; dashed: goals", bars)
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> Iterator[str]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench_table import aligned
+from bench_table import aligned, speed_title
 from chart import Bar, bar_chart
 from goals import BASELINES, geometric_mean, ratio
-from tcc.cli.peers.peer import PEERS
 from tcc.runtime.interleaved import best_ratio
 from zoo.draw import FIXED, Candidates, Entry
 from zoo.outcomes import Outcome, Outcomes
@@ -124,10 +123,8 @@ def table(results: Mapping[str, Any]) -> str:
 def chart(results: Mapping[str, Any]) -> str:
     """Returns a chart of the families' ratios as SVG, the highest ratio first."""
     bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
-    names = [PEERS[kind].title.split(",")[0] for kind in BASELINES[results["precision"]]]
-    peer = f"The faster of {' and '.join(names)}" if len(names) > 1 else names[0]
-    title = f"{peer} over tcc in the same round, the median over rounds"
-    return bar_chart(title, _conditions(results), bars)
+    title = speed_title(BASELINES[results["precision"]])
+    return bar_chart(title, f"{_conditions(results)}; longer is better", bars)
 
 
 def _heading(results: Mapping[str, Any]) -> list[str]:

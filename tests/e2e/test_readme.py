@@ -1,4 +1,5 @@
-"""Every snippet of README.md and GUIDE.md runs as written, one after the other in one folder."""
+"""Every snippet of README.md, GUIDE.md and the page on exports runs as written, one after the other
+in one folder."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = "".join((ROOT / f"{name}.md").read_text(encoding="utf-8") for name in ("README", "GUIDE"))
+PAGES = ("README.md", "GUIDE.md", "compiler/frontends/EXPORTING.md")
+TEXT = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py runs the commands"
 # What is not run here, and why.

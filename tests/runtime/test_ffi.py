@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import tvm_ffi
 from programs import Builder
 from tcc.ir.program import Copy, Input
 from tcc.runtime import load
+from tcc.runtime.reports import RuntimeFailure
 
 torch = pytest.importorskip("torch")
 
@@ -31,6 +33,31 @@ def test_torch_and_numpy_get_results(module: Any) -> None:
     assert np.array_equal(y.numpy(), expected)
     del module
     assert np.array_equal(y.numpy(), expected)
+
+
+def test_a_loaded_module_hands_its_artifact_to_tvm_ffi(mlp_path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(mlp_path.read_bytes())
+    loaded = load(copy)
+    x = np.linspace(-1, 1, 9, dtype=np.float32)
+    expected = np.maximum(x, 0) + np.arange(1, 10, dtype=np.float32)
+    assert np.array_equal(np.from_dlpack(loaded.ffi["main"](x)), expected)
+    y = np.zeros(9, np.float32)
+    loaded.ffi["run_into"](x, y)
+    assert np.array_equal(y, expected)
+    other = tmp_path / "other.so"
+    other.write_bytes(mlp_path.read_bytes())
+    other.rename(copy)
+    with pytest.raises(RuntimeFailure, match="another file"):
+        _ = loaded.ffi
+
+
+def test_ffi_without_its_package_is_an_error(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tvm_ffi", None)
+    with pytest.raises(RuntimeFailure, match="apache-tvm-ffi is not installed"):
+        _ = load(mlp_path).ffi
 
 
 def test_run_into_writes_to_the_callers_memory(module: Any) -> None:
