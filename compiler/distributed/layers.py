@@ -16,7 +16,7 @@ from tcc.distributed.exchanges import Division, exchange_of, is_exchange
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import operand_shardings, result_shardings
 from tcc.distributed.plan import joined
-from tcc.distributed.sharding import Partial, Sharding, Shardings, Split, Whole, type_bytes
+from tcc.distributed.sharding import Partial, Shardings, Split, type_bytes
 from tcc.frozen import frozen
 from tcc.ir.graph import Node, Value
 
@@ -25,16 +25,16 @@ from tcc.ir.graph import Node, Value
 class PlanLayer:
     """Nodes between two exchanges whose results ranks hold in the same way.
 
-    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is `Partial` if
-    their values are parts of a sum along an axis of the mesh, else `Split` if an axis divides them,
-    else `Whole`.  `shardings` are the texts of the shardings of their first results, each once.
+    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is "partial" if
+    their values are parts of a sum along an axis of the mesh, else "split" if an axis divides them,
+    else "whole".  `shardings` are the texts of the shardings of their first results, each once.
     `blocks` has the number of each rank's block.  A rank has `rank_bytes` of the layer's weights,
     which take `bytes` bytes.
     """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
-    kind: type[Sharding]
+    kind: str
     shardings: tuple[str, ...]
     blocks: tuple[int, ...]
     rank_bytes: int
@@ -65,7 +65,7 @@ class Crossing:
 
 Row = PlanLayer | Crossing
 # How the ranks of a layer hold values, and the number of each rank's block.
-_Key: TypeAlias = tuple[type[Sharding], tuple[int, ...]]
+_Key: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 @frozen
@@ -104,9 +104,9 @@ def _rows(division: Division) -> Iterator[Row]:
     yield from _layers(division, layers, weights)
 
 
-def _kind(shardings: Shardings) -> type[Sharding]:
+def _kind(shardings: Shardings) -> str:
     kinds = {type(sharding) for sharding in shardings}
-    return next((kind for kind in (Partial, Split) if kind in kinds), Whole)
+    return "partial" if Partial in kinds else "split" if Split in kinds else "whole"
 
 
 def _blocks(shardings: Shardings, mesh: Mesh) -> tuple[int, ...]:
