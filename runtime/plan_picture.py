@@ -1,15 +1,17 @@
 """A picture of a plan: ranks as columns, layers as rows, collectives between them.
 
-Plans come as records: the fields of `PlanLayer`, `Crossing` and `RepeatedRows` of the planner.
+Plans come as records: the fields of `PlanLayer` and `Crossing` of the planner. Equal sequences of
+rows, as of the layers of a transformer, become one sequence with a count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import count
 from typing import Any, TypeAlias
 
-# The fields of a row or of a repeated sequence of rows, by name.
+# The fields of a row, by name.
 Record: TypeAlias = Mapping[str, Any]
 # Returns a number of bytes as text.
 SizeText: TypeAlias = Callable[[int], str]
@@ -38,21 +40,53 @@ def plan_svg(
     name: str,
     facts: Record,
     collectives: Sequence[Record],
-    repeats: Iterable[Record],
+    rows: Sequence[Record],
     size_text: SizeText,
 ) -> str:
     """Returns the SVG text of a plan of the model `name`; equal plans give equal text.
 
-    `facts` and `collectives` are those that `tcc plan --json` prints. `repeats` are the sequences
-    of rows, each with its count.
+    `facts` and `collectives` are those that `tcc plan --json` prints, and `rows` the layers and the
+    collectives between them.
     """
     ranks = facts["ranks"]
     drawing = _Drawing(ranks, size_text)
     drawing.head(name, facts, collectives)
-    for repeat in repeats:
-        drawing.repeat(repeat["rows"], repeat["count"])
+    for sequence, times in folded(rows):
+        drawing.repeat(sequence, times)
     drawing.legend()
     return drawing.text(f"plan of {name} for {ranks} ranks")
+
+
+def folded(rows: Sequence[Record]) -> Iterator[tuple[Sequence[Record], int]]:
+    """Yields sequences of rows, each with the number of its repetitions.
+
+    At each row, it is the shortest sequence that covers most rows by repetition. Rows that differ
+    in the names of nodes alone are equal.
+    """
+    keys = [{**row, "nodes": len(row.get("nodes", ()))} for row in rows]
+    first, plain = 0, 0
+    while first < len(rows):
+        length, times = max(_repeats(keys, first), key=lambda pair: pair[0] * (pair[1] - 1))
+        if times > 1:
+            if plain < first:
+                yield rows[plain:first], 1
+            yield rows[first : first + length], times
+            plain = first + length * times
+        first += length * times if times > 1 else 1
+    if plain < len(rows):
+        yield rows[plain:], 1
+
+
+def _repeats(keys: Sequence[object], first: int) -> Iterable[tuple[int, int]]:
+    """Yields lengths of sequences that begin at `first`, each with its number of repetitions."""
+    yield 1, 1
+    for length in range(1, (len(keys) - first) // 2 + 1):
+        sequence = keys[first : first + length]
+        for times in count(1):
+            begin = first + times * length
+            if keys[begin : begin + length] != sequence:
+                break
+        yield length, times
 
 
 class _Drawing:

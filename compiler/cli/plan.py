@@ -198,7 +198,7 @@ def _plan(
     result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
         if output.suffix == ".svg":
-            rows = map(asdict, layers.plan_rows(result.division))
+            rows = [*map(asdict, layers.plan_rows(result.division))]
             name = result.division.graph.name
             text = plan_picture.plan_svg(name, result.facts, result.collectives, rows, bytes_text)
         else:

@@ -13,9 +13,11 @@ from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.facts import PlanFacts, planned
 from tcc.distributed.layers import Crossing, PlanLayer, plan_rows
 from tcc.distributed.mesh import Mesh
-from tcc.runtime.plan_picture import _Drawing, plan_svg
+from tcc.ir.graph import GraphBuilder
+from tcc.ir.types import F32, tensor
+from tcc.runtime.plan_picture import _Drawing, folded, plan_svg
 
-from tests.distributed.networks import NETWORKS
+from tests.distributed.networks import NETWORKS, add, weight
 
 RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-7)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,7 +25,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def picture(result: PlanFacts) -> str:
     """Returns the picture of a plan."""
-    rows = map(asdict, plan_rows(result.division))
+    rows = [*map(asdict, plan_rows(result.division))]
     graph = result.division.graph
     return plan_svg(graph.name, result.facts, result.collectives, rows, bytes_text)
 
@@ -60,7 +62,7 @@ def test_a_picture_of_a_mesh_shows_the_blocks_of_both_axes() -> None:
     """Four ranks have four blocks of a value that both axes divide, and two of another."""
     cluster = Cluster(Mesh((2, 2)), (RATES, RATES))
     result = planned(NETWORKS["mlp"](), cluster, partition_solver(), {})
-    rows = [row for repeat in plan_rows(result.division) for row in repeat.rows]
+    rows = [*plan_rows(result.division)]
     layers = [row for row in rows if isinstance(row, PlanLayer) and row.kind == "split"]
     assert (0, 1, 2, 3) in [layer.blocks for layer in layers]
     crossings = [row for row in rows if isinstance(row, Crossing)]
@@ -73,6 +75,28 @@ def test_a_picture_of_a_mesh_shows_the_blocks_of_both_axes() -> None:
     offsets = [float(a.get("x", "")) - float(b.get("x", "")) for a, b in pairs]
     assert offsets == sorted(offsets)
     assert len({*offsets}) == max(layers[0].blocks) + 1
+
+
+def test_equal_layers_become_one_with_a_count() -> None:
+    """An MLP of pairs of matmuls: columns, then rows."""
+    b = GraphBuilder("deep")
+    x = b.input("x", tensor(F32, 16, 64))
+    for _ in range(5):
+        h = add(b, "relu", add(b, "matmul", x, weight(b, 64, 512)))
+        x = add(b, "matmul", h, weight(b, 512, 64))
+    division = planned(b.finish((x,)), one_host(2, RATES), partition_solver(), {}).division
+    ((sequence, times),) = folded([*map(asdict, plan_rows(division))])
+    assert times == 5
+    assert [row["nodes"] for row in sequence if "nodes" in row] == [
+        ("matmul", "relu"), ("matmul.1",),
+    ]  # fmt: skip
+
+
+def test_rows_before_and_behind_a_repetition_stay() -> None:
+    kinds = [*"xabababy"]
+    repeats = [*folded([{"kind": kind} for kind in kinds])]
+    assert [(len(sequence), times) for sequence, times in repeats] == [(1, 1), (2, 3), (1, 1)]
+    assert [row["kind"] for rows, times in repeats for row in [*rows] * times] == kinds
 
 
 def test_groups_of_ranks_that_overlap_have_lines_of_their_own() -> None:
