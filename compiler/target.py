@@ -1,9 +1,9 @@
 """Target: the machine that code is compiled for, as data.
 
 `KINDS` lists the kinds of targets, `ARCHITECTURES` the processors' architectures, `CPUS` the named
-processors, `GPUS` the GPUs (`gpus.json`), and `PORTABLE` the kinds of files for every machine.
-Passes and cost models read a `Target`'s fields and never ask which backend will use it.  The CPU
-backend (`detect`) returns the `Profile` of this machine's processor.
+processors (`cpus.json`), `GPUS` the GPUs (`gpus.json`), and `PORTABLE` the kinds of files for every
+machine.  Passes and cost models read a `Target`'s fields and never ask which backend will use it.
+The CPU backend (`detect`) returns the `Profile` of this machine's processor.
 """
 
 import json
@@ -24,83 +24,32 @@ class Feature:
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
     leaf `leaf`, `subleaf` is set and the operating system saves all register states in the mask
-    `xcr0`. On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
+    `xcr0`: 6 for ymm, 230 for zmm, 393216 for tiles. On aarch64 it is there if bit `bit` of the
+    auxiliary vector's entry `leaf` is set.
     """
 
     name: str
     leaf: int
-    subleaf: int
-    reg: int
     bit: int
+    subleaf: int = 0
+    reg: int = 0
     xcr0: int = 0
 
 
-def _features(*groups: tuple[tuple[int, int, int, int], dict[str, int]]) -> tuple[Feature, ...]:
-    return tuple(
-        Feature(name, leaf, subleaf, reg, bit, xcr0)
-        for (leaf, subleaf, reg, xcr0), bits in groups
-        for name, bit in bits.items()
-    )
-
-
-_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
-
-# Instruction sets of x86-64 that code generation may use or must avoid.  Every list of features has
-# this order.  The instruction sets of a group share leaf, subleaf, register and `xcr0`, and each
-# has its own bit (see `Feature`).  Code for a processor that lacks an instruction set does not use
-# it.
-ISA = _features(
-    ((1, 0, 2, 0), {"cx16": 13, "sse3": 0, "ssse3": 9, "sse4.1": 19, "sse4.2": 20, "popcnt": 23}),
-    ((1, 0, 2, _YMM), {"avx": 28, "f16c": 29, "fma": 12}),
-    ((7, 0, 1, _YMM), {"avx2": 5}),
-    ((7, 0, 1, 0), {"bmi": 3, "bmi2": 8}),
-    ((0x80000001, 0, 2, 0), {"lzcnt": 5}),
-    ((1, 0, 2, 0), {"movbe": 22}),
-    (
-        (7, 0, 1, _ZMM),
-        {
-            "avx512f": 16, "avx512cd": 28, "avx512bw": 30, "avx512dq": 17, "avx512vl": 31,
-            "avx512ifma": 21,
-        },
-    ),
-    (
-        (7, 0, 2, _ZMM),
-        {
-            "avx512vbmi": 1, "avx512vbmi2": 6, "avx512vnni": 11, "avx512bitalg": 12,
-            "avx512vpopcntdq": 14,
-        },
-    ),
-    ((7, 0, 2, 0), {"gfni": 8}),
-    ((7, 1, 0, _YMM), {"avxvnni": 4}),
-    ((7, 1, 0, _ZMM), {"avx512bf16": 5}),
-    ((7, 0, 3, _ZMM), {"avx512fp16": 23}),
-    ((7, 0, 3, _TILES), {"amx-tile": 24, "amx-int8": 25, "amx-bf16": 22}),
-)  # fmt: skip
-
-_HWCAP, _HWCAP2 = 16, 26  # keys of Linux's auxiliary vector
-
-# Instruction sets of 64-bit Arm.  Scalable vectors (SVE) have no row: no code here is for
-# them, and the CPU backend switches them off by name.
-ARM_ISA = _features(
-    (
-        (_HWCAP, 0, 0, 0),
-        {
-            "neon": 1, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12, "jsconv": 13,
-            "complxnum": 14, "rcpc": 15, "dotprod": 20, "fp16fml": 23,
-        },
-    ),
-    ((_HWCAP2, 0, 0, 0), {"i8mm": 13, "bf16": 14}),
-)  # fmt: skip
-
-_V2 = frozenset("cx16 sse3 ssse3 sse4.1 sse4.2 popcnt".split())
-_V3 = _V2 | frozenset("avx f16c fma avx2 bmi bmi2 lzcnt movbe".split())
-_V4 = _V3 | frozenset("avx512f avx512cd avx512bw avx512dq avx512vl".split())
-_ICELAKE = _V4 | frozenset(
-    "avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq gfni".split()
+# `isa` of an architecture has the instruction sets that code generation may use or must avoid;
+# every list of features has this order.  Code for a processor that lacks an instruction set does
+# not use it.  Scalable vectors of Arm (SVE) have no row: no code here is for them, and the CPU
+# backend switches them off by name.  `cpus` are the named processors; their caches are in bytes.
+_PROCESSORS = json.loads(Path(__file__).with_name("cpus.json").read_bytes())
+ISA, ARM_ISA = (
+    tuple(Feature(name, **row) for name, row in rows["isa"].items())
+    for rows in _PROCESSORS.values()
+)
+_V2, _V3, _V4 = (
+    frozenset(_PROCESSORS["x86-64"]["cpus"][cpu]["features"])
+    for cpu in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 )
 _NEON = frozenset({"neon"})
-_N1 = _NEON | frozenset("crc lse fullfp16 rdm rcpc dotprod".split())
-_V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
 @frozen
@@ -248,36 +197,12 @@ def cpu_profile(
     return Profile(cpu, listed, kind.bits, kind.registers, fused, l1, l2, l3, kind.tile, arch)
 
 
-def _row(
-    cpu: str, features: frozenset[str], l1: int, l2: int, l3: int, arch: str = "x86-64"
-) -> tuple[str, Profile]:
-    """Returns a row of `CPUS`; caches are in KiB."""
-    return cpu, cpu_profile(arch, cpu, features, l1=l1 << 10, l2=l2 << 10, l3=l3 << 10)
-
-
 CPUS = MappingProxyType(
-    dict(
-        (
-            _row("x86-64-v2", _V2, 32, 256, 8192),
-            _row("x86-64-v3", _V3, 32, 256, 8192),
-            _row("x86-64-v4", _V4, 32, 1024, 16384),
-            _row("skylake-avx512", _V4, 32, 1024, 16384),
-            _row("icelake-server", _ICELAKE, 48, 1280, 32768),
-            _row(
-                "sapphirerapids",
-                _ICELAKE
-                | frozenset("avxvnni avx512bf16 avx512fp16 amx-tile amx-int8 amx-bf16".split()),
-                48,
-                2048,
-                49152,
-            ),
-            _row("znver4", _ICELAKE | frozenset({"avx512bf16"}), 32, 1024, 32768),
-            _row("generic", _NEON, 32, 512, 2048, "aarch64"),
-            _row("cortex-a72", _NEON | {"crc"}, 32, 1024, 2048, "aarch64"),
-            _row("neoverse-n1", _N1, 64, 1024, 32768, "aarch64"),
-            _row("neoverse-v1", _V1, 64, 1024, 32768, "aarch64"),
-        )
-    )
+    {
+        cpu: cpu_profile(arch, cpu, **row)
+        for arch, rows in _PROCESSORS.items()
+        for cpu, row in rows["cpus"].items()
+    }
 )
 
 
