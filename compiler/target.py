@@ -378,14 +378,14 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
         names = [f"{kind}:{arch}" for arch in archs]
         if not all(name in GPUS for name in names):
             raise _unknown(text)
-        gpus = tuple(GPUS[name] for name in names)
         if cpu != "host":
             raise UserError(
                 f"code for {kind} is not made for a processor",
                 where="--cpu",
                 hint="add +cpu to the target",
             )
-        return _beside(Target(kind, tuple(g.arch for g in gpus), "", CPUS["generic"], gpus))
+        gpus = tuple(GPUS[name] for name in names)
+        return _beside(Target(kind, tuple(archs), "", CPUS["generic"], gpus))
     if text in PORTABLE:
         if cpu != "host":
             raise UserError(

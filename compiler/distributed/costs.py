@@ -131,12 +131,16 @@ def with_costs(cluster: Cluster, name: str) -> Cluster:
         free = {"latency": 0.0, "link_bytes": inf, "links": ()}
     elif name == "zero-compute":
         free = {"operations": inf, "memory_bytes": inf}
-    return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
+    return _with_rates(cluster, **free)
 
 
 def with_memory(cluster: Cluster, memory: int | None) -> Cluster:
     """Returns a cluster whose ranks have `memory` bytes; None for any number."""
-    return replace(cluster, rates=tuple(replace(speeds, memory=memory) for speeds in cluster.rates))
+    return _with_rates(cluster, memory=memory)
+
+
+def _with_rates(cluster: Cluster, **fields: Any) -> Cluster:
+    return replace(cluster, rates=tuple(replace(speeds, **fields) for speeds in cluster.rates))
 
 
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:

@@ -18,7 +18,7 @@ from tcc.distributed.costs import HOST, RankRates, cheapest_route
 from tcc.distributed.local_nodes import local_expr, zero_padded
 from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
-from tcc.distributed.routes import Route, mesh_type
+from tcc.distributed.routes import mesh_type
 from tcc.distributed.sharding import (
     REDUCTIONS,
     WHOLE,
@@ -240,7 +240,7 @@ class _Sharding:
         ]
         if not routes:
             raise InternalError(f"no collectives make {shardings}", where=value.name)
-        state, cheapest = min(routes, key=_route_price)
+        state, cheapest = min(routes, key=lambda pair: pair[1].price)
         for step in cheapest.steps:
             after = (*state[: step.axis], step.result, *state[step.axis + 1 :])
             if after not in arrays:
@@ -285,10 +285,6 @@ def _combined(changer: Changer, parts: Sequence[Value], monoids: Sequence[str]) 
         changer.change(value, value.type, Partial(monoid), WHOLE)
         for value, monoid in zip(parts, monoids, strict=True)
     ]
-
-
-def _route_price(pair: tuple[Shardings, Route]) -> float:
-    return pair[1].price
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
