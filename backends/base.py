@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
 from tcc.backends.artifact.link import link_artifact
@@ -20,12 +21,14 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
-from tcc.options import Options
+from tcc.options import FLAGS, Options
 from tcc.passes.pipeline import GraphSettings
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target
+
+_DEFAULTS = Options()
 
 
 class Backend(Protocol):
@@ -33,6 +36,7 @@ class Backend(Protocol):
 
     `kinds` are the kinds of targets that it compiles for. `suffix` is the suffix of the file that
     it writes. If the file is no library, `needs` says in words what runs it; else it is "".
+    `refusals` has the fields of `Options` that have no effect here, each with the reason.
     `settings` select and configure the passes on graphs. Methods that are not abstract have a
     default.
     """
@@ -40,6 +44,7 @@ class Backend(Protocol):
     kinds: ClassVar[tuple[str, ...]]
     suffix: ClassVar[str] = ".so"
     needs: ClassVar[str] = ""
+    refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
     target: Target
     options: Options
     planner: KernelChooser
@@ -54,9 +59,11 @@ class Backend(Protocol):
     def refused(cls, options: Options) -> Mapping[str, str]:
         """Maps the flags of options that have no effect here to the reason.
 
-        It is an error if all targets of a compile refuse an option.
+        Options with their default value are left out. It is an error if all targets of a compile
+        refuse an option.
         """
-        return {}
+        changed = (f for f in FLAGS if getattr(options, f.name) != getattr(_DEFAULTS, f.name))
+        return {f.spelling: cls.refusals[f.name] for f in changed if f.name in cls.refusals}
 
     @classmethod
     def check_tools(cls, triple: str) -> None:
@@ -71,8 +78,12 @@ class Backend(Protocol):
         """
         return nullcontext()
 
+    def __init__(
+        self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
+    ) -> None:
+        """Backends whose variants are made in another way need not have these parameters."""
+
     @classmethod
-    @abstractmethod
     def variants(
         cls,
         target: Target,
@@ -87,6 +98,7 @@ class Backend(Protocol):
         context manager `cls.tools` yielded, or None. Raises UserError for options that do not fit
         the target.
         """
+        return (cls(target, options, constants, ledger),)
 
     def check(self, graph: Graph) -> None:
         """Raises UserError for parts of a graph that cannot run on this target, with their

@@ -262,11 +262,10 @@ def _unused_lines(ledger: Ledger, model: Any, options: Options) -> tuple[str, ..
 
     Raises UserError for a line whose site the model would not have without the file either.
     """
-    unused = ledger.unused() if isinstance(ledger, ListeningLedger) else []
-    if not unused:
+    if not isinstance(ledger, ListeningLedger) or not (unused := ledger.unused()):
         return ()
     sites: set[str] = set()
-    if isinstance(ledger, ListeningLedger) and ledger.changes:
+    if ledger.changes:
         plain = model_choices(model, replace(options, choices=None))
         sites = {decision.site.digest for decision in plain.decisions()}
     for line in unused:

@@ -75,16 +75,6 @@ class TccBackend(Backend):
         return CompiledModel(module, names)
 
     @classmethod
-    def run_model(
-        cls, model: onnx.ModelProto, inputs: Any, device: str = _DEVICE, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """Returns the outputs of `model` for `inputs`.
-
-        Raises UserError for a model or inputs that `prepare` or `run` refuses.
-        """
-        return cls.prepare(model, device, **kwargs).run(inputs)
-
-    @classmethod
     def run_node(
         cls,
         node: onnx.NodeProto,
@@ -100,7 +90,7 @@ class TccBackend(Backend):
         """
         version = kwargs.pop("opset_version", None)
         arrays = _by_name(node, inputs)
-        return cls.run_model(_model_of(node, arrays, version), arrays, device, **kwargs)
+        return cls.prepare(_model_of(node, arrays, version), device, **kwargs).run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

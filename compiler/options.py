@@ -11,12 +11,13 @@ from itertools import product
 from math import inf, prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
 from tcc.frozen import frozen
 
+_T = TypeVar("_T")
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
 MOST_BUCKETS = 32  # each bucket adds code of its own to the artifact
@@ -72,12 +73,17 @@ def _identifier(value: Any) -> str:
     return value
 
 
+def _converted(value: Any, kind: Callable[[Any], _T]) -> _T | None:
+    """Returns the value as `kind` makes it; None for a value that has no such form."""
+    try:
+        return kind(value)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
 def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        try:
-            converted = kind(value)
-        except (TypeError, ValueError):
-            converted = None
+        converted = _converted(value, kind)
         if converted not in allowed:
             raise ValueError(f"{value!r} is none of {', '.join(map(str, allowed))}")
         return converted
@@ -86,20 +92,14 @@ def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
 
 
 def _positive(value: Any) -> int:
-    try:
-        count = int(value)
-    except (OverflowError, TypeError, ValueError):
-        count = 0
+    count = _converted(value, int) or 0
     if count < 1 or (isinstance(value, float) and value != count):
         raise ValueError(f"{value!r} is not a count of at least 1")
     return count
 
 
 def _factor(value: Any) -> float:
-    try:
-        factor = float(value)
-    except (TypeError, ValueError):
-        factor = 0.0
+    factor = _converted(value, float) or 0.0
     if not 1 <= factor < inf:
         raise ValueError(f"{value!r} is not a factor of at least 1")
     return factor
@@ -108,10 +108,8 @@ def _factor(value: Any) -> float:
 def _share(value: Any) -> float:
     """Returns a fraction from a number from 0 to 1, or from a text such as `1%` or `0.01`."""
     text = str(value)
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = inf
+    number = _converted(text.removesuffix("%"), float)
+    share = inf if number is None else number / (100 if text.endswith("%") else 1)
     if not 0 <= share <= 1:
         raise ValueError(f"{value!r} is no part of the time; write 1% or 0.01")
     return share

@@ -1,14 +1,17 @@
 """Target: the machine that code is compiled for, as data.
 
 `KINDS` lists the kinds of targets, `ARCHITECTURES` the processors' architectures, `CPUS` the named
-processors, `GPUS` the GPUs, and `PORTABLE` the kinds of files for every machine.  Passes and cost
-models read a `Target`'s fields and never ask which backend will use it.  The CPU backend (`detect`)
-returns the `Profile` of this machine's processor.
+processors (`cpus.json`), `GPUS` the GPUs (`gpus.json`), and `PORTABLE` the kinds of files for every
+machine.  Passes and cost models read a `Target`'s fields and never ask which backend will use it.
+The CPU backend (`detect`) returns the `Profile` of this machine's processor.
 """
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
@@ -21,83 +24,32 @@ class Feature:
 
     On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
     leaf `leaf`, `subleaf` is set and the operating system saves all register states in the mask
-    `xcr0`. On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
+    `xcr0`: 6 for ymm, 230 for zmm, 393216 for tiles. On aarch64 it is there if bit `bit` of the
+    auxiliary vector's entry `leaf` is set.
     """
 
     name: str
     leaf: int
-    subleaf: int
-    reg: int
     bit: int
+    subleaf: int = 0
+    reg: int = 0
     xcr0: int = 0
 
 
-def _features(*groups: tuple[tuple[int, int, int, int], dict[str, int]]) -> tuple[Feature, ...]:
-    return tuple(
-        Feature(name, leaf, subleaf, reg, bit, xcr0)
-        for (leaf, subleaf, reg, xcr0), bits in groups
-        for name, bit in bits.items()
-    )
-
-
-_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
-
-# Instruction sets of x86-64 that code generation may use or must avoid.  Every list of features has
-# this order.  The instruction sets of a group share leaf, subleaf, register and `xcr0`, and each
-# has its own bit (see `Feature`).  Code for a processor that lacks an instruction set does not use
-# it.
-ISA = _features(
-    ((1, 0, 2, 0), {"cx16": 13, "sse3": 0, "ssse3": 9, "sse4.1": 19, "sse4.2": 20, "popcnt": 23}),
-    ((1, 0, 2, _YMM), {"avx": 28, "f16c": 29, "fma": 12}),
-    ((7, 0, 1, _YMM), {"avx2": 5}),
-    ((7, 0, 1, 0), {"bmi": 3, "bmi2": 8}),
-    ((0x80000001, 0, 2, 0), {"lzcnt": 5}),
-    ((1, 0, 2, 0), {"movbe": 22}),
-    (
-        (7, 0, 1, _ZMM),
-        {
-            "avx512f": 16, "avx512cd": 28, "avx512bw": 30, "avx512dq": 17, "avx512vl": 31,
-            "avx512ifma": 21,
-        },
-    ),
-    (
-        (7, 0, 2, _ZMM),
-        {
-            "avx512vbmi": 1, "avx512vbmi2": 6, "avx512vnni": 11, "avx512bitalg": 12,
-            "avx512vpopcntdq": 14,
-        },
-    ),
-    ((7, 0, 2, 0), {"gfni": 8}),
-    ((7, 1, 0, _YMM), {"avxvnni": 4}),
-    ((7, 1, 0, _ZMM), {"avx512bf16": 5}),
-    ((7, 0, 3, _ZMM), {"avx512fp16": 23}),
-    ((7, 0, 3, _TILES), {"amx-tile": 24, "amx-int8": 25, "amx-bf16": 22}),
-)  # fmt: skip
-
-_HWCAP, _HWCAP2 = 16, 26  # keys of Linux's auxiliary vector
-
-# Instruction sets of 64-bit Arm.  Scalable vectors (SVE) have no row: no code here is for
-# them, and the CPU backend switches them off by name.
-ARM_ISA = _features(
-    (
-        (_HWCAP, 0, 0, 0),
-        {
-            "neon": 1, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12, "jsconv": 13,
-            "complxnum": 14, "rcpc": 15, "dotprod": 20, "fp16fml": 23,
-        },
-    ),
-    ((_HWCAP2, 0, 0, 0), {"i8mm": 13, "bf16": 14}),
-)  # fmt: skip
-
-_V2 = frozenset("cx16 sse3 ssse3 sse4.1 sse4.2 popcnt".split())
-_V3 = _V2 | frozenset("avx f16c fma avx2 bmi bmi2 lzcnt movbe".split())
-_V4 = _V3 | frozenset("avx512f avx512cd avx512bw avx512dq avx512vl".split())
-_ICELAKE = _V4 | frozenset(
-    "avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq gfni".split()
+# `isa` of an architecture has the instruction sets that code generation may use or must avoid;
+# every list of features has this order.  Code for a processor that lacks an instruction set does
+# not use it.  Scalable vectors of Arm (SVE) have no row: no code here is for them, and the CPU
+# backend switches them off by name.  `cpus` are the named processors; their caches are in bytes.
+_PROCESSORS = json.loads(Path(__file__).with_name("cpus.json").read_bytes())
+ISA, ARM_ISA = (
+    tuple(Feature(name, **row) for name, row in rows["isa"].items())
+    for rows in _PROCESSORS.values()
+)
+_V2, _V3, _V4 = (
+    frozenset(_PROCESSORS["x86-64"]["cpus"][cpu]["features"])
+    for cpu in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 )
 _NEON = frozenset({"neon"})
-_N1 = _NEON | frozenset("crc lse fullfp16 rdm rcpc dotprod".split())
-_V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
 @frozen
@@ -245,36 +197,12 @@ def cpu_profile(
     return Profile(cpu, listed, kind.bits, kind.registers, fused, l1, l2, l3, kind.tile, arch)
 
 
-def _row(
-    cpu: str, features: frozenset[str], l1: int, l2: int, l3: int, arch: str = "x86-64"
-) -> tuple[str, Profile]:
-    """Returns a row of `CPUS`; caches are in KiB."""
-    return cpu, cpu_profile(arch, cpu, features, l1=l1 << 10, l2=l2 << 10, l3=l3 << 10)
-
-
 CPUS = MappingProxyType(
-    dict(
-        (
-            _row("x86-64-v2", _V2, 32, 256, 8192),
-            _row("x86-64-v3", _V3, 32, 256, 8192),
-            _row("x86-64-v4", _V4, 32, 1024, 16384),
-            _row("skylake-avx512", _V4, 32, 1024, 16384),
-            _row("icelake-server", _ICELAKE, 48, 1280, 32768),
-            _row(
-                "sapphirerapids",
-                _ICELAKE
-                | frozenset("avxvnni avx512bf16 avx512fp16 amx-tile amx-int8 amx-bf16".split()),
-                48,
-                2048,
-                49152,
-            ),
-            _row("znver4", _ICELAKE | frozenset({"avx512bf16"}), 32, 1024, 32768),
-            _row("generic", _NEON, 32, 512, 2048, "aarch64"),
-            _row("cortex-a72", _NEON | {"crc"}, 32, 1024, 2048, "aarch64"),
-            _row("neoverse-n1", _N1, 64, 1024, 32768, "aarch64"),
-            _row("neoverse-v1", _V1, 64, 1024, 32768, "aarch64"),
-        )
-    )
+    {
+        cpu: cpu_profile(arch, cpu, **row)
+        for arch, rows in _PROCESSORS.items()
+        for cpu, row in rows["cpus"].items()
+    }
 )
 
 
@@ -295,7 +223,9 @@ class GpuProfile:
     units where there are any.
 
     The figures are the vendors' own: `source`, the CUDA programming guide's table of compute
-    capabilities, and AMD's architecture papers.  `clock` is the clock of the `f32` peak.
+    capabilities, and AMD's architecture papers.  `clock` is the clock of the `f32` peak.  The peaks
+    of gfx1101, gfx1102, gfx1103 and gfx1201 are those of gfx1100 and gfx1200, in proportion to the
+    number of multiprocessors.
     """
 
     kind: str
@@ -332,119 +262,18 @@ class GpuProfile:
         return f"{self.kind}:{self.arch}"
 
 
-def _gpu(
-    text: str,
-    part: str,
-    source: str,
-    machine: tuple[int, int, int, int, int],
-    blocks: tuple[int, int, int, int, float],
-    tera: float,
-    **peaks: float,
-) -> tuple[str, GpuProfile]:
-    """Returns a row of `GPUS`.
-
-    `machine` is (lanes of a warp, multiprocessors, registers of a multiprocessor, most registers of
-    a lane, most bytes of shared memory of a CTA).  `blocks` is (KiB of shared memory of a
-    multiprocessor, lanes of a multiprocessor, MiB of last-level cache, warps of a matrix
-    instruction, GHz).  `tera` is the bandwidth in TB/s, and `peaks` are in Tflop/s.
-    """
-    kind, _, arch = text.partition(":")
-    peak_rates = tuple((name, value * 1e12) for name, value in peaks.items())
-    shared, threads, cache, warps, clock = blocks
-    limits = (shared << 10, threads, cache << 20, warps, clock * 1e9)
-    return text, GpuProfile(kind, arch, part, source, *machine, *limits, tera * 1e12, peak_rates)
+def _gpu(text: str, row: Mapping[str, Any]) -> GpuProfile:
+    """Returns the profile of a row of `gpus.json`; `text` is the target's spelling."""
+    kind, arch = text.split(":")
+    return GpuProfile(kind, arch, **{**row, "peaks": tuple(row["peaks"].items())})
 
 
-_MODELS = MappingProxyType(
-    dict(
-        (
-            _gpu(
-                "cuda:sm_80", "A100 80GB SXM", "A100 data sheet",
-                (32, 108, 65536, 255, 166912), (164, 2048, 40, 1, 1.41), 2.039,
-                f64=19.5, f32=19.5, tf32=156, bf16=312, f16=312, i8=624,
-            ),
-            _gpu(
-                "cuda:sm_86", "RTX A6000", "RTX A6000 data sheet",
-                (32, 84, 65536, 255, 101376), (100, 1536, 6, 1, 1.8), 0.768,
-                f64=0.6, f32=38.7, tf32=77.4, bf16=154.8, f16=154.8, i8=309.7,
-            ),
-            _gpu(
-                "cuda:sm_89", "L40S", "L40S data sheet",
-                (32, 142, 65536, 255, 101376), (100, 1536, 96, 1, 2.52), 0.864,
-                f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733, f8=733,
-            ),
-            _gpu(
-                "cuda:sm_90", "H200 SXM", "H200 data sheet, without sparsity",
-                (32, 132, 65536, 255, 232448), (228, 2048, 50, 4, 1.98), 4.8,
-                f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979, f8=1979,
-            ),
-            _gpu(
-                "cuda:sm_100", "B200", "DGX B200 data sheet, without sparsity",
-                (32, 148, 65536, 255, 232448), (228, 2048, 126, 4, 2.11), 8.0,
-                f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500, f8=4500,
-            ),
-            _gpu(
-                "cuda:sm_120", "GeForce RTX 5090", "RTX Blackwell architecture paper",
-                (32, 170, 65536, 255, 101376), (100, 1536, 96, 1, 2.41), 1.792,
-                f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838, f8=419,
-            ),
-            _gpu(
-                "rocm:gfx90a", "MI250X, one of its two dies", "MI250X data sheet, halved",
-                (64, 110, 131072, 512, 65536), (64, 2048, 8, 1, 1.7), 1.638,
-                f64=47.9, f32=47.9, bf16=191.5, f16=191.5, i8=191.5,
-            ),
-            _gpu(
-                "rocm:gfx942", "MI300X", "MI300X data sheet, without sparsity",
-                (64, 304, 131072, 512, 65536), (64, 2048, 256, 1, 2.1), 5.3,
-                f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9, f8=2614.9,
-            ),
-            _gpu(
-                "rocm:gfx950", "MI355X", "MI355X data sheet, without sparsity",
-                (64, 256, 131072, 512, 163840), (160, 2048, 256, 1, 2.4), 8.0,
-                f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2, f8=5033.2,
-            ),
-            _gpu(
-                "rocm:gfx1100", "Radeon RX 7900 XTX", "RX 7900 XTX product page",
-                (32, 96, 98304, 256, 65536), (64, 1024, 96, 1, 2.5), 0.96,
-                f64=1.9, f32=61.4, bf16=122.8, f16=122.8, i8=122.8,
-            ),
-            _gpu(
-                "rocm:gfx1200", "Radeon RX 9060 XT", "RX 9060 XT product page",
-                (32, 32, 98304, 256, 65536), (64, 1024, 32, 1, 3.13), 0.32,
-                f64=0.4, f32=25.6, bf16=103, f16=103, i8=205,
-            ),
-        )
-    )
-)  # fmt: skip
-
-
-def _like(
-    text: str, base: str, part: str, multiprocessors: int, registers: int, cache: int, tera: float
-) -> tuple[str, GpuProfile]:
-    """Returns a row of `GPUS` for another part of `base`'s generation, which needs its own code.
-
-    Peaks scale with the number of multiprocessors.  `cache` is in MiB, `tera` in TB/s.
-    """
-    model = _MODELS[base]
-    share = multiprocessors / model.multiprocessors
-    peaks = tuple((name, value * share) for name, value in model.peaks)
-    return text, replace(
-        model, arch=text.removeprefix("rocm:"), part=part, source=f"{part} product page",
-        multiprocessors=multiprocessors, registers=registers, cache=cache << 20,
-        bandwidth=tera * 1e12, peaks=peaks,
-    )  # fmt: skip
-
-
+# The GPUs by their target's spelling.  `gpus.json` beside this file has the fields of each.
 GPUS = MappingProxyType(
-    _MODELS
-    | dict(
-        (
-            _like("rocm:gfx1101", "rocm:gfx1100", "Radeon RX 7800 XT", 60, 98304, 64, 0.624),
-            _like("rocm:gfx1102", "rocm:gfx1100", "Radeon RX 7600", 32, 65536, 32, 0.288),
-            _like("rocm:gfx1103", "rocm:gfx1100", "Radeon 780M", 12, 65536, 2, 0.0896),
-            _like("rocm:gfx1201", "rocm:gfx1200", "Radeon RX 9070 XT", 64, 98304, 64, 0.64),
-        )
-    )
+    {
+        text: _gpu(text, row)
+        for text, row in json.loads(Path(__file__).with_name("gpus.json").read_bytes()).items()
+    }
 )
 
 # The architectures that `--target cuda` and `--target rocm` stand for, whatever GPU this machine
@@ -549,14 +378,14 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
         names = [f"{kind}:{arch}" for arch in archs]
         if not all(name in GPUS for name in names):
             raise _unknown(text)
-        gpus = tuple(GPUS[name] for name in names)
         if cpu != "host":
             raise UserError(
                 f"code for {kind} is not made for a processor",
                 where="--cpu",
                 hint="add +cpu to the target",
             )
-        return _beside(Target(kind, tuple(g.arch for g in gpus), "", CPUS["generic"], gpus))
+        gpus = tuple(GPUS[name] for name in names)
+        return _beside(Target(kind, tuple(archs), "", CPUS["generic"], gpus))
     if text in PORTABLE:
         if cpu != "host":
             raise UserError(

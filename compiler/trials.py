@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tcc.backends.base import Backend
+from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Trace
 from tcc.driver import common_facts
 from tcc.errors import UserError
-from tcc.frontends import load_called
 from tcc.ir.graph import constant_bytes, walk_nodes
 from tcc.options import Options
 from tcc.passes.choose.choices_file import read_lines
@@ -53,12 +53,7 @@ class TrialCompiler:
         self._lines = () if options.choices is None else read_lines(options.choices)
         targets = resolve_targets(options)
         check_options(options, targets)
-        self._graph, _ = load_called(
-            model,
-            dict(options.inputs),
-            allow_pickle=options.allow_pickle,
-            budgets=options.budgets,
-        )
+        self._graph, _ = load_batched(model, options)
         self.constants = constant_bytes(self._graph)
         self._targets, self._unfused = targets, unfused_bytes(self._graph)
         self._facts = common_facts(targets, options, sum(1 for _ in walk_nodes(self._graph)))

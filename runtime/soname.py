@@ -9,9 +9,10 @@ import struct
 import tempfile
 from pathlib import Path
 
+from tcc.runtime.elf import read_header
+
 # The longest file name that Linux allows; the link step reserves this many bytes.
 ROOM = 255
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
 _LOAD, _DYNAMIC = 1, 2  # types of ELF segments
@@ -30,11 +31,11 @@ def set_soname(path: Path, name: str) -> None:
     if len(text) > ROOM:
         raise ValueError(f"the file name has more than {ROOM} bytes")
     with path.open("r+b") as file:
-        header = _HEADER.unpack(file.read(_HEADER.size))
-        image = bytearray(header[6] + header[11] * header[12])
+        header = read_header(file)
+        image = bytearray(header.size)
         file.seek(0)
         file.readinto(image)
-        place = _soname_place(bytes(image), header[5], header[10])
+        place = _soname_place(bytes(image), header.segments, header.segment_count)
         if place is None:
             return
         image[place : place + ROOM] = text.ljust(ROOM, b"\0")

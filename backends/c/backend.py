@@ -1,10 +1,11 @@
 """Compiles a graph to one portable C file with scalar kernels, a static arena and no heap."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.encode_program import decode_program
@@ -65,8 +66,22 @@ class CBackend(Backend):
     suffix = ".c"
     needs = "a C11 compiler"
     settings = GraphSettings(check_indices=True)
+    refusals = MappingProxyType(
+        {
+            "precision": "C files compute as the model says",
+            "allow_host": "all code is the host's already",
+            "gpu_kernels": "there are kernels for GPUs only with a GPU target",
+            "machine": "C files are for every machine",
+            "tuned": "C files have no tuned kernels",
+            "preprocess": "C files have no manifest",
+            "state": "C files keep no state from run to run",
+            "ranks": "C files have no communicator",
+        }
+    )
 
-    def __init__(self, target: Target, options: Options) -> None:
+    def __init__(
+        self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
+    ) -> None:
         self.target, self.options = target, options
         profile = target.profile
         core = CoreModel(
@@ -78,38 +93,6 @@ class CBackend(Backend):
             skips=options.numerics != "strict",
         )
         self.planner = ScalarChooser(core)
-
-    @classmethod
-    def refused(cls, options: Options) -> Mapping[str, str]:
-        reasons = {}
-        if options.precision != "f32":
-            reasons["--precision"] = "C files compute as the model says"
-        if options.allow_host:
-            reasons["--allow-host"] = "all code is the host's already"
-        if options.gpu_kernels != "auto":
-            reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
-        if options.machine is not None:
-            reasons["--machine"] = "C files are for every machine"
-        if options.tuned is not None:
-            reasons["--tuned"] = "C files have no tuned kernels"
-        if options.preprocess is not None:
-            reasons["--preprocess"] = "C files have no manifest"
-        if options.state:
-            reasons["--state"] = "C files keep no state from run to run"
-        if options.ranks != (1,):
-            reasons["--ranks"] = "C files have no communicator"
-        return reasons
-
-    @classmethod
-    def variants(
-        cls,
-        target: Target,
-        options: Options,
-        constants: int,
-        tools: Any,
-        ledger: Ledger = SILENT,
-    ) -> tuple[Self, ...]:
-        return (cls(target, options),)
 
     def check(self, graph: Graph) -> None:
         """Raises UserError for what a C file cannot hold.

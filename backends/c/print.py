@@ -7,6 +7,7 @@ NAME_run                      the program
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from tcc.backends.c.header import declaration, header_text
 from tcc.backends.c.kernel import KernelPrinter
 from tcc.backends.c.names import CNames
 from tcc.backends.c.program import ProgramPrinter, known_registers
-from tcc.backends.c.sources import needed
 from tcc.backends.c.storage import Argument, element_types, place_buffers
 from tcc.backends.c.types import literal, value_type
 from tcc.errors import UserError
@@ -23,10 +23,12 @@ from tcc.frozen import frozen
 from tcc.ir.program import Input, Output, Place, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
+from tcc.runtime.c_definitions import needed
 
 # Larger weights go into a separate file; a compiler takes seconds for an array of this size.
 MOST_IN_FILE = 16 << 20
 _LINE = 96
+_SUPPORT = Path(__file__).with_name("support.c")
 
 
 @frozen
@@ -97,7 +99,7 @@ def print_model(
         _CONTRACTION,
         *constants,
         "\n".join(declarations),
-        *needed(body),
+        *needed(body, _SUPPORT),
         body,
     ]
     source = "\n\n".join(part for part in sections if part) + "\n"

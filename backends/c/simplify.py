@@ -28,22 +28,22 @@ def simplified(lines: list[str]) -> list[str]:
 
 def _once(lines: list[str]) -> list[str]:
     counts = Counter(re.findall(r"\w+", "\n".join(lines)))
-    shorter = list(lines)
     for place, line in enumerate(lines):
         match = _DEFINITION.fullmatch(line)
         if match is None:
             continue
         name, text = match.groups()
+        others = [*lines[:place], *lines[place + 1 :]]
         if counts[name] == 1:
-            return [*shorter[:place], *shorter[place + 1 :]]
+            return others
         user = _user(lines, place, name)
         if counts[name] != 2 or user is None:
             continue
         is_assignment = lines[user].endswith(f" = {name};")
         merged = re.sub(rf"\b{name}\b", text, lines[user])
         if (is_assignment or _ELEMENT.fullmatch(text)) and len(merged) <= _WIDTH:
-            shorter[user] = merged
-            return [*shorter[:place], *shorter[place + 1 :]]
+            others[user - 1] = merged
+            return others
     return lines
 
 

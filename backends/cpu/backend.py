@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
@@ -59,6 +60,12 @@ class CpuBackend(Backend):
     """
 
     kinds = ("cpu",)
+    refusals = MappingProxyType(
+        {
+            "allow_host": "all code is the host's already",
+            "gpu_kernels": "there are kernels for GPUs only with a GPU target",
+        }
+    )
 
     def __init__(
         self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
@@ -118,25 +125,8 @@ class CpuBackend(Backend):
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
-        reasons = {}
-        if options.precision == "tf32":
-            reasons["--precision"] = "tf32 is a precision of GPUs"
-        if options.allow_host:
-            reasons["--allow-host"] = "all code is the host's already"
-        if options.gpu_kernels != "auto":
-            reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
-        return reasons
-
-    @classmethod
-    def variants(
-        cls,
-        target: Target,
-        options: Options,
-        constants: int,
-        tools: Any,
-        ledger: Ledger = SILENT,
-    ) -> tuple[Self, ...]:
-        return (cls(target, options, constants, ledger),)
+        why = {"--precision": "tf32 is a precision of GPUs"} if options.precision == "tf32" else {}
+        return {**why, **super().refused(options)}
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits

@@ -1,21 +1,13 @@
 """Measures this machine's constants with generated code, in a few seconds.
 
-Every rate is the best of several short runs, because a disturbance can only make a run slower.
+`tcc.runtime.loop_times` times the loops of `calibrate_text`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
-from random import Random
-from threading import Barrier
 
 from tcc import runtime
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
@@ -28,31 +20,24 @@ from tcc.backends.cpu.calibrate_kernels import (
     gather_kernel,
     link_launches,
 )
-from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
+from tcc.backends.cpu.calibrate_text import loops_text
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
-from tcc.frozen import frozen
+from tcc.runtime.loop_times import UNROLL, LoopTimer, best_seconds, take
 from tcc.schedule.cpu.machine import Cache, Machine, Memory
 from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
 
-# Seconds of one timed run, and how many times each run is repeated.
-_RUN, _REPEATS = 0.004, 5
-_HUGE = 2 << 20
+_BUFFERS = 2 << 20  # bytes of all buffers of a kernel
 _LAUNCHES = 20_000
 # How many vector multiply-adds a CPU may complete per cycle.
 _ISSUE = (0.5, 1.0, 2.0)
 
-_LOOP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_OVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-_STREAM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
-
-Timed = Callable[[int], None]  # the function repeats its work so many times
 
 
 def calibrate(target: Target) -> Machine:
@@ -65,7 +50,9 @@ def calibrate(target: Target) -> Machine:
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
-    with _Loops(target, cores) as loops:
+    code, caches = LoadedCode(loops_text(target), target), (profile.l1, profile.l2, profile.l3)
+    vector = profile.vector_bits // 8
+    with LoopTimer(code.address, caches, vector, cores) as loops:
         step_seconds = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.over("multiply")) / UNROLL
         fmas = min(_ISSUE, key=lambda rate: abs(step_seconds / fma / rate - 1))
@@ -73,7 +60,6 @@ def calibrate(target: Target) -> Machine:
         # clock.
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.over("multiply"), cores) / UNROLL) * fmas
-        vector = profile.vector_bits // 8
         # The rate of reading aligned vectors, divided by the rate of reading vectors that are
         # shifted from their alignment. If vectors are shorter than a cache line, only some of the
         # shifted vectors cross a line; `crossing` below accounts for this.
@@ -102,7 +88,7 @@ def calibrate(target: Target) -> Machine:
         )
 
 
-def _memory(loops: _Loops, cores: int) -> Memory:
+def _memory(loops: LoopTimer, cores: int) -> Memory:
     """Returns the rates and the latency of memory.
 
     Reading is measured in order and with prefetches; the faster way counts as the rate.
@@ -122,7 +108,7 @@ def _memory(loops: _Loops, cores: int) -> Memory:
     )
 
 
-def _usable_bytes(loops: _Loops, size: int) -> int:
+def _usable_bytes(loops: LoopTimer, size: int) -> int:
     """Returns how many bytes of the last cache one core can use; other cores may share it."""
     third_rate, memory_rate = loops.rate("read", loops.third), loops.rate("read", loops.beyond)
     for part in (1, 2, 3, 4, 6):
@@ -131,7 +117,7 @@ def _usable_bytes(loops: _Loops, size: int) -> int:
     return loops.third
 
 
-def _cache(loops: _Loops, size: int, span: int, cycle: float) -> Cache:
+def _cache(loops: LoopTimer, size: int, span: int, cycle: float) -> Cache:
     read_rate, write_rate = (_round(loops.rate(name, span) * cycle) for name in ("read", "write"))
     return Cache(size, read_rate, write_rate)
 
@@ -139,24 +125,6 @@ def _cache(loops: _Loops, size: int, span: int, cycle: float) -> Cache:
 def _round(value: float) -> float:
     """Returns the value rounded to three digits; measurements are not repeatable beyond that."""
     return float(f"{value:.3g}")
-
-
-@frozen
-class _Span:
-    """A range of memory, aligned to 2 MiB, on huge pages where the system grants them."""
-
-    mapping: mmap.mmap
-    address: int
-
-
-def _take(size: int) -> _Span:
-    # The mapping is private, because shared mappings get no huge pages.
-    mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    mapping.madvise(mmap.MADV_HUGEPAGE)
-    view = (ctypes.c_char * 1).from_buffer(mapping)
-    start = ctypes.addressof(view)
-    del view
-    return _Span(mapping, start + -start % _HUGE)
 
 
 class LoadedCode:
@@ -176,111 +144,6 @@ class LoadedCode:
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
 
 
-class _Loops:
-    """Runs and times the loops of `calibrate_text` over a large range of memory.
-
-    A loop runs on one core or on all cores.
-    """
-
-    def __init__(self, target: Target, cores: int) -> None:
-        profile = target.profile
-        self._code = LoadedCode(loops_text(target), target)
-        self._cpus = sorted(os.sched_getaffinity(0))[:cores]
-        # Four sizes in bytes: they fit into L1, L2, L3, and into no cache.
-        self.first, self.second = profile.l1 // 2, profile.l2 // 2
-        self.third = min(profile.l2 * 4, profile.l3 // 2)
-        self.beyond = min(max(profile.l3 * 4, 64 << 20), 256 << 20)
-        self._step = UNROLL * profile.vector_bits // 8
-        self._span = _take(self.beyond)
-        self._pool = ThreadPoolExecutor(cores)
-        ctypes.memset(self._span.address, 0, self.beyond)
-        address = self._code.address
-        self._spin = _LOOP(address("spin"))
-        self._streams = {n: _STREAM(address(n)) for n in ("read", "ahead", "write")}
-
-    def __enter__(self) -> _Loops:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-        self._span.mapping.close()
-
-    def spin(self, core: int) -> Timed:
-        return lambda n: self._spin(n)
-
-    def over(self, name: str) -> Callable[[int], Timed]:
-        """Returns a function that gives the loop `name` over the memory of a core."""
-        loop = _OVER(self._code.address(name))
-        return lambda core: partial(loop, self._span.address + core * 4096)
-
-    def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
-        """Returns the bytes per second of all `cores` together.
-
-        Each core reads or writes its own share of `size` bytes. The share begins `shift` bytes
-        after the start of a cache line.
-        """
-        step = BLOCK if name == "ahead" else self._step
-        part = size // cores // step * step
-        vectors = part // (self._step // UNROLL)
-
-        def make(core: int) -> Timed:
-            start = self._span.address + shift + core * (size // cores // 4096 * 4096)
-            return lambda n: self._streams[name](start, vectors, n)
-
-        return part * cores / self.seconds(make, cores)
-
-    def latency(self, size: int) -> float:
-        """Returns the seconds of a load that no prefetcher predicts."""
-        line, start = 256, self._span.address
-        order = list(range(1, size // line))
-        Random(0).shuffle(order)
-        places = [start + n * line for n in (0, *order[: 1 << 14])]
-        for place, following in pairwise((*places, start)):
-            ctypes.c_uint64.from_address(place).value = following
-        chase = self.over("chase")(0)
-
-        def chased() -> float:
-            self._streams["read"](start, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
-            return _seconds(chase, len(places))
-
-        return min(chased() for _ in range(3)) / len(places)
-
-    def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
-        """Returns the best seconds of one repetition while `cores` cores work; the slowest core
-        counts."""
-        work = [make(core) for core in range(cores)]
-        if cores == 1:
-            return _best_seconds(work[0])
-        count = _enough(work[0])
-        start = Barrier(cores)
-
-        def run(cpu: int, timed: Timed) -> float:
-            # Each thread is bound to its own CPU. Otherwise the system might run two threads on one
-            # CPU for all of a short run.
-            os.sched_setaffinity(0, {cpu})
-            start.wait()
-            return _seconds(timed, count)
-
-        runs = (max(self._pool.map(run, self._cpus, work)) for _ in range(_REPEATS))
-        return min(runs) / count
-
-
-def _seconds(work: Timed, count: int) -> float:
-    begin = time.perf_counter()
-    work(count)
-    return time.perf_counter() - begin
-
-
-def _enough(work: Timed) -> int:
-    """Returns how many repetitions take about `_RUN` seconds."""
-    count = 1
-    while True:
-        elapsed = _seconds(work, count)
-        if elapsed > _RUN / 4:
-            return max(1, round(count * _RUN / elapsed))
-        count *= 4
-
-
 def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
     """Returns (costs, cost of a C library function), in cycles per vector.
 
@@ -297,7 +160,7 @@ def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
 def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
     """Returns the cycles per vector of a kernel of `calibrate_kernels`."""
     count = VECTORS * BLOCKS * target.profile.lanes(32)
-    span = _take(_HUGE)
+    span = take(_BUFFERS)
     x, y, indices = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
     (ctypes.c_float * count).from_address(x)[:] = [0.5 + i / count for i in range(count)]
     (ctypes.c_int32 * count).from_address(indices)[:] = [i * 7 % count for i in range(count)]
@@ -308,7 +171,7 @@ def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
     def run(passes: int) -> None:
         entry(ctypes.addressof(buffers), None, 0, passes * BLOCKS, None)
 
-    seconds = _best_seconds(run)
+    seconds = best_seconds(run)
     span.mapping.close()
     return _round(seconds / (VECTORS * BLOCKS) / cycle)
 
@@ -326,12 +189,6 @@ def _launches(target: Target, cores: int) -> tuple[float, float]:
                 for _ in range(times):
                     module()
 
-            return _best_seconds(run) / _LAUNCHES
+            return best_seconds(run) / _LAUNCHES
 
         return seconds(serial_module), seconds(parallel_module)
-
-
-def _best_seconds(timed: Timed) -> float:
-    """Returns the best seconds of one repetition."""
-    count = _enough(timed)
-    return min(_seconds(timed, count) for _ in range(_REPEATS)) / count

@@ -1,6 +1,7 @@
 """The kernels of the calibration: functions of blocks, and launches of an empty kernel."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
@@ -8,14 +9,13 @@ from tcc.backends.artifact.variant import Variant
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.ir.expr.scalar import Scalar, apply, argument
-from tcc.ir.index import Index, Var, const, iterator, var_of
+from tcc.ir.index import Indices, Vars, const, free_vars, iterator
 from tcc.ir.program import Allocate, Buffer, IntOp, Launch, Let, Loop, Output, Port, Program
 from tcc.ir.tile import (
     Block,
     Compute,
     Load,
     MemorySpace,
-    Stmt,
     Store,
     TileBuffer,
     TileKernel,
@@ -44,49 +44,35 @@ def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> K
     Its buffers are x and y. Tile n + BLOCKS repeats tile n, so a launch of more tiles repeats the
     pass.
     """
-    shape = (VECTORS * lanes_,)
-    x, y = _buffers(shape[0] * BLOCKS)
-    axes, place = _axes(shape[0])
-    block, out = Block("a", F32, shape), Block("b", F32, shape)
+    (x, y), axes, place, (block, out) = _pass(VECTORS * lanes_)
     body: Scalar = apply(function, *(argument(0, F32),) * arity)
-    statements: tuple[Stmt, ...] = (
-        Load(block, x, place),
-        Compute(out, body, (block,)),
-        Store(y, place, out),
-    )
-    kernel = TileKernel((x, y), (), (), axes, statements)
-    return emit_kernel(kernel, f"function_{function}", target)
+    statements = Load(block, x, place), Compute(out, body, (block,)), Store(y, place, out)
+    return emit_kernel(TileKernel((x, y), (), (), axes, statements), f"function_{function}", target)
 
 
 def gather_kernel(lanes_: int, target: Target) -> KernelText:
     """Returns the kernel y[i] = x[at[i]]; its buffers are x, y and at."""
-    shape = (VECTORS * lanes_,)
-    x, y = _buffers(shape[0] * BLOCKS)
-    at = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT)
-    axes, place = _axes(shape[0])
-    index, out = Block("i", I32, shape), Block("b", F32, shape)
-    row = var_of(iterator("t", shape[0] * BLOCKS))
-    assert row is not None
-    statements: tuple[Stmt, ...] = (
-        Load(index, at, place),
-        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((row, index),)),
-        Store(y, place, out),
-    )
+    (x, y), axes, place, (_, out) = _pass(VECTORS * lanes_)
+    at, index = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT), Block("i", I32, out.shape)
+    element = iterator("t", BLOCKS * VECTORS * lanes_)
+    (row,) = free_vars(element)
+    gather = Load(out, x, (element,), indirect=((row, index),))
+    statements = Load(index, at, place), gather, Store(y, place, out)
     return emit_kernel(TileKernel((x, y, at), (), (), axes, statements), "gather", target)
 
 
-def _buffers(size: int) -> tuple[TileBuffer, TileBuffer]:
-    sizes = (const(size),)
-    return TileBuffer("x", F32, sizes, MemorySpace.INPUT), TileBuffer(
-        "y", F32, sizes, MemorySpace.OUTPUT
-    )
+_Pass: TypeAlias = tuple[list[TileBuffer], Vars, Indices, list[Block]]
 
 
-def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
-    """Returns the parallel axes (passes, blocks), and the index of a block of `size` elements."""
-    axes = tuple(var_of(iterator(n, e)) for n, e in (("pass", _PASSES), ("u", BLOCKS)))
+def _pass(size: int) -> _Pass:
+    """Returns the buffers x and y of a kernel, its parallel axes (passes, blocks), the index of a
+    block of `size` elements, and two blocks."""
+    spaces = (("x", MemorySpace.INPUT), ("y", MemorySpace.OUTPUT))
+    buffers = [TileBuffer(name, F32, (const(size * BLOCKS),), space) for name, space in spaces]
     number = iterator("u", BLOCKS)
-    return tuple(v for v in axes if v is not None), (number * size + lanes((size,))[0],)
+    axes = free_vars(iterator("pass", _PASSES), number)
+    place = (number * size + lanes((size,))[0],)
+    return buffers, axes, place, [Block(name, F32, (size,)) for name in "ab"]
 
 
 def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:

@@ -16,30 +16,25 @@ that the code generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features
+from tcc.runtime.loop_times import BLOCK, PAGE, STREAMS, UNROLL
 from tcc.target import Target
 
-# Enough independent operations to hide the latency of any multiply-add; they fit in sixteen
-# registers.
-UNROLL = 12
-# `ahead` reads several pages at a time, so that more banks of memory are busy and the hardware
-# prefetcher follows each page.
-_STREAMS, _LINE, _PAGE = 8, 64, 4096
-BLOCK = _STREAMS * _PAGE
+_LINE = 64
 
 
 def loops_text(target: Target) -> str:
     """Returns the LLVM module with all loops."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
-    load = f"load volatile {vector}, ptr %p{{k}}, align 4"
-    store = f"store volatile {vector} zeroinitializer"
+    load = f"  %v{{k}} = load volatile {vector}, ptr %p{{k}}, align 4"
+    store = f"  store volatile {vector} zeroinitializer, ptr %p{{k}}, align {size}"
     bodies = (
         _spin(),
         _multiply("multiply", vector, target.profile.fma, chained=False),
         _multiply("chain", vector, target.profile.fma, chained=True),
-        _stream("read", load, size),
-        _ahead(load, size),
-        _stream("write", f"{store}, ptr %p{{k}}, align {size}", size),
+        _stream("read", load, size, UNROLL),
+        _stream("ahead", load, size, STREAMS * _LINE // size, _prefetches()),
+        _stream("write", store, size, UNROLL),
         _chase(),
     )
     attributes = (
@@ -106,49 +101,41 @@ def _multiply(name: str, vector: str, fma: bool, *, chained: bool) -> str:
     return text.replace("entry:\n", f"entry:\n{loads}\n", 1)
 
 
-def _stream(name: str, access: str, size: int) -> str:
-    lines = []
-    for k in range(UNROLL):
-        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
-        lines.append(("  %v{k} = " if "load" in access else "  ").format(k=k) + access.format(k=k))
-    return _walk(name, "\n".join(lines), size, UNROLL)
-
-
-def _ahead(access: str, size: int) -> str:
-    lines = [
-        f"  %in = and i64 %o, {BLOCK - 1}",
-        "  %block = sub i64 %o, %in",
-        f"  %line = udiv i64 %in, {_STREAMS}",
-        "  %far = add i64 %block, %line",
-    ]
-    for k in range(_STREAMS):
-        lines.append(
-            f"  %far{k} = add i64 %far, {BLOCK + k * _PAGE}\n"
-            f"  %a{k} = getelementptr i8, ptr %data, i64 %far{k}\n"
-            f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)"
-        )
-    count = _STREAMS * _LINE // size
-    for k in range(count):
-        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
-        lines.append(f"  %v{k} = {access.format(k=k)}")
-    return _walk("ahead", "\n".join(lines), size, count)
-
-
-def _walk(name: str, body: str, size: int, step: int) -> str:
+def _stream(name: str, access: str, size: int, step: int, before: str = "") -> str:
     """Returns the text of a function that passes %n times over all vectors, in steps.
 
-    Each iteration runs `body`, which handles `step` vectors of `size` bytes. In `body`, %o is the
-    offset in bytes of the first of these vectors, and %q is its address, %data + %o.
+    Each iteration runs `before`, and then `access` for each of `step` vectors of `size` bytes. In
+    `before`, %o is the offset in bytes of the first vector; in `access`, {k} is the number of a
+    vector, and %p{k} its address.
     """
+    accesses = "\n".join(
+        f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}\n" + access.format(k=k)
+        for k in range(step)
+    )
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"
         "again:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %end ]\n  br label %loop\n"
         "loop:\n  %v = phi i64 [ 0, %again ], [ %v.next, %loop ]\n"
-        f"  %o = mul i64 %v, {size}\n  %q = getelementptr i8, ptr %data, i64 %o\n{body}\n"
+        f"  %o = mul i64 %v, {size}\n  %q = getelementptr i8, ptr %data, i64 %o\n"
+        f"{before}{accesses}\n"
         f"  %v.next = add i64 %v, {step}\n  %inside = icmp slt i64 %v.next, %vectors\n"
         "  br i1 %inside, label %loop, label %end\n"
         "end:\n  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
         "  br i1 %more, label %again, label %done\ndone:\n  ret void\n}"
+    )
+
+
+def _prefetches() -> str:
+    """Returns the text that prefetches the lines of the next block of pages."""
+    place = (
+        f"  %in = and i64 %o, {BLOCK - 1}\n  %block = sub i64 %o, %in\n"
+        f"  %line = udiv i64 %in, {STREAMS}\n  %far = add i64 %block, %line\n"
+    )
+    return place + "".join(
+        f"  %far{k} = add i64 %far, {BLOCK + k * PAGE}\n"
+        f"  %a{k} = getelementptr i8, ptr %data, i64 %far{k}\n"
+        f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)\n"
+        for k in range(STREAMS)
     )
 
 

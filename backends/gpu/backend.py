@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
 from tcc.backends.artifact.planner import arena_planner
@@ -45,6 +46,7 @@ class GpuBackend(Backend):
     """Generates code for the GPUs of `target`."""
 
     kinds = ("cuda", "rocm")
+    refusals = MappingProxyType({"machine": "machine files describe processors, not GPUs"})
     planner: BlockChooser
 
     def __init__(
@@ -73,11 +75,6 @@ class GpuBackend(Backend):
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
-
-    @classmethod
-    def refused(cls, options: Options) -> Mapping[str, str]:
-        why = "machine files describe processors, not GPUs"
-        return {} if options.machine is None else {"--machine": why}
 
     @classmethod
     def check_tools(cls, triple: str) -> None:

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from tcc.backends.artifact import planner
     from tcc.distributed import cluster as clusters
     from tcc.distributed import costs as models
-    from tcc.distributed import facts, picture
+    from tcc.distributed import facts, layers
     from tcc.distributed import plan as plans
     from tcc.passes.rank_prices import RankPrices
+    from tcc.runtime import plan_picture
 else:
     driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
     rank_plans = later("tcc.rank_plans")
     clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
     facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
-    picture = later("tcc.distributed.picture")
+    layers, plan_picture = later("tcc.distributed.layers"), later("tcc.runtime.plan_picture")
 
 # The names of costs.COSTS, which a start of the command line does not import.
 COSTS = "all", "zero-links", "zero-compute"
@@ -197,7 +198,9 @@ def _plan(
     result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
         if output.suffix == ".svg":
-            text = picture.plan_svg(result, bytes_text)
+            rows = [*map(asdict, layers.plan_rows(result.division))]
+            name = result.division.graph.name
+            text = plan_picture.plan_svg(name, result.facts, result.collectives, rows, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)
         _write(output, text)

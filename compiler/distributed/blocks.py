@@ -114,8 +114,8 @@ def axis_split(
     """
     if block is None or block.loop not in free_vars(index):
         return WHOLE
-    moved, extents = _moved(index, stage, block)
-    step = None if moved is None else _step(moved)
+    moved, extents = _moved(index, stage, block, block.parts)
+    step = _step(moved)
     if moved is None or step is None:
         return None
     shift, copies = step
@@ -157,25 +157,28 @@ def shift_of(index: Index, stage: Stage, block: LoopBlock | None) -> "Size | Non
     depends on the iteration."""
     if block is None or block.loop not in free_vars(index):
         return 0
-    moved, _ = _moved(index, stage, block)
-    step = None if moved is None else _step(moved)
+    step = _step(_moved(index, stage, block, block.parts)[0])
     if step is None:
         return None
     shift, copies = step
     return shift if copies == 1 else None
 
 
-def _moved(index: Index, stage: Stage, block: LoopBlock) -> tuple[Affine | None, Sizes]:
-    """Returns `index` as a form of the local loops and the block's number, the last loop, and their
-    extents; None for an index that is no form of loops."""
+def _moved(
+    index: Index, stage: Stage, block: LoopBlock, *parts: int
+) -> tuple[Affine | None, Sizes]:
+    """Returns `index` as a form of the loops of `_maps`, and their extents; None for an index that
+    is no form of loops."""
     form = affine_of(index, {loop: n for n, loop in enumerate(stage.loops)})
-    maps, extents = _maps(stage, block, block.parts)
+    maps, extents = _maps(stage, block, *parts)
     return form and simplified(substitute(form, maps, extents), extents), extents
 
 
-def _step(moved: Affine) -> "tuple[Size, int] | None":
+def _step(moved: Affine | None) -> "tuple[Size, int] | None":
     """Returns the step s and the divisor d of a form whose values have the distance s on ranks r
     and r + d; None for a form that depends on the last loop r in another way than s * (r // d)."""
+    if moved is None:
+        return None
     last = len(moved.steps) - 1
     digits = [d for d in moved.digits if last in loops_of(d.of)]
     match digits:
@@ -217,10 +220,8 @@ def local_index(
 
     `sharding` is that of the axis, and `size` its length.
     """
-    form = affine_of(index, {loop: n for n, loop in enumerate(stage.loops)})
-    assert form is not None
-    maps, extents = _maps(stage, block)
-    first = simplified(substitute(form, maps, extents), extents)
+    first, extents = _moved(index, stage, block)
+    assert first is not None
     if isinstance(sharding, Split) and sharding.groups > 1:
         group = (as_int(size) or 0) // sharding.groups
         inner = plain(sharding.length(size, block.ranks))
@@ -247,7 +248,7 @@ def ends_with(index: Index, stage: Stage, block: LoopBlock) -> bool:
     It is certain where the loop has one group, and each iteration reads behind all elements of
     earlier iterations.
     """
-    moved, extents = _moved(index, stage, block)
+    moved, extents = _moved(index, stage, block, block.parts)
     if moved is None or block.groups > 1 or moved.digits or not isinstance(block.size, int):
         return False
     position, shift = stage.loops.index(block.loop), moved.steps[-1]

@@ -62,17 +62,13 @@ def transfer(type: TensorType, source: Sharding, result: Sharding, ranks: int) -
             return _NO_TRANSFER
         case Whole(), Split() | Partial("sum"):
             return _NO_TRANSFER
-        case Partial(), Whole():
-            return Transfer("all_reduce", 2 * share)
         case Partial(), Split(copies=1):
             return Transfer("reduce_scatter", share)
-        case Partial(), Split():
+        case Partial(), Whole() | Split():
             return Transfer("all_reduce", 2 * share)
-        case Split(), Whole():
-            return Transfer("all_gather", share)
         case Split(axis, copies=1), Split(other, copies=1) if axis != other:
             return Transfer("all_to_all", share // ranks)
-        case Split(), Split():
+        case Split(), Whole() | Split():
             return Transfer("all_gather", share)
     return None
 

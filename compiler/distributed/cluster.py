@@ -9,21 +9,21 @@
 two hosts; a link from a host to itself joins its ranks.  Files are not trusted.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from tcc.distributed.costs import ANY, Cluster, Host, LinkRate, RankRates, one_host
-from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
 from tcc.errors import UserError
 from tcc.ir.program import CollectiveKind
+from tcc.json_file import count, name, number, read_json, rows
 
 _VERSION = 1
-_MOST_COUNT = 10**18
+_MOST, _MOST_SECONDS = 10**18, 1e6
 _MOST_RANKS = 64
-_KINDS = frozenset({ANY, *(kind.name.lower() for kind in CollectiveKind)})
+_KINDS = ANY, *(kind.name.lower() for kind in CollectiveKind)
 _HINT = "tcc plan --help shows such a file"
 
 
@@ -36,23 +36,23 @@ def read_cluster(path: Path) -> Cluster:
 def _parse(table: Any) -> Cluster:
     if not isinstance(table, dict) or table.get("version") != _VERSION:
         raise ValueError(f'it has no "version": {_VERSION}')
-    hosts = _list(table, "hosts")
+    hosts = rows(table, "hosts")
     if not hosts:
         raise ValueError("hosts is empty")
-    names: dict[str, int] = {}
-    for number, host in enumerate(hosts):
-        name = _text(host, "name", f"hosts[{number}]")
-        if name in names:
-            raise ValueError(f"hosts[{number}] has the name of hosts[{names[name]}], {name!r}")
-        names[name] = number
-    counts = [_count(host, "ranks", f"hosts[{n}]", _MOST_RANKS) for n, host in enumerate(hosts)]
+    places: dict[str, str] = {}
+    for place, host in hosts.items():
+        title = name(host.get("name"), f"{place}.name")
+        if title in places:
+            raise ValueError(f"{place} has the name of {places[title]}, {title!r}")
+        places[title] = place
+    counts = [count(h.get("ranks"), f"{p}.ranks", _MOST_RANKS) for p, h in hosts.items()]
     if sum(counts) > _MOST_RANKS:
         raise ValueError(f"the hosts have {sum(counts)} ranks together, more than {_MOST_RANKS}")
-    sizes = [_count(host, "memory_bytes", f"hosts[{n}]") for n, host in enumerate(hosts)]
-    speeds = [_rate(host, "flops", f"hosts[{n}]") for n, host in enumerate(hosts)]
-    links = [_link(row, f"links[{n}]", names) for n, row in enumerate(_list(table, "links"))]
+    sizes = [count(h.get("memory_bytes"), f"{p}.memory_bytes", _MOST) for p, h in hosts.items()]
+    speeds = [number(h.get("flops"), f"{p}.flops", 1, _MOST) for p, h in hosts.items()]
+    links = [_link(row, place, places) for place, row in rows(table, "links").items()]
     rates = RankRates(operations=min(speeds), memory=min(sizes), links=tuple(links))
-    described = tuple(map(Host, names, counts, sizes))
+    described = tuple(map(Host, places, counts, sizes))
     if len(hosts) == 1 or len({*counts}) > 1 or counts[0] == 1:
         return Cluster(Mesh((sum(counts),)), (rates,), described)
     inside = tuple(link for link in links if link.between[0] == link.between[1])
@@ -105,51 +105,21 @@ def on_mesh(cluster: Cluster, sizes: tuple[int, ...]) -> Cluster:
     return replace(cluster, mesh=Mesh(sizes), rates=(rates,) * len(sizes))
 
 
-def _link(row: Any, place: str, names: dict[str, int]) -> LinkRate:
-    between = row.get("between") if isinstance(row, dict) else None
+def _link(row: dict[str, Any], place: str, hosts: Collection[str]) -> LinkRate:
+    between = row.get("between")
     if not isinstance(between, list) or len(between) != 2:
         raise ValueError(f"{place}.between is not a pair of names")
-    for name in between:
-        if not isinstance(name, str) or name not in names:
-            raise ValueError(f"{place} goes to {str(name)[:64]!r}, which is no host")
-    kind = _text(row, "kind", place)
+    for host in between:
+        if not isinstance(host, str) or host not in hosts:
+            raise ValueError(f"{place} goes to {str(host)[:64]!r}, which is no host")
+    kind = row.get("kind")
     if kind not in _KINDS:
-        raise ValueError(f"{place}.kind is {kind!r}, not one of {', '.join(sorted(_KINDS))}")
+        raise ValueError(f"{place}.kind is {kind!r:.64}, not one of {', '.join(_KINDS)}")
     first, second = sorted(between)
-    latency = row.get("latency_s")
-    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 0 <= latency < 1e6:
-        raise ValueError(f"{place}.latency_s is not a time in seconds")
-    size = row.get("bytes")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise ValueError(f"{place}.bytes is not a number of bytes")
-    rate = _rate(row, "bytes_per_s", place)
-    return LinkRate((first, second), kind, size, float(latency), rate)
-
-
-def _list(table: dict[str, Any], name: str) -> list[Any]:
-    value = table.get(name)
-    if not isinstance(value, list):
-        raise ValueError(f"{name} is not a list")
-    return value
-
-
-def _text(row: Any, name: str, place: str) -> str:
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise ValueError(f"{place}.{name} is not a name")
-    return value
-
-
-def _count(row: Any, name: str, place: str, most: int = _MOST_COUNT) -> int:
-    value = row.get(name)
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{place}.{name} is not a number from 1 to {most}")
-    return value
-
-
-def _rate(row: Any, name: str, place: str) -> float:
-    value = row.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or not 1 <= value <= 1e18:
-        raise ValueError(f"{place}.{name} is not a rate from 1 to 1e18 a second")
-    return float(value)
+    return LinkRate(
+        (first, second),
+        kind,
+        count(row.get("bytes"), f"{place}.bytes", _MOST, 0),
+        number(row.get("latency_s"), f"{place}.latency_s", 0, _MOST_SECONDS),
+        number(row.get("bytes_per_s"), f"{place}.bytes_per_s", 1, _MOST),
+    )

@@ -19,7 +19,7 @@ from tcc.distributed.offers import (
     operand_shardings,
     result_shardings,
 )
-from tcc.distributed.routes import mesh_type
+from tcc.distributed.routes import Route, mesh_type, route
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, type_bytes
 from tcc.distributed.strategies import whole
 from tcc.frozen import frozen
@@ -131,12 +131,16 @@ def with_costs(cluster: Cluster, name: str) -> Cluster:
         free = {"latency": 0.0, "link_bytes": inf, "links": ()}
     elif name == "zero-compute":
         free = {"operations": inf, "memory_bytes": inf}
-    return replace(cluster, rates=tuple(replace(speeds, **free) for speeds in cluster.rates))
+    return _with_rates(cluster, **free)
 
 
 def with_memory(cluster: Cluster, memory: int | None) -> Cluster:
     """Returns a cluster whose ranks have `memory` bytes; None for any number."""
-    return replace(cluster, rates=tuple(replace(speeds, memory=memory) for speeds in cluster.rates))
+    return _with_rates(cluster, memory=memory)
+
+
+def _with_rates(cluster: Cluster, **fields: Any) -> Cluster:
+    return replace(cluster, rates=tuple(replace(speeds, **fields) for speeds in cluster.rates))
 
 
 def one_host(ranks: int, rates: RankRates = HOST) -> Cluster:
@@ -160,6 +164,23 @@ def change_seconds(
     if change is None:
         return None
     return rates.exchange_seconds(change.kind, change.bytes) if change.kind else 0.0
+
+
+def cheapest_route(
+    type: TensorType,
+    source: Shardings,
+    result: Shardings,
+    sizes: Sequence[int],
+    rates: Sequence[RankRates],
+) -> Route | None:
+    """Returns the fastest changes of sharding on a mesh of `sizes`; None if none exist.
+
+    `rates` are the speeds along each axis.
+    """
+    return route(
+        type, source, result, sizes,
+        lambda axis, type, old, new: change_seconds(type, old, new, sizes[axis], rates[axis]),
+    )  # fmt: skip
 
 
 def work_seconds(

@@ -51,6 +51,11 @@ class Exchange:
     bytes: int
     value: str
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """The kind and the bytes, without the name."""
+        return self.kind, self.bytes
+
 
 @frozen
 class Division:
@@ -102,11 +107,8 @@ def check_exchanges(division: Division) -> tuple[Exchange, ...]:
     checker.check_shapes()
     checker.check_readers()
     exchanges = (*checker.changes(), *_reductions_in_nodes(division))
-    due = Counter((item.kind, item.bytes) for item in exchanges)
-    there = Counter(
-        (item.kind, item.bytes)
-        for item in (exchange_of(node) for node in walk_nodes(division.local) if is_exchange(node))
-    )
+    due = Counter(item.key for item in exchanges)
+    there = Counter(exchange_of(n).key for n in walk_nodes(division.local) if is_exchange(n))
     for kind, size in (due - there) + (there - due):
         raise InternalError(
             "the ranks exchange something else than the plan needs",
@@ -229,9 +231,9 @@ class _Checker:
         assert type is not None
         due = _due(Value(value.name, type), source, result, self._mesh.sizes[axis])
         exchanges = [node for node in nodes if is_exchange(node)]
-        have = [(item.kind, item.bytes) for item in map(exchange_of, exchanges)]
+        have = [exchange_of(node).key for node in exchanges]
         members = self._mesh.axis(axis).members
-        if len(differences) > 1 or have != [(item.kind, item.bytes) for item in due] or any(
+        if len(differences) > 1 or have != [item.key for item in due] or any(
             node.attrs.members != members
             or (isinstance(source, Partial) and node.attrs.reduction != source.reduction)
             for node in exchanges

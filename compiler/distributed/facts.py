@@ -177,10 +177,7 @@ def explained(
     writer = ProblemWriter(graph, cluster, free, states)
     problem, place = writer.problem(), graph.nodes.index(node)
     alternatives = writer.strategies[place]
-    if node in fixed:
-        choice = texts_of(fixed[node])
-    else:
-        choice = texts_of(alternatives[solver(problem)[place]])
+    choice = fixed[node] if node in fixed else alternatives[solver(problem)[place]]
     records = []
     for number, items in enumerate(alternatives):
         forced = with_alternative(problem, place, number)
@@ -188,9 +185,9 @@ def explained(
         with suppress(UserError):  # does not fit
             cost = cost_of(forced, solver(forced))
         seconds = None if cost >= FORBIDDEN else cost / NANOSECONDS
-        texts = texts_of(items)
-        strategy = json_of(texts)
-        records.append({"strategy": strategy, "seconds": seconds, "chosen": texts == choice})
+        is_choice = texts_of(items) == texts_of(choice)
+        strategy = json_of(texts_of(items))
+        records.append({"strategy": strategy, "seconds": seconds, "chosen": is_choice})
     return records
 
 

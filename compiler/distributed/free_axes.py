@@ -7,6 +7,7 @@ of it calls the same function with smaller operands.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from tcc.distributed.sharding import WHOLE, Sharding, Split, even, local_type
 from tcc.distributed.strategies import Strategy, Wish, can_be_whole, whole
@@ -42,14 +43,11 @@ def _along(axes: Axes, wishes: Iterable[Wish]) -> Iterator[Split]:
     """Yields the splits along `axes`, as splits of axis 0."""
     for number, split in wishes:
         if axes[number] == split.axis:
-            yield Split(0, split.groups, split.block, split.copies)
+            yield replace(split, axis=0)
 
 
 def _splits(axes: Axes, split: Split) -> tuple[Sharding, ...]:
-    return tuple(
-        WHOLE if axis is None else Split(axis, split.groups, split.block, split.copies)
-        for axis in axes
-    )
+    return tuple(WHOLE if axis is None else replace(split, axis=axis) for axis in axes)
 
 
 def _has_blocks(types: Types, operands: Sequence[Sharding], ranks: int) -> bool:

@@ -1,22 +1,18 @@
 """A plan as rows for a picture: layers of nodes, and the exchanges between them.
 
-    matmul, relu    split(1)          weights of a rank: 1 of 2 MiB
-    matmul          partial(sum)      weights of a rank: 1 of 2 MiB
-    all_reduce      2 KiB             ranks 0 to 3
-
-Equal sequences of rows, as of the layers of a transformer, become one sequence with a count.
+matmul, relu    split(1)          weights of a rank: 1 of 2 MiB
+matmul          partial(sum)      weights of a rank: 1 of 2 MiB
+all_reduce      2 KiB             ranks 0 to 3
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from tcc.distributed.exchanges import Division, exchange_of, is_exchange
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import operand_shardings, result_shardings
 from tcc.distributed.plan import joined
-from tcc.distributed.sharding import Partial, Sharding, Shardings, Split, Whole, type_bytes
+from tcc.distributed.sharding import Partial, Shardings, Split, type_bytes
 from tcc.frozen import frozen
 from tcc.ir.graph import Node, Value
 
@@ -25,25 +21,20 @@ from tcc.ir.graph import Node, Value
 class PlanLayer:
     """Nodes between two exchanges whose results ranks hold in the same way.
 
-    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is `Partial` if
-    their values are parts of a sum along an axis of the mesh, else `Split` if an axis divides them,
-    else `Whole`.  `shardings` are the texts of the shardings of their first results, each once.
+    `nodes` are their names, and `ops` the names of their ops, each once.  `kind` is "partial" if
+    their values are parts of a sum along an axis of the mesh, else "split" if an axis divides them,
+    else "whole".  `shardings` are the texts of the shardings of their first results, each once.
     `blocks` has the number of each rank's block.  A rank has `rank_bytes` of the layer's weights,
     which take `bytes` bytes.
     """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
-    kind: type[Sharding]
+    kind: str
     shardings: tuple[str, ...]
     blocks: tuple[int, ...]
     rank_bytes: int
     bytes: int
-
-    @property
-    def key(self) -> object:
-        """Returns what equal layers have in common: all but names."""
-        return len(self.nodes), replace(self, nodes=())
 
 
 @frozen
@@ -57,31 +48,14 @@ class Crossing:
     bytes: int
     groups: tuple[tuple[int, ...], ...]
 
-    @property
-    def key(self) -> object:
-        """Returns what equal collectives have in common."""
-        return self
-
 
 Row = PlanLayer | Crossing
 # How the ranks of a layer hold values, and the number of each rank's block.
-_Key: TypeAlias = tuple[type[Sharding], tuple[int, ...]]
+_Key: TypeAlias = tuple[str, tuple[int, ...]]
 
 
-@frozen
-class RepeatedRows:
-    """Rows that follow one another `count` times; `rows` are those of the first time."""
-
-    rows: tuple[Row, ...]
-    count: int
-
-
-def plan_rows(division: Division) -> tuple[RepeatedRows, ...]:
-    """Returns the layers of a divided graph and its collectives, in the order of a run."""
-    return tuple(_folded([*_rows(division)]))
-
-
-def _rows(division: Division) -> Iterator[Row]:
+def plan_rows(division: Division) -> Iterator[Row]:
+    """Yields the layers of a divided graph and its collectives, in the order of a run."""
     producers = division.local.producers()
     origins: dict[Node | None, tuple[Node, Shardings]] = {}
     for node, items in division.choice.items():
@@ -104,9 +78,9 @@ def _rows(division: Division) -> Iterator[Row]:
     yield from _layers(division, layers, weights)
 
 
-def _kind(shardings: Shardings) -> type[Sharding]:
+def _kind(shardings: Shardings) -> str:
     kinds = {type(sharding) for sharding in shardings}
-    return next((kind for kind in (Partial, Split) if kind in kinds), Whole)
+    return "partial" if Partial in kinds else "split" if Split in kinds else "whole"
 
 
 def _blocks(shardings: Shardings, mesh: Mesh) -> tuple[int, ...]:
@@ -144,31 +118,3 @@ def _layers(
             rank_bytes,
             bytes,
         )
-
-
-def _folded(rows: Sequence[Row]) -> Iterator[RepeatedRows]:
-    """Yields the rows; at each row, the shortest sequence that covers most rows by repetition."""
-    keys = [row.key for row in rows]
-    first, plain = 0, 0
-    while first < len(rows):
-        length, times = max(_repeats(keys, first), key=lambda pair: pair[0] * (pair[1] - 1))
-        if times > 1:
-            if plain < first:
-                yield RepeatedRows(tuple(rows[plain:first]), 1)
-            yield RepeatedRows(tuple(rows[first : first + length]), times)
-            plain = first + length * times
-        first += length * times if times > 1 else 1
-    if plain < len(rows):
-        yield RepeatedRows(tuple(rows[plain:]), 1)
-
-
-def _repeats(keys: Sequence[object], first: int) -> Iterable[tuple[int, int]]:
-    """Yields lengths of sequences that begin at `first`, each with its number of repetitions."""
-    yield 1, 1
-    for length in range(1, (len(keys) - first) // 2 + 1):
-        sequence = keys[first : first + length]
-        for times in count(1):
-            begin = first + times * length
-            if keys[begin : begin + length] != sequence:
-                break
-        yield length, times

@@ -198,20 +198,17 @@ def _zero_factors(stage: Stage, block: LoopBlock, operands: Sequence[Sharding]) 
 
     Zeros in the padding of all factors make every padded term zero.
     """
-    if stage.monoid != "sum":
-        return frozenset()
     factors = [factor for scalar in stage.body for factor in _factors(scalar)]
-    padded: set[int] = set()
-    for factor in factors:
-        if not isinstance(factor, Read) or factor.indirect or not isinstance(factor.source, int):
-            return frozenset()
-        split = operands[factor.source]
-        if not isinstance(split, Split) or not split.block:
-            return frozenset()
-        if not ends_with(factor.indices[split.axis], stage, block):
-            return frozenset()
-        padded.add(factor.source)
-    return frozenset(padded)
+    padded = [
+        factor.source
+        for factor in factors
+        if isinstance(factor, Read) and not factor.indirect and isinstance(factor.source, int)
+        for split in [operands[factor.source]]
+        if isinstance(split, Split) and split.block
+        if ends_with(factor.indices[split.axis], stage, block)
+    ]
+    every = stage.monoid == "sum" and len(padded) == len(factors)
+    return frozenset(padded if every else ())
 
 
 def _factors(scalar: Scalar) -> Iterator[Scalar]:

@@ -153,12 +153,8 @@ def _fits(items: NodeStrategies, strategy: Strategy) -> bool:
     return not any(
         isinstance(a, Split) and isinstance(b, Split) and a.block and a.axis == b.axis
         for earlier in items
-        for a, b in zip(_sides(earlier), _sides(strategy), strict=True)
+        for a, b in zip(earlier.shardings, strategy.shardings, strict=True)
     )
-
-
-def _sides(strategy: Strategy) -> Shardings:
-    return (*strategy.operands, *strategy.results)
 
 
 def _parts(values: Sequence[Value | None], rows: Sequence[Shardings]) -> list[_Part | None]:

@@ -26,13 +26,13 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tcc.distributed.json_file import read_json
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.offers import NodeStrategies, mesh_offers
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
 from tcc.ir.graph.text import graph_text
+from tcc.json_file import fields_of, read_json, rows
 
 _VERSION = 1
 _HINT = "make a plan with: tcc plan MODEL --ranks N -o plan.json"
@@ -197,7 +197,7 @@ def read_plan(path: Path, flag: str = "--plan") -> Plan:
 def _parse(table: Any, place: str) -> Plan:
     if not isinstance(table, dict) or table.get("tcc_plan") != _VERSION:
         raise ValueError(f'it has no "tcc_plan": {_VERSION}')
-    model, ranks, rows = table.get("model"), table.get("ranks"), table.get("nodes")
+    model, ranks = table.get("model"), table.get("ranks")
     mesh = table.get("mesh", [ranks])
     if not isinstance(model, str):
         raise ValueError("model is not the hash of a model")
@@ -207,15 +207,13 @@ def _parse(table: Any, place: str) -> Plan:
         type(size) is int and 0 < size <= ranks for size in mesh
     ) or prod(mesh) != ranks:  # fmt: skip
         raise ValueError(f"mesh is not at most {_MOST_AXES} numbers whose product is {ranks}")
-    if not isinstance(rows, list):
-        raise ValueError("nodes is not a list")
     strategies: dict[str, Texts] = {}
-    for number, row in enumerate(rows):
-        name, texts = _row(row, number)
+    for node, row in rows(table, "nodes").items():
+        name, texts = _row(row, node)
         if name in strategies:
-            raise ValueError(f"nodes[{number}] has the node {name[:64]!r} for the second time")
+            raise ValueError(f"{node} has the node {name[:64]!r} for the second time")
         if len(texts) != len(mesh):
-            raise ValueError(f"nodes[{number}] has {len(texts)} strategies for {len(mesh)} axes")
+            raise ValueError(f"{node} has {len(texts)} strategies for {len(mesh)} axes")
         strategies[name] = texts
     weights = table.get("rank_weight_bytes")
     if weights is not None and not _is_count(weights):
@@ -227,23 +225,19 @@ def _parse(table: Any, place: str) -> Plan:
 def _exchanges(table: Any) -> dict[str, tuple[int, int]] | None:
     if table is None:
         return None
-    if not isinstance(table, dict):
-        raise ValueError("exchanges is not an object")
-    for kind, pair in table.items():
+    for kind, pair in fields_of(table, "exchanges").items():
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
             raise ValueError(f"exchanges has no pair of a number and of bytes for {kind[:64]!r}")
-    return {kind: (pair[0], pair[1]) for kind, pair in table.items()}
+    return {kind: (number, bytes) for kind, (number, bytes) in table.items()}
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _row(row: Any, number: int) -> tuple[str, Texts]:
-    if not isinstance(row, dict):
-        raise ValueError(f"nodes[{number}] is not an object")
+def _row(row: dict[str, Any], place: str) -> tuple[str, Texts]:
     name, strategy = row.get("node"), row.get("strategy")
     texts = strategy if isinstance(strategy, list) else [strategy]
     if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"nodes[{number}] has no texts node and strategy")
+        raise ValueError(f"{place} has no texts node and strategy")
     return name, tuple(texts)

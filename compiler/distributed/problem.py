@@ -14,6 +14,7 @@ layers share their tables.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from math import comb
@@ -22,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.distributed.costs import (
     Cluster,
-    change_seconds,
+    cheapest_route,
     constants_of,
     node_seconds,
     rank_bytes,
@@ -31,10 +32,10 @@ from tcc.distributed.costs import (
 from tcc.distributed.offers import (
     NodeStrategies,
     mesh_offers,
+    operand_shardings,
     result_shardings,
 )
-from tcc.distributed.routes import route
-from tcc.distributed.sharding import WHOLE, Sharding, Shardings
+from tcc.distributed.sharding import WHOLE, Shardings
 from tcc.distributed.states import StateNames, states_of
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures
@@ -122,13 +123,12 @@ def with_exchanges(problem: Problem, factor: float, limit: int | None) -> Proble
 
 def with_bytes(problem: Problem) -> Problem:
     """Returns a problem without a limit whose costs are the bytes that alternatives need."""
-    nodes = (
-        [c if c >= FORBIDDEN else size for c, size in zip(node.costs, node.usages, strict=True)]
-        for node in problem.nodes
-    )
-    zeros = with_exchanges(problem, 0.0, None)
-    pairs = zip(problem.nodes, nodes, strict=True)
-    return Problem([ProblemNode(costs, n.usages, n.life) for n, costs in pairs], zeros.edges)
+    nodes = []
+    for node in problem.nodes:
+        pairs = zip(node.costs, node.usages, strict=True)
+        sizes = [cost if cost >= FORBIDDEN else size for cost, size in pairs]
+        nodes.append(replace(node, costs=sizes))
+    return replace(with_exchanges(problem, 0.0, None), nodes=nodes)
 
 
 class ProblemWriter:
@@ -209,13 +209,8 @@ class ProblemWriter:
         return min(_nanoseconds(seconds) + gathered, FORBIDDEN)
 
     def _change_cost(self, type: TensorType, source: Shardings, result: Shardings) -> int:
-        steps = route(type, source, result, self._sizes, self._price)
+        steps = cheapest_route(type, source, result, self._sizes, self._rates)
         return FORBIDDEN if steps is None else _nanoseconds(steps.price)
-
-    def _price(
-        self, axis: int, type: TensorType, source: Sharding, result: Sharding
-    ) -> float | None:
-        return change_seconds(type, source, result, self._sizes[axis], self._rates[axis])
 
     def _readers(self) -> dict[Value, list[int]]:
         """Returns the numbers of the nodes that read each value as an operand."""
@@ -231,7 +226,7 @@ class ProblemWriter:
         node = self._graph.nodes[reader]
         places = [place for place, operand in enumerate(node.inputs) if operand is value]
         return tuple(
-            frozenset(tuple(strategy.operands[place] for strategy in items) for place in places)
+            frozenset(operand_shardings(items)[place] for place in places)
             for items in self.strategies[reader]
         )
 
@@ -330,10 +325,8 @@ class ProblemWriter:
         if node is None:
             return (self._whole,)
         place = node.outputs.index(value)
-        return tuple(
-            tuple(strategy.results[place] for strategy in items)
-            for items in self.strategies[self._numbers[node]]
-        )
+        strategies = self.strategies[self._numbers[node]]
+        return tuple(result_shardings(items)[place] for items in strategies)
 
     def _costs_of(
         self, type: TensorType, sources: tuple[Shardings, ...], sets: tuple[ShardingSet, ...]

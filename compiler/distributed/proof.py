@@ -65,7 +65,8 @@ def prove(division: Division, plan: Plan, hosts: Sequence[Host] = ()) -> Proof:
     """
     verify_graph(division.local)
     exchanges = check_exchanges(division)
-    weights = _weight_bytes(division.local)
+    graphs = walk_graphs(division.local)
+    weights = sum(type_bytes(value.type) for graph in graphs for value in graph.constants)
     costs = sums_by_kind(exchanges)
     _check_costs(plan, exchanges, costs, weights)
     bytes, peak = _peak(division.local)
@@ -126,10 +127,6 @@ def _check_memory(plan: Plan, hosts: Sequence[Host], peak: int, weights: int, no
                 "more memory",
             )
         first += host.ranks
-
-
-def _weight_bytes(graph: Graph) -> int:
-    return sum(type_bytes(value.type) for part in walk_graphs(graph) for value in part.constants)
 
 
 def _peak(graph: Graph) -> tuple[int, str]:

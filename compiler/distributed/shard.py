@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 from tcc.distributed.changes import Changer, RankNumber
-from tcc.distributed.costs import HOST, RankRates, change_seconds
+from tcc.distributed.costs import HOST, RankRates, cheapest_route
 from tcc.distributed.local_nodes import local_expr, zero_padded
 from tcc.distributed.mesh import MeshAxis
 from tcc.distributed.offers import NodeStrategies, expr_of, operand_shardings, result_shardings
-from tcc.distributed.routes import Route, mesh_type, route
+from tcc.distributed.routes import mesh_type
 from tcc.distributed.sharding import (
     REDUCTIONS,
     WHOLE,
@@ -86,11 +86,7 @@ def sharded_with_arrays(
 
 def divides(items: NodeStrategies) -> bool:
     """Returns True if an operand or a result of a node is not whole."""
-    return any(
-        not isinstance(s, Whole)
-        for strategy in items
-        for s in (*strategy.operands, *strategy.results)
-    )
+    return any(not isinstance(s, Whole) for strategy in items for s in strategy.shardings)
 
 
 class _Sharding:
@@ -239,23 +235,18 @@ class _Sharding:
         routes = [
             (source, steps)
             for source in arrays
-            for steps in [route(value.type, source, shardings, self._sizes, self._price)]
+            for steps in [cheapest_route(value.type, source, shardings, self._sizes, self._rates)]
             if steps is not None
         ]
         if not routes:
             raise InternalError(f"no collectives make {shardings}", where=value.name)
-        state, cheapest = min(routes, key=_route_price)
+        state, cheapest = min(routes, key=lambda pair: pair[1].price)
         for step in cheapest.steps:
             after = (*state[: step.axis], step.result, *state[step.axis + 1 :])
             if after not in arrays:
                 changer = self._changers[step.axis]
                 arrays[after] = changer.change(arrays[state], step.type, step.source, step.result)
             state = after
-
-    def _price(
-        self, axis: int, type: TensorType, source: Sharding, result: Sharding
-    ) -> float | None:
-        return change_seconds(type, source, result, self._sizes[axis], self._rates[axis])
 
     def _constant(self, value: Value, shardings: Shardings) -> Value | None:
         """Returns the ranks' arrays of a constant as one constant; None for other values."""
@@ -294,10 +285,6 @@ def _combined(changer: Changer, parts: Sequence[Value], monoids: Sequence[str]) 
         changer.change(value, value.type, Partial(monoid), WHOLE)
         for value, monoid in zip(parts, monoids, strict=True)
     ]
-
-
-def _route_price(pair: tuple[Shardings, Route]) -> float:
-    return pair[1].price
 
 
 def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:

@@ -87,6 +87,11 @@ class Strategy:
     rows: int | None = None
     reduced: Reduced = ()
 
+    @property
+    def shardings(self) -> Shardings:
+        """The shardings of the operands, then those of the results."""
+        return (*self.operands, *self.results)
+
     def __repr__(self) -> str:
         sides = (", ".join(map(repr, shardings)) for shardings in (self.operands, self.results))
         return " -> ".join(sides)
@@ -141,9 +146,7 @@ def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy]:
         for axis, size in enumerate(() if param is None else param.shape):
             split = replace(even(size, ranks), axis=axis)
             if size not in sizes and _has_blocks(size, split, ranks):
-                division = _Division(expr, ranks)
-                if division.divide_axis(operand, split):
-                    yield from _divided(expr, division)
+                yield from _by_axis(expr, ranks, operand, split)
 
 
 def _by_wishes(
@@ -154,9 +157,13 @@ def _by_wishes(
         loop = expr.stages[number].iters[split.axis]
         yield from _by_block(expr, ranks, number, loop_block(loop, ranks, split))
     for operand, split in operands:
-        division = _Division(expr, ranks)
-        if division.divide_axis(operand, split):
-            yield from _divided(expr, division)
+        yield from _by_axis(expr, ranks, operand, split)
+
+
+def _by_axis(expr: Expr, ranks: int, operand: int, split: Split) -> Iterator[Strategy]:
+    division = _Division(expr, ranks)
+    if division.divide_axis(operand, split):
+        yield from _divided(expr, division)
 
 
 def _by_block(expr: Expr, ranks: int, number: int, block: LoopBlock | None) -> Iterator[Strategy]:
@@ -393,10 +400,10 @@ def _strategy(
         results.append(sharding)
     if all(isinstance(sharding, Whole) for sharding in results) and not reduced:
         return None  # shares no work
-    operands: list[Sharding] = []
-    for n in range(len(expr.params)):
-        operands.append(Partial("sum") if n in partial else axes.get(n, WHOLE))
-    divided = tuple(sorted(blocks.items(), key=_number))
+    operands: list[Sharding] = [
+        Partial("sum") if n in partial else axes.get(n, WHOLE) for n in range(len(expr.params))
+    ]
+    divided = tuple(sorted(blocks.items()))
     return Strategy(tuple(operands), tuple(results), divided, reduced=reduced)
 
 
@@ -454,10 +461,6 @@ def _own_operands(expr: Expr, stage: Stage) -> set[_Array]:
     """Returns the operands that `stage` reads and no other stage does."""
     elsewhere = {_array(node) for s in expr.stages if s is not stage for node in reads(s)}
     return {n for n in map(_array, reads(stage)) if n >= 0} - elsewhere
-
-
-def _number(pair: tuple[int, LoopBlock]) -> int:
-    return pair[0]
 
 
 def _partial_stage(

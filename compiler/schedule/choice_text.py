@@ -11,7 +11,7 @@ object = Name(field=data, ...)
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from math import inf, nan
 from types import MappingProxyType, UnionType
@@ -138,7 +138,7 @@ class _Parser:
             raise ValueError(f"more than {_DEEPEST} parentheses are open")
         token = self._taken("(" if self.next == "(" else "")
         if token == "(":
-            return self._items(depth)
+            return self._listed(lambda: self.data(depth + 1))
         if token.startswith('"'):
             return json.loads(token)
         if _WORD.fullmatch(token):
@@ -147,14 +147,15 @@ class _Parser:
             return _WORDS.get(token, token)
         return _number(token)
 
-    def _items(self, depth: int) -> tuple[Any, ...]:
-        items = []
+    def _listed(self, part: Callable[[], _T]) -> tuple[_T, ...]:
+        """Returns the parts up to the next closing parenthesis; commas separate them."""
+        parts = []
         while self.next != ")":
-            items.append(self.data(depth + 1))
+            parts.append(part())
             if self.next != ")":
                 self._taken(",")
         self._taken(")")
-        return tuple(items)
+        return tuple(parts)
 
     def _object(self, name: str, depth: int) -> Any:
         self._taken("(")
@@ -162,15 +163,15 @@ class _Parser:
             raise ValueError(f"{name} is no alternative of this site")
         values: dict[str, Any] = {}
         names = {f.name for f in fields(self._classes[name])}
-        while self.next != ")":
+
+        def read() -> None:
             field = self._taken()
             if field not in names or field in values:
                 raise ValueError(f"{name} has no field {field!r}, or has it twice")
             self._taken("=")
             values[field] = self.data(depth + 1)
-            if self.next != ")":
-                self._taken(",")
-        self._taken(")")
+
+        self._listed(read)
         try:
             return self._classes[name](**values)
         except TypeError as error:

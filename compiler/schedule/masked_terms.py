@@ -16,7 +16,7 @@ the lowest number counts as minus infinity if every row has a score. This is pro
 comparisons of indices mask scores, and if they never hide a whole row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from math import ceil
@@ -102,13 +102,11 @@ def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: in
     values: dict[str, Any] = {}
     tile_ends: dict[Var, Ends] = {v: (const(0), const(trips(v) - 1)) for v in group.common}
     for axis, (var, size) in enumerate(tile_sizes):
-        at = iterator(var.name, ceildiv(trips(var), size))
-        tile_ends[var] = at * size, minimum(at * size + size, trips(var)) - 1
+        tile_ends[var] = block_ends(var, size, trips(var))
         shape = [-1 if n == axis else 1 for n in range(len(tile_sizes))]
         values[var.name] = np.arange(ceil(trips(var) / size)).reshape(shape)
     firsts, stops = needed(limits, tile_ends)
-    sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
-    values |= {v.name: typical_value(v) for v in sizes}
+    values |= {v.name: typical_value(v) for v in symbols_in(firsts, stops)}
     size = max(1, trips(stream.loop))
     start, stop = np.zeros([1] * len(tile_sizes)), np.full([1] * len(tile_sizes), size)
     for first in firsts:
@@ -117,6 +115,18 @@ def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: in
         stop = np.minimum(stop, -(evaluate(end, values) // -block) * block)
     fractions: Array = np.maximum(stop - start, 0) / size
     return np.broadcast_to(fractions, [ceil(trips(v) / n) for v, n in tile_sizes])
+
+
+def block_ends(loop: Var, size: int, count: int) -> Ends:
+    """Returns the ends of a block of `size` of the `count` iterations of a loop, as formulas of the
+    block's number, which has the loop's name."""
+    first = iterator(loop.name, ceildiv(count, size)) * size
+    return first, minimum(first + size, count) - 1
+
+
+def symbols_in(*indices: Sequence[Index]) -> Iterator[Var]:
+    """Yields the symbols of `indices`."""
+    return (v for part in indices for i in part for v in free_vars(i) if v.extent is None)
 
 
 def _ends_of(index: Index, tile_ends: Mapping[Var, Ends]) -> Ends | None:

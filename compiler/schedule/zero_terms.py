@@ -19,18 +19,16 @@ from tcc.ir.index import (
     Quotient,
     Var,
     as_int,
-    ceildiv,
     const,
     evaluate,
     free_vars,
     iterator,
-    minimum,
     of_atom,
     step_in,
     substitute,
 )
 from tcc.ir.tile.group import GroupStage
-from tcc.schedule.masked_terms import Ends, TermLimit, needed
+from tcc.schedule.masked_terms import Ends, TermLimit, block_ends, needed, symbols_in
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
 # A longer loop counts as this long, because padding is only a small part of it.
@@ -130,8 +128,7 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
     ends: dict[Var, Ends] = {}
     for axis, var in enumerate(stage.iters if borders_of(stage) else ()):
         size, count = dict(blocks).get(var.name, 1), min(trips(var), _LONG)
-        at = iterator(var.name, ceildiv(count, size))
-        ends[var] = at * size, minimum(at * size + size, count) - 1
+        ends[var] = block_ends(var, size, count)
         shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
         # Element n of the loop is in block n // size.
         values[var.name] = (np.arange(count) // size).reshape(shape)
@@ -151,7 +148,7 @@ def _terms(
     outer loop in a block, as formulas of the block's number. `values` has these numbers.
     """
     firsts, stops = needed_terms(stage, loop, ends)
-    sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
+    sizes = symbols_in(firsts, stops)
     values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}
     start = reduce(np.maximum, (evaluate(first, values) for first in firsts), 0)
     return start, reduce(np.minimum, (evaluate(end, values) for end in stops), trips(loop))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tcc.errors import UserError
+from tcc.errors import UserError, file_errors
 from tcc.passes.choose.ledger import Line
 from tcc.schedule.alternatives import read_site
 
@@ -32,20 +32,13 @@ def read_lines(path: Path) -> tuple[Line, ...]:
 
     Raises UserError, with the number of the line, for a file in another format.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(
-            "the file of choices cannot be read",
-            where=f"--choices {path}",
-            why=error.strerror or str(error),
-            hint=_HINT,
-        ) from error
+    place = f"--choices {path}"
+    with file_errors("the file of choices cannot be read", place, _HINT), path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
         raise UserError(
             "the file of choices is too large",
-            where=f"--choices {path}",
+            where=place,
             why=f"it has more than {_MOST_BYTES >> 20} MiB or {_MOST_LINES} lines",
             hint=_HINT,
         )

@@ -26,9 +26,11 @@ from tcc.ir.region import Region, RegionStage, is_leaf
 from tcc.ir.region.affine import Affine, is_multiple
 from tcc.ir.region.edit import readers
 from tcc.passes.derive.derivation import DerivationStep, applied
-from tcc.passes.derive.rules import RULES
+from tcc.passes.derive.rules.bounds import tightenings
 from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused
+from tcc.passes.derive.rules.substitute import skews
+from tcc.passes.derive.rules.sums import nests, solutions
 
 Steps: TypeAlias = tuple[DerivationStep, ...]
 _WINDOWS = (3, 2)  # sizes, in taps, of the windows into which a larger window is split
@@ -52,10 +54,9 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
     for number, stage in enumerate(region.stages):
         if is_leaf(stage):
             continue
-        names = ("solve",) if strict else ("solve", "tighten")
-        steps = [
-            DerivationStep(n, number, a) for n in names for a in RULES[n].moves(region, number)
-        ]
+        steps = [DerivationStep("solve", number, a) for a in solutions(region, number)]
+        if not strict:
+            steps += [DerivationStep("tighten", number, a) for a in tightenings(region, number)]
         if not strict and _multiplies(stage):
             steps += [DerivationStep("reverse", number, (loop,)) for loop in _against(stage)]
         for step in steps:
@@ -83,14 +84,6 @@ def _against(stage: RegionStage) -> list[int]:
                 matching = (other for other in result_steps if abs(other) == abs(step))
                 signs.setdefault(loop, set()).update(other == step for other in matching)
     return [loop for loop, signs_of_loop in signs.items() if signs_of_loop == {False}]
-
-
-def moves(region: Region) -> Iterator[Steps]:
-    """Yields every step that any rule offers."""
-    for number, stage in enumerate(region.stages):
-        if not is_leaf(stage):
-            for name, rule in RULES.items():
-                yield from ((DerivationStep(name, number, a),) for a in rule.moves(region, number))
 
 
 def is_regular(region: Region) -> bool:
@@ -219,7 +212,7 @@ def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]
         if any(loop < first for loop, _ in steps)
         for k, _ in steps
     }
-    for loops in RULES["nest"].moves(region, number):
+    for loops in nests(region, number):
         if mixed.issuperset(loops):
             yield (DerivationStep("nest", number, loops),)
 
@@ -232,7 +225,7 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
     """
     forms, steps = _forms(stage), list[DerivationStep]()
     skewed, skewed_by = set[int](), set[int]()
-    for loop, by, step in RULES["skew"].moves(region, number):
+    for loop, by, step in skews(region, number):
         size = stage.loops[loop]
         overlaps = not isinstance(size, int) or abs(step) < size
         forms_of_loop = [form for form in forms if form.steps[loop] != 0]

@@ -163,7 +163,7 @@ def reordered(site: DerivationSite, rates: Rates) -> SearchResult:
 
 
 def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> SearchResult:
-    """Returns the regions with the lowest estimates that a guided search finds.
+    """Returns the regions with the lowest estimates that a search finds.
 
     Regions with equal estimates differ only in the order of nested loops, so only the first is
     kept.  Estimates assume that contractions run near peak (`guide`).  If those of the site do not,
@@ -188,14 +188,14 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
 
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-    """Returns the number of states that a guided search visited, and its states without obstacles
+    """Returns the number of states that a search visited, and its states without obstacles
     (`guide`).
 
     A region that has no obstacle itself is not searched.
     """
     if next(repairs(region), None) is None:
         return 0, ()
-    result = search(region, _BUDGET, strict, guided=True)
+    result = search(region, _BUDGET, strict)
     return result.states, result.candidates
 
 

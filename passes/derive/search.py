@@ -1,13 +1,11 @@
 """Searches derivations of a region, until a budget of states is used up.
 
-A guided step removes an obstacle: an index that keeps a contraction from peak speed (guide.py).  An
-unguided step is any step that a rule offers.  A state is a region with the steps that lead to it.
-Regions of equal fingerprints are the same state.
+A step removes an obstacle: an index that keeps a contraction from peak speed (guide.py).  A state
+is a region with the steps that lead to it.  Regions of equal fingerprints are the same state.
 
-A queue holds the states to expand, ordered by (unguided steps, steps).  So each state is expanded
-once, with the fewest unguided steps that lead to it (limited discrepancy search; Harvey and
-Ginsberg 1995).  A larger budget visits the same states first, and then more, so it finds at least
-as much.
+A queue holds the states to expand, in the order of their numbers of steps.  So each state is
+expanded once, with the fewest steps that lead to it.  A larger budget visits the same states first,
+and then more, so it finds at least as much.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from typing import NamedTuple
 from tcc.ir.region import Region
 from tcc.ir.region.canonical import fingerprint
 from tcc.passes.derive.derivation import applied
-from tcc.passes.derive.guide import Steps, apply_free_steps, is_regular, moves, repairs
+from tcc.passes.derive.guide import Steps, apply_free_steps, is_regular, repairs
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
 
 BUDGET = 500
-_MOST_STEPS = 24
 
 
 class DerivationState(NamedTuple):
@@ -50,20 +47,17 @@ class Derivation(NamedTuple):
     states: int
 
 
-def search(
-    region: Region, budget: int = BUDGET, strict: bool = False, guided: bool = False
-) -> Derivation:
+def search(region: Region, budget: int = BUDGET, strict: bool = False) -> Derivation:
     """Derives regions from `region` until `budget` states are visited or no step is left.
 
-    If `strict`, only rules that keep the order of every sum are used.  If `guided`, only steps that
-    remove an obstacle are used.  Each step proves its own conditions, so no region is evaluated
-    here.
+    If `strict`, only rules that keep the order of every sum are used.  Each step proves its own
+    conditions, so no region is evaluated here.
     """
     visited: set[bytes] = set()
     candidates: list[DerivationState] = []
-    queue: list[tuple[int, int, int, bool, DerivationState]] = []
+    queue: list[tuple[int, int, DerivationState]] = []
 
-    def see(state: DerivationState, extra: int) -> None:
+    def see(state: DerivationState) -> None:
         settled_region, more = apply_free_steps(state.region, strict)
         state = DerivationState(settled_region, (*state.chain, *more))
         key = fingerprint(state.region)
@@ -71,17 +65,15 @@ def search(
             visited.add(key)
             if is_regular(state.region):
                 candidates.append(state)
-            heappush(queue, (extra, len(state.chain), len(visited), False, state))
+            heappush(queue, (len(state.chain), len(visited), state))
 
-    see(DerivationState(region, ()), 0)
+    see(DerivationState(region, ()))
     while queue and len(visited) < budget:
-        extra, length, number, explores, state = heappop(queue)
-        for steps in moves(state.region) if explores else repairs(state.region):
+        *_, state = heappop(queue)
+        for steps in repairs(state.region):
             new = _after(state, steps, strict)
             if new is not None and len(visited) < budget:
-                see(new, extra)
-        if not (explores or guided) and length < _MOST_STEPS:
-            heappush(queue, (extra + 1, length, number, True, state))
+                see(new)
     return Derivation(tuple(candidates), len(visited))
 
 

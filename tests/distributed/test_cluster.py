@@ -102,7 +102,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "links[0].latency_s": {"links": [{**LINK, "latency_s": -1e-6}]},
     "links[0].bytes is": {"links": [{**LINK, "bytes": 1.5}]},
     "NaN is no number": {"hosts": [{**HOST, "flops": float("nan")}]},
-    "more than 18 digits": {"hosts": [{**HOST, "memory_bytes": 10**30}]},
+    "more than 30 digits": {"hosts": [{**HOST, "memory_bytes": 10**30}]},
 }
 
 

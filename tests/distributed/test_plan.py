@@ -144,7 +144,7 @@ BROKEN = {
     EMPTY + b', "exchanges": {"all_reduce": [1]}}': "no pair of a number and of bytes",
     EMPTY + b', "rank_weight_bytes": "1"}': "rank_weight_bytes is not",
     b"\xff": "it is not JSON",
-    b'{"tcc_plan": 1, "ranks": ' + b"9" * 10_000 + b"}": "more than 18 digits",
+    b'{"tcc_plan": 1, "ranks": ' + b"9" * 10_000 + b"}": "more than 30 digits",
 }
 
 

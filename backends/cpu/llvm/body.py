@@ -159,22 +159,23 @@ class Statements:
             next_counter = code.op("add nsw", counter, node.step)
             goes_on = code.compare("icmp slt", next_counter, stop)
         latch = code.label
+
+        def phi(reg: Reg, first: Reg, last: Reg) -> str:
+            ends = f"[ {first.text}, %{entry_label} ], [ {last.text}, %{latch} ]"
+            return f"phi {reg.type} {ends}"
+
         code.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
         phis = [(counter, start, next_counter)]
         for value, init, final in zip(carried, inits, yields, strict=True):
             phis += zip(value.regs, init.regs, final.regs, strict=True)
         for line_number, (reg, first, last) in enumerate(phis, line):
-            code.lines[line_number] = (
-                f"  {reg.text} = {_incoming(reg, (first, entry_label), (last, latch))}"
-            )
+            code.lines[line_number] = f"  {reg.text} = {phi(reg, first, last)}"
         code.place(f"{name}.done")
         for block, init, final in zip(node.results, inits, yields, strict=True):
             regs_out = final.regs
             if size < 1:
                 regs_out = tuple(
-                    code.emit(
-                        last.elem, last.width, _incoming(last, (first, entry_label), (last, latch))
-                    )
+                    code.emit(last.elem, last.width, phi(last, first, last))
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
@@ -244,7 +245,3 @@ class Statements:
         """Returns the value in `carried_chunks`, the chunks of all values that loops carry."""
         code = self._indices.code
         return in_chunks(code, value, carried_chunks(last_axis(value.shape), code.module.lanes))
-
-
-def _incoming(reg: Reg, *edges: tuple[Reg, str]) -> str:
-    return f"phi {reg.type} " + ", ".join(f"[ {r.text}, %{label} ]" for r, label in edges)

@@ -9,6 +9,7 @@ has an instruction for it, a contraction multiplies and adds all elements of a w
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 from tcc.backends.cpu.instructions import bf16_dot, byte_dot, pair_dot
 from tcc.backends.cpu.llvm.blocks import (
@@ -81,21 +82,15 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     length = shape[-1] if scalars else shape[-2]
     words = -(-length // per)
     if scalars:
-        word_shape = (*shape[:-1], words)
-        chunks = scalar_chunks(words)
-        places = [
-            (p, Chunk(per * c.start, 1, 1), min(per, length - per * c.start))
-            for p in row_positions(word_shape)
-            for c in chunks
-        ]
+        word_shape, chunks = (*shape[:-1], words), scalar_chunks(words)
     else:
         word_shape = (*shape[:-2], words, shape[-1])
         chunks = vector_chunks(shape[-1], access.code.module.lanes)
-        places = [
-            ((*p[:-1], per * p[-1]), c, min(per, length - per * p[-1]))
-            for p in row_positions(word_shape)
-            for c in chunks
-        ]
+    places: list[tuple[tuple[int, ...], Chunk, int]] = []
+    for position, chunk in product(row_positions(word_shape), chunks):
+        first = per * (chunk.start if scalars else position[-1])
+        at = (position, Chunk(first, 1, 1)) if scalars else ((*position[:-1], first), chunk)
+        places.append((*at, min(per, length - first)))
     loader = _scalar_word if scalars else _words
     is_plain = not node.guards and not node.indirect
     words_of = [loader(access, *place) if is_plain else None for place in places]

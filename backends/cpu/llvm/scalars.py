@@ -162,26 +162,14 @@ def _extremum_instruction(name: str, x: LlvmValue, y: LlvmValue) -> LlvmValue | 
     LLVM selects the instruction for a compare and a select, but not after it has merged them with a
     test for NaN.
     """
-    prefix = _EXTREMUM_PREFIX.get((x.reg.elem, x.reg.width))
-    if prefix is None or prefix[1] > x.profile.vector_bits:
+    bits, single = 8 * x.reg.bytes, x.reg.elem == "float"
+    sets = {128: "sse" if single else "sse2", 256: "avx", 512: "avx512"}
+    if bits not in sets or bits > x.profile.vector_bits:
         return None
-    kind = "ps" if x.reg.elem == "float" else "pd"
-    tail = "" if prefix[1] == 128 else f".{prefix[1]}"
-    rounding = [int_const(4, "i32")] if prefix[1] == 512 else []
-    return x.call(f"llvm.x86.{prefix[0]}.{name}.{kind}{tail}", y.reg, *rounding)
-
-
-# Maps (element type, lanes) to the instruction set and the vector bits of the extremum instruction.
-_EXTREMUM_PREFIX = MappingProxyType(
-    {
-        ("float", 4): ("sse", 128),
-        ("float", 8): ("avx", 256),
-        ("float", 16): ("avx512", 512),
-        ("double", 2): ("sse2", 128),
-        ("double", 4): ("avx", 256),
-        ("double", 8): ("avx512", 512),
-    }
-)
+    tail = "" if bits == 128 else f".{bits}"
+    rounding = [int_const(4, "i32")] if bits == 512 else []
+    kind = "ps" if single else "pd"
+    return x.call(f"llvm.x86.{sets[bits]}.{name}.{kind}{tail}", y.reg, *rounding)
 
 
 def _float_sign(a: LlvmValue) -> LlvmValue:

@@ -154,15 +154,15 @@ class Code:
     def void(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def op(self, opcode: str, a: Operand, b: Operand) -> Reg:
-        """Emits a binary instruction on two values of one type."""
+    def op(self, opcode: str, a: Operand, b: Operand, elem: str = "") -> Reg:
+        """Emits a binary instruction on two values of one type, which the result has too unless
+        `elem` is another element type."""
         x, y = _same_type(a, b)
-        return self.emit(x.elem, x.width, f"{opcode} {x}, {y.text}")
+        return self.emit(elem or x.elem, x.width, f"{opcode} {x}, {y.text}")
 
     def compare(self, predicate: str, a: Operand, b: Operand) -> Reg:
         """Compares two values; `predicate` includes the opcode, as in "fcmp ogt" or "icmp slt"."""
-        x, y = _same_type(a, b)
-        return self.emit("i1", x.width, f"{predicate} {x}, {y.text}")
+        return self.op(predicate, a, b, "i1")
 
     def select(self, cond: Reg, a: Operand, b: Operand) -> Reg:
         x, y = _same_type(a, b)

@@ -237,11 +237,10 @@ class _Pricing:
     def _core(self) -> CoreCycles:
         core = CoreCycles()
         for nest in self.schedule.nests:
-            for number in nest.along:
-                inner_nest = nest_along(nest, self._loops_along(nest))
-                self._stage(core, inner_nest, self.stages[number], self._times_computed(number))
-            for number in nest.stages:
-                self._stage(core, nest, self.stages[number], self._times_computed(number))
+            for number in nest.all_stages:
+                is_inner = number in nest.along
+                stage_nest = nest_along(nest, self._loops_along(nest)) if is_inner else nest
+                self._stage(core, stage_nest, self.stages[number], self._times_computed(number))
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
@@ -562,13 +561,10 @@ class _Pricing:
             step = max(1, min(block, inside[var]))  # an empty loop has steps of one element
             loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
-        touches = (
-            *(
-                t.renamed(self._loops_along(nest))
-                for n in nest.along
-                for t in self._touches(nest, self.stages[n])
-            ),
-            *(t for work in stages for t in self._touches(nest, work)),
+        touches = tuple(
+            t.renamed(self._loops_along(nest)) if n in nest.along else t
+            for n in nest.all_stages
+            for t in self._touches(nest, self.stages[n])
         )
         outer = sizes | dict(elements)
         scratch = frozenset(t.source for t in touches if self._in_scratch(t.source))

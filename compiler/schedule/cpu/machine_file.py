@@ -8,15 +8,16 @@ range, and no other field.
 
 import hashlib
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tcc.errors import UserError
+from tcc.json_file import count, fields_of, name, number, read_json
 from tcc.schedule.cpu.machine import Cache, Machine, Memory
 
 _VERSION = 1
+_HINT = "make one with: tcc doctor --calibrate -o machine.json"
 _MOST_BYTES = 1 << 16
 _MOST_FUNCTIONS = 256
 # The largest value of each field that is a size or a count, and so a whole number. All other fields
@@ -34,13 +35,8 @@ _RECORDS: MappingProxyType[str, type[Cache] | type[Memory]] = MappingProxyType(
 
 def machine_text(machine: Machine) -> str:
     """Returns the file for a machine; equal machines give equal text."""
-    table: dict[str, Any] = {"tcc_machine": _VERSION}
-    for name, value in _items(machine):
-        if isinstance(value, Cache | Memory):
-            table[name] = dict(_items(value))
-        else:
-            table[name] = dict(sorted(value.items())) if name == "functions" else value
-    return json.dumps(table, indent=1) + "\n"
+    plain = replace(machine, functions=dict(sorted(machine.functions.items())))
+    return json.dumps({"tcc_machine": _VERSION, **asdict(plain)}, indent=1) + "\n"
 
 
 def machine_digest(machine: Machine) -> str:
@@ -54,43 +50,15 @@ def read_machine(path: Path, where: str = "") -> Machine:
     Raises UserError, naming the field, for a file that `machine_text` cannot have written. `where`
     names the file in messages; if it is empty, they name the option `--machine`.
     """
-    where = where or f"--machine {path}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(
-            "the machine file cannot be read",
-            where=where,
-            why=error.strerror or str(error),
-            hint="make one with: tcc doctor --calibrate -o machine.json",
-        ) from error
-    try:
-        return _parse(data)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            "the file does not describe a machine",
-            where=where,
-            why=str(error) if type(error) is ValueError else "it is not JSON",
-            hint="make one with: tcc doctor --calibrate -o machine.json",
-        ) from error
+    place = where or f"--machine {path}"
+    faults = "the machine file cannot be read", "the file does not describe a machine"
+    return read_json(path, _parse, place, *faults, _HINT, _MOST_BYTES)
 
 
-def _items(table: Any) -> list[tuple[str, Any]]:
-    return [(field.name, getattr(table, field.name)) for field in fields(table)]
-
-
-def _parse(data: bytes) -> Machine:
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-    table = json.loads(data, parse_constant=_no_constant)
+def _parse(table: Any) -> Machine:
     if not isinstance(table, dict) or table.pop("tcc_machine", None) != _VERSION:
         raise ValueError(f'it has no "tcc_machine": {_VERSION}')
     return Machine(**_fields(Machine, table, ""))
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no rate")
 
 
 def _fields(kind: type, table: Any, prefix: str) -> dict[str, Any]:
@@ -98,8 +66,7 @@ def _fields(kind: type, table: Any, prefix: str) -> dict[str, Any]:
 
     `prefix` stands before field names in messages. Raises ValueError for a wrong field.
     """
-    if not isinstance(table, dict):
-        raise ValueError(f"{prefix.rstrip('.')} is not an object")
+    fields_of(table, prefix.rstrip("."))
     names = [field.name for field in fields(kind)]
     missing = [name for name in names if name not in table]
     if missing:
@@ -110,30 +77,18 @@ def _fields(kind: type, table: Any, prefix: str) -> dict[str, Any]:
     return {name: _value(name, table[name], prefix + name) for name in names}
 
 
-def _value(name: str, value: Any, place: str) -> Any:
-    if name == "name":
-        if not isinstance(value, str) or not 0 < len(value) <= 256 or not value.isprintable():
-            raise ValueError(f"{place} is not a name")
-        return value
-    if name in _RECORDS:
-        return _RECORDS[name](**_fields(_RECORDS[name], value, place + "."))
-    if name == "functions":
-        if not isinstance(value, dict) or len(value) > _MOST_FUNCTIONS:
-            raise ValueError(f"{place} is not an object of function names")
-        cycles = {key: _number(cost, f"{place}.{key[:64]}") for key, cost in value.items()}
+def _value(key: str, value: Any, place: str) -> Any:
+    if key == "name":
+        return name(value, place)
+    if key in _RECORDS:
+        return _RECORDS[key](**_fields(_RECORDS[key], value, place + "."))
+    if key == "functions":
+        costs = fields_of(value, place)
+        if len(costs) > _MOST_FUNCTIONS:
+            raise ValueError(f"{place} has more than {_MOST_FUNCTIONS} functions")
+        cycles = {f: number(c, f"{place}.{f[:64]}", _LEAST, _MOST) for f, c in costs.items()}
         return MappingProxyType(cycles)
-    if name in _COUNTS:
-        if type(value) is not int or not 0 < value <= _COUNTS[name]:
-            raise ValueError(f"{place} is not a count from 1 to {_COUNTS[name]}")
-        return value
-    return _number(
-        value, place, 0.0 if name in _MAY_BE_ZERO else _LEAST, 1.0 if name in _SHARES else _MOST
-    )
-
-
-def _number(value: Any, place: str, lowest: float = _LEAST, highest: float = _MOST) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"{place} is not a number")
-    if not lowest <= value <= highest:
-        raise ValueError(f"{place} is not a number from {lowest:g} to {highest:g}")
-    return float(value)
+    if key in _COUNTS:
+        return count(value, place, _COUNTS[key])
+    lowest = 0.0 if key in _MAY_BE_ZERO else _LEAST
+    return number(value, place, lowest, 1.0 if key in _SHARES else _MOST)

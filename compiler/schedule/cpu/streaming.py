@@ -104,9 +104,9 @@ def _contraction(
     nest = contraction_nest(
         (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
-    order = tuple(v.name for v in stage.iters if v.name in nest.order)
+    names = {v.name for v in stage.iters}
     # K-blocks are not needed, because a block of the streaming loop is already in L1 or L2.
-    order = tuple(n for n in nest.order if n in order)
+    order = tuple(name for name in nest.order if name in names)
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 
@@ -120,10 +120,6 @@ def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]
     for var in reversed(inner):
         steps = [stride(a, var) for a in all_accesses(stage)]
-        if stream.loop not in stage.iters and steps and 1 in steps and _smooth(steps):
+        if stream.loop not in stage.iters and 1 in steps and {*steps} <= {0, 1}:
             return var
     return lanes if lanes in loops else None
-
-
-def _smooth(steps: list[int | None]) -> bool:
-    return all(step in (0, 1) for step in steps)

@@ -160,14 +160,17 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
             # offset of its own.
             bases.append(base + len(bases) * bool(node.indirect))
         elif isinstance(node.source, StageRef):
-            touches.append(_block_touch(stage, node, node.source))
+            # The other stage's block has no gaps along the loops on which the read depends.
+            read_loops = [v for v in stage.loops if v in free_vars(*node.indices)]
+            touches.append(_dense_touch(node.source, False, node.dtype.bytes, read_loops))
     stores: dict[_Place, list[int]] = {}
     for component, targets in enumerate(stage.stores):
         for access in targets:
             if stage.strip is None or is_global(group, access.buffer):
                 place, base = _place(group, stage, access)
                 stores.setdefault(place, []).append(base)
-        touches.append(_result_touch(stage, StageRef(number, component)))
+        result = StageRef(number, component)
+        touches.append(_dense_touch(result, True, stage.body[component].dtype.bytes, stage.iters))
     touches += (_place_touch(group, place, bases, store=False) for place, bases in loads.items())
     touches += (_place_touch(group, place, bases, store=True) for place, bases in stores.items())
     return tuple(touches)
@@ -250,21 +253,6 @@ def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bo
         constant=buffer.constant,
         bases=bases,
     )
-
-
-def _block_touch(stage: GroupStage, node: Read, source: StageRef) -> Touch:
-    """Returns the touch of a read of another stage's block.
-
-    The block has no gaps along the loops on which the read depends.
-    """
-    loops = stage.loops
-    read_loops = [v for v in loops if v in free_vars(*node.indices)]
-    return _dense_touch(source, False, node.dtype.bytes, read_loops)
-
-
-def _result_touch(stage: GroupStage, source: StageRef) -> Touch:
-    """Returns the touch of the store that a stage makes of its own block."""
-    return _dense_touch(source, True, stage.body[source.component].dtype.bytes, stage.iters)
 
 
 def _dense_touch(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> Touch:

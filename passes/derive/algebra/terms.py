@@ -25,13 +25,11 @@ from tcc.ir.expr.scalar import (
     Const,
     Scalar,
     apply,
-    argument,
-    transform_all,
     walk,
 )
 from tcc.ir.region import Factor, Factors, Region, RegionStage, reads_inside, widens
 from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
-from tcc.ir.region.edit import depends, loop_maps, mapped
+from tcc.ir.region.edit import depends, loop_maps, mapped, renumbered
 from tcc.ir.types import F32, F64
 from tcc.ops.shapes import replaced
 
@@ -135,7 +133,7 @@ class Flattened:
         loops = sorted(loops_of_factors(stage.factors[n] for n in numbers))
         sizes = tuple(stage.loops[k] for k in loops)
         maps = loop_maps(loops, len(stage.loops))
-        body = transform_all((scalar,), lambda n: _renumbered(n, numbers))
+        body = renumbered((scalar,), {old: new for new, old in enumerate(numbers)})
         factors = tuple(mapped(stage.factors[n], maps, sizes) for n in numbers)
         number = self._add(RegionStage(sizes, (), None, factors, body))
         return Factor(~number, 0, tuple(unit(k, len(stage.loops)) for k in loops), scalar.dtype)
@@ -204,10 +202,6 @@ def _bare(term: Term) -> bool:
     sum, so nothing has to be multiplied out.
     """
     return len(term.factors) == 1 and not term.sums
-
-
-def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
-    return argument(numbers.index(node.number), node.dtype) if isinstance(node, Arg) else node
 
 
 def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:

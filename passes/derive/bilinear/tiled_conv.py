@@ -41,7 +41,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node
-from tcc.ir.index import Index, as_index, as_int, ceildiv, const, floordiv
+from tcc.ir.index import Index, Indices, as_index, as_int, ceildiv, const, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import choose, chosen, fn
@@ -166,11 +166,12 @@ class AxisForm:
         """
         rows, partial = divmod(self.pieces(axis), axis.classes)
         distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
+        apart = self.tile, self.tiles(axis), self.pieces(axis)
         if tiles is None or partial or self.taps == 1 or axis.skip is not None:
-            return self.tile, self.tiles(axis), self.pieces(axis)
+            return apart
         shared = (tiles - 1) * (self.tile // distance) + (rows - 1) * (self.taps // distance) + 1
         if shared >= tiles * rows:
-            return self.tile, self.tiles(axis), self.pieces(axis)
+            return apart
         return distance, const(shared), axis.classes
 
 
@@ -227,6 +228,10 @@ class Conv:
     filters: int
     groups: int
     axes: tuple[ConvAxis, ...]
+
+    def results(self, b: ExprBuilder) -> Indices:
+        """Returns iterators over images, filters and results."""
+        return b.iters(self.images, self.filters, *(axis.results for axis in self.axes))
 
     def weights_type(self, form: Form) -> TensorType:
         """Returns the type of U[point, phases..., pieces..., channel of a group, filter]."""
@@ -434,7 +439,7 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     Adds the bias if its type is given.
     """
     b = ExprBuilder(m, bias)
-    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
+    n, o, *y = conv.results(b)
     phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
     at = [i // axis.phases for i, axis in zip(y, conv.axes, strict=True)]
     tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
@@ -460,7 +465,7 @@ def direct_sums(
     A missing tap adds nothing to a result, even if its input is NaN.
     """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
-    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
+    n, o, *y = conv.results(b)
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
     phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
     filter_phases = list(map(ConvAxis.filter, conv.axes, phases))
@@ -476,7 +481,7 @@ def direct_sums(
     sums = b.sum((n, o, *y), term, (*taps, c))
     if bias is None:
         return b.done()
-    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
+    n, o, *y = conv.results(b)
     return b.finish((n, o, *y), b.read(sums, n, o, *y) + b.read(2, o))
 
 

@@ -63,10 +63,3 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     if bounds is None or bounds[1] > size:
         raise Refused(f"terms of loop {loop} from {size} on may not be neutral")
     return spliced(region, number, (new,))
-
-
-def relaxations(region: Region, number: int) -> Iterator[Arguments]:
-    stage = stage_of(region, number)
-    for loop, size in numeric_loops(stage):
-        if loop >= len(stage.iters):
-            yield from ((loop, up) for up in {size + 1, -(-size // 3) * 3} if up > size)

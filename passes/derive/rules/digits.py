@@ -5,19 +5,14 @@ If i = 4*a + b with 0 <= b < 4, a and b are the digits i // 4 and i % 4 of i.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tcc.ir.region import Region
 from tcc.ir.region.affine import digit, is_multiple, plain, unit, units
 from tcc.ir.region.edit import loop_maps, spliced
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.rules.rule import (
-    Arguments,
     Refused,
     extent_of,
     linear,
-    long_loops,
-    numeric_loops,
     relaid,
     size_of,
     stage_of,
@@ -53,25 +48,6 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     return relaid(region, number, new, tuple(forward))
 
 
-def splits(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields arguments (loop, inner, shift) of `split` for stage `number`.
-
-    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.  `shift` is 0;
-    for a result loop, `inner - 1` is tried too.
-    """
-    stage = stage_of(region, number)
-    steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
-    factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numeric_loops(stage))})
-    for loop, size in long_loops(stage):
-        of_sum = loop >= len(stage.iters)
-        for inner in factors:
-            few = isinstance(size, int) and inner >= size
-            if inner > 1 and not few and not (of_sum and not is_multiple(size, inner)):
-                yield loop, inner, 0
-                if not of_sum:
-                    yield loop, inner, inner - 1
-
-
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
     """Merges two result loops, or two sum loops, into one loop.
 
@@ -95,8 +71,3 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
     forward[loop] = linear(first, {loop: extents[1], other: 1})
     del forward[other]
     return relaid(region, number, new, tuple(forward))
-
-
-def merges(region: Region, number: int) -> Iterator[Arguments]:
-    stage = stage_of(region, number)
-    return ((a, b) for a, _ in long_loops(stage) for b, _ in numeric_loops(stage) if a != b)

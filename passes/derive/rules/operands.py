@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tcc.ir.expr.scalar import argument
 from tcc.ir.region import Factor, Region, RegionStage, is_leaf
 from tcc.ir.region.affine import Affine, Size, Sizes, interval, plain, units
 from tcc.ir.region.edit import drop_unused, inlined, spliced
 from tcc.ops.shapes import replaced
-from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
+from tcc.passes.derive.rules.rule import Refused, filled, stage_of
 
 
 def regroup(region: Region, number: int, place: int) -> Region:
@@ -43,10 +41,6 @@ def regroup(region: Region, number: int, place: int) -> Region:
         raise Refused(f"factor {place} reads a copy already, or an operand in its own order")
     factors = replaced(stage.factors, place, reader)
     return spliced(region, number, (copy, stage._replace(factors=factors)))
-
-
-def regroupings(region: Region, number: int) -> Iterator[Arguments]:
-    return ((place,) for place in range(len(stage_of(region, number).factors)))
 
 
 def inline(region: Region, number: int, place: int) -> Region:

@@ -7,7 +7,7 @@ affine; rules leave it alone.  See `tcc.ir.region`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Const, Scalar, argument, literal
@@ -37,13 +37,11 @@ class DerivationRule(NamedTuple):
     """A rule of derivations.
 
     `apply(region, stage, *arguments)` returns a region with equal outputs, or raises `Refused`.
-    `moves(region, stage)` yields arguments to try, which `apply` may refuse.
     `names`: the names of the arguments; a single name may stand for several arguments.
     `strict`: True if the rule keeps the terms of every result and their order.
     """
 
     apply: Callable[..., Region]
-    moves: Callable[[Region, int], Iterable[Arguments]]
     names: tuple[str, ...]
     strict: bool
 

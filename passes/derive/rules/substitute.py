@@ -62,7 +62,3 @@ def reverse(region: Region, number: int, loop: int) -> Region:
     last = plain(size_of(stage, loop) - 1)
     back, forward = (linear(len(s), {loop: -1}, last) for s in (stage.loops, stage.iters))
     return remapped(region, number, {}, {loop: back}, {loop: forward})
-
-
-def reversals(region: Region, number: int) -> Iterator[Arguments]:
-    return ((k,) for k, _ in long_loops(stage_of(region, number)))

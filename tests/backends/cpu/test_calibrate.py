@@ -16,9 +16,11 @@ from tcc.backends.cpu.calibrate_kernels import (
     function_kernel,
     gather_kernel,
 )
-from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
+from tcc.backends.cpu.calibrate_text import loops_text
 from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.math.table import MATH
+from tcc.runtime import loop_times
+from tcc.runtime.loop_times import BLOCK, UNROLL
 from tcc.schedule.cpu.machine_file import machine_text, read_machine
 from tcc.target import Target, parse_target
 
@@ -126,8 +128,8 @@ def test_what_stands_for_the_library_is_called_from_it(target: Target) -> None:
 
 
 def test_the_constants_are_those_of_a_machine(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_RUN", 0.0005)
-    monkeypatch.setattr(measuring, "_REPEATS", 2)
+    monkeypatch.setattr(loop_times, "_RUN", 0.0005)
+    monkeypatch.setattr(loop_times, "_REPEATS", 2)
     monkeypatch.setattr(measuring, "_LAUNCHES", 2000)
     host = parse_target("cpu", "host", detect)
     machine = measuring.calibrate(host)

@@ -18,12 +18,12 @@ from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
 from tcc.passes.derive.algebra.cost import estimate
 from tcc.passes.derive.derivation import DerivationStep, applied
-from tcc.passes.derive.guide import moves
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import DerivationState
 from tcc.schedule.limits import TYPICAL_RATES
 
 from tests.ir.region.regions import affine
+from tests.passes.derive.rules.moves import offered_steps
 
 
 def price(region: Region) -> float:
@@ -282,7 +282,7 @@ def random_chain(
     """The region after up to `most` steps, each drawn among those that hold."""
     chain: list[DerivationStep] = []
     for _ in range(most):
-        offered = [steps[0] for steps in moves(region)]
+        offered = [*offered_steps(region)]
         rng.shuffle(offered)
         for step in offered:
             try:

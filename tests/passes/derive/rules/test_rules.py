@@ -22,6 +22,7 @@ from tcc.passes.derive.rules.rule import Refused, relaid, with_new_loops
 
 from tests.ir.region.regions import affine, convolution, matmul, operands, values
 from tests.passes.derive.derivations import CASES, conv
+from tests.passes.derive.rules.moves import MOVES
 
 
 def after(region: Region, *chain: str) -> Region:
@@ -212,7 +213,7 @@ def test_numbers_beyond_a_region_are_refused(name: str) -> None:
     for case in CASES.values():
         region = case.small()
         for number in range(len(region.stages)):
-            for arguments in itertools.islice(rule.moves(region, number), 8):
+            for arguments in itertools.islice(MOVES[name](region, number), 8):
                 for place, far in itertools.product(range(len(arguments)), (-40, -1, 9, 40)):
                     damaged = (*arguments[:place], far, *arguments[place + 1 :])
                     with suppress(Refused):

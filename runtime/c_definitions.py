@@ -1,25 +1,26 @@
 """Reads definitions from C files, and selects those that a C text needs, in a valid order.
 
-The files are `support.c` in this folder and the functions of the runtime that programs call. Their
+The files are those of the functions that programs call (`src/ops`), and a file of the caller. Their
 top-level definitions begin in the first column.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
-from tcc.backends.artifact.toolchain import runtime_folder
-from tcc.frozen import frozen
-
-_SUPPORT = Path(__file__).with_name("support.c")
+_OPS = Path(__file__).parent / "src" / "ops"
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _LEADING = re.compile(r"((?:/\*.*?\*/\s*)*)(.*)", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Definition:
     """A definition in a C file, with the comment before it.
 
@@ -33,40 +34,49 @@ class _Definition:
     shared: bool  # True if code in other files can use the names
 
 
-def needed(text: str) -> list[str]:
-    """Returns the definitions that `text` uses, in an order that C accepts; all become static."""
+# The definitions by (file, name); the file is "" for names that all files share.
+_Table: TypeAlias = Mapping[tuple[str, str], _Definition]
+
+
+def needed(text: str, support: Path) -> list[str]:
+    """Returns the definitions that `text` uses, in an order that C accepts; all become static.
+
+    They come from `src/ops` and from the file `support`, whose names all files share.
+    """
+    table = _table(support)
     definitions: dict[_Definition, None] = {}
     first_files: dict[str, str] = {}  # name -> the first file that defines it
     for word in dict.fromkeys(_WORD.findall(_bare(text))):
-        _collect(word, "", definitions, first_files)
-    return [_static(definition, first_files) for definition in definitions]
+        _collect(table, word, "", definitions, first_files)
+    return [_static(table, definition, first_files) for definition in definitions]
 
 
 def _collect(
+    table: _Table,
     word: str,
     file: str,
     definitions: dict[_Definition, None],
     first_files: dict[str, str],
     outer: frozenset[_Definition] = frozenset(),
 ) -> None:
-    definition = _find(word, file)
+    definition = _find(table, word, file)
     if definition is None or definition in definitions or definition in outer:
         return
     for inner_word in definition.words:
-        _collect(inner_word, definition.file, definitions, first_files, outer | {definition})
+        _collect(table, inner_word, definition.file, definitions, first_files, outer | {definition})
     definitions[definition] = None
     for name in definition.names:
         first_files.setdefault(name, definition.file)
 
 
-def _static(definition: _Definition, first_files: dict[str, str]) -> str:
+def _static(table: _Table, definition: _Definition, first_files: dict[str, str]) -> str:
     """Returns the definition's text as static.
 
     If another file has already defined a name, this file's name becomes its prefix.
     """
     text = definition.text
     for word in definition.words:
-        other = _find(word, definition.file)
+        other = _find(table, word, definition.file)
         if other and not other.shared and first_files[word] != other.file:
             text = re.sub(rf"(?<![\w.>]){word}\b", f"{Path(other.file).stem}_{word}", text)
     comments, code = _LEADING.fullmatch(text).groups()  # type: ignore[union-attr]
@@ -75,12 +85,10 @@ def _static(definition: _Definition, first_files: dict[str, str]) -> str:
 
 
 @cache
-def _table() -> dict[tuple[str, str], _Definition]:
-    """Returns the definitions by (file, name); the file is "" for names that all files share."""
+def _table(support: Path) -> _Table:
     table: dict[tuple[str, str], _Definition] = {}
-    paths = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
-    for path in (_SUPPORT, *paths):
-        for definition in _definitions(path):
+    for path in (support, *sorted(_OPS.glob("*.[ch]"))):
+        for definition in _definitions(path, path == support or path.suffix == ".h"):
             for name in definition.names:
                 table.setdefault((path.name, name), definition)
                 if definition.shared:
@@ -88,12 +96,11 @@ def _table() -> dict[tuple[str, str], _Definition]:
     return table
 
 
-def _find(word: str, file: str) -> _Definition | None:
-    return _table().get(("", word)) or _table().get((file, word))
+def _find(table: _Table, word: str, file: str) -> _Definition | None:
+    return table.get(("", word)) or table.get((file, word))
 
 
-def _definitions(path: Path) -> Iterator[_Definition]:
-    everywhere = path == _SUPPORT or path.suffix == ".h"
+def _definitions(path: Path, everywhere: bool) -> Iterator[_Definition]:
     for text in _chunks(path.read_text()):
         code = _bare(text)
         names = _names(code)
