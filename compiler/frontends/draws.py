@@ -15,8 +15,9 @@ import hashlib
 from collections.abc import Iterable
 from math import pi
 
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.emit import Emitter, filled
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frozen import frozen
 from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
@@ -134,8 +135,8 @@ def dropped(
     Elements are set to 0 at the rate `ratio`; the others are scaled so that the mean does not
     change. If `training` is false, no element is dropped or scaled.
     """
-    one = ctx.filled(1.0, F32)
-    chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ratio.cast(F32)
+    one = filled(1.0, F32)
+    chance = filled(ratio, F32) if isinstance(ratio, float) else ratio.cast(F32)
     chance = chance.reshape(())
     mask = chance <= draws(ctx, x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
@@ -158,7 +159,7 @@ def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = No
     limit = 1 - 2.0 ** -_DIGITS[wide]
     u = draws(ctx, (batch, count, classes), fixed).inside(wide).minimum(limit)
     # This is half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
-    noise = ctx.emit("atanh", u / (2.0 - u)).log()
+    noise = (u / (2.0 - u)).atanh().log()
     return logarithms.cast(wide).unsqueeze(1) - noise
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
-from inspect import signature
+from functools import cache, partial
+from inspect import Parameter, signature
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.scope import LARGEST_SIZE, Operand, Operands, Scope
+from tcc.frontends.operand import EMITTER, Operand, Operands, current
+from tcc.frontends.scope import LARGEST_SIZE, Scope
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
@@ -32,14 +33,22 @@ def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
 
 
 @cache
-def requirements(converter: Callable[..., Any]) -> tuple[bool, ...]:
-    """Returns for each operand among a converter's parameters True if it must be present.
+def parameters(converter: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """Returns a converter's parameters with their annotations; those that `partial` bound are left
+    out."""
+    bound = converter.keywords if isinstance(converter, partial) else ()
+    declared = signature(converter, eval_str=True).parameters.values()
+    return tuple(p for p in declared if p.name not in bound)
 
-    The operands are the positional parameters after the context; those with a default may be
-    absent.
+
+class Refusal(UserError):
+    """The reason why the current source node cannot be imported, and a hint.
+
+    `Emitter.writing` adds the node and its location.
     """
-    _, *parameters = signature(converter).parameters.values()
-    return tuple(p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(why, hint=hint)
 
 
 class Emitter:
@@ -171,6 +180,10 @@ class Emitter:
         """
         return self.scope.constant(array, operand.dtype, operand.name)
 
+    def like(self, x: Operand, value: float | int | bool) -> Operand:
+        """Returns a scalar constant in the dtype of `x`."""
+        return self.filled(value, x.dtype)
+
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
         """Returns a scalar constant of `dtype`; every string constant is the empty string."""
         if dtype is STRING:
@@ -192,7 +205,7 @@ class Emitter:
         ends = (self.filled(0, I64), self.size_scalar(size), self.filled(1, I64))
         return self.emit("range", *ends, size=size)
 
-    def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
+    def emit_all(self, /, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         """Adds a node of `op` and returns all its results; `attrs` are the fields of its
         attributes."""
         row = OPS.get(op)
@@ -206,15 +219,19 @@ class Emitter:
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
-        """Makes arithmetic between operands add nodes for this source node."""
-        session = self.scope.session
-        before, session.emitter = session.emitter, self
+        """Makes operands' methods and the functions of this module add nodes for this source node.
+
+        A `Refusal` becomes the error of this node.
+        """
+        before = EMITTER.set(self)
         try:
             yield self
+        except Refusal as error:
+            raise self.fail(error.what, error.hint) from error.__cause__
         finally:
-            session.emitter = before
+            EMITTER.reset(before)
 
-    def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
+    def emit(self, /, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
         """Adds a node of `op`; returns its first result.  Numbers get the first operand's dtype."""
         dtype = next((o.dtype for o in operands if isinstance(o, Operand)), F32)
         inputs = [self.filled(o, dtype) if isinstance(o, int | float) else o for o in operands]
@@ -362,3 +379,27 @@ class Emitter:
         if as_int(size) is None:
             self.require(maximum(size, count), size, f"an axis holds {count} elements")
         return x
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _of_current(method: Callable[Concatenate[Emitter, _P], _R]) -> Callable[_P, _R]:
+    """Returns a function that calls a method of the current source node's emitter."""
+
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        result: _R = getattr(current(), method.__name__)(*arguments, **options)
+        return result
+
+    return call
+
+
+emit, emit_all = _of_current(Emitter.emit), _of_current(Emitter.emit_all)
+constant, filled = _of_current(Emitter.constant), _of_current(Emitter.filled)
+full, scan = _of_current(Emitter.full), _of_current(Emitter.scan)
+concat, stack = _of_current(Emitter.concat), _of_current(Emitter.stack)
+size_vector, size_scalar = _of_current(Emitter.size_vector), _of_current(Emitter.size_scalar)
+require, broadcast = _of_current(Emitter.require), _of_current(Emitter.broadcast)
+fresh_count = _of_current(Emitter.fresh_count)
+checked_axis, checked_axes = _of_current(Emitter.axis), _of_current(Emitter.axes)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TypeAlias
 
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import sign
 

@@ -1,16 +1,18 @@
 """The context of a converter for one ONNX node: typed attributes, operands, sizes, new nodes."""
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from inspect import Parameter
+from typing import Annotated, Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter, requirements
+from tcc.frontends.emit import Emitter, parameters
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import Operand, Operands
+from tcc.frontends.operand import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType, element_count
@@ -29,8 +31,8 @@ LARGEST = (1 << 63) - 1
 
 
 Results: TypeAlias = Operand | Operands
-# A function of the context and of the node's first inputs, which are its parameters by position. A
-# parameter with a default is an input that may be absent.
+Axis: TypeAlias = Annotated[int, "an axis of the first input, counted from the front"]
+# A function whose parameters `NodeContext.run` fills.
 Converter: TypeAlias = Callable[..., Results]
 Converters: TypeAlias = dict[str, Converter]
 
@@ -190,12 +192,32 @@ class NodeContext(Emitter):
         return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
     def run(self, converter: Converter) -> Operands:
-        """Returns the results of a converter for this node; raises `UserError` where an input that
-        it requires is absent."""
-        required = enumerate(requirements(converter))
-        operands = (self.input(n) if due else self.optional(n) for n, due in required)
-        results = converter(self, *operands)
+        """Returns the results of a converter for this node.
+
+        The converter's parameter `ctx` is this context.  Its other positional parameters are the
+        node's first inputs; an input whose parameter has a default may be absent.  Parameters by
+        keyword are attributes, read as their annotations say.  Raises `UserError` where an input
+        or attribute that it requires is absent.
+        """
+        operands: list[Any] = []
+        attributes, numbers = {}, itertools.count()
+        for parameter in parameters(converter):
+            if parameter.name == "ctx":
+                operands.append(self)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                attributes[parameter.name] = self._attribute_for(parameter)
+            else:
+                reader = self.input if parameter.default is parameter.empty else self.optional
+                operands.append(reader(next(numbers)))
+        results = converter(*operands, **attributes)
         return (results,) if isinstance(results, Operand) else results
+
+    def _attribute_for(self, parameter: Parameter) -> Any:
+        name, kind, value = parameter.name, parameter.annotation, parameter.default
+        if value is parameter.empty or self.has_value(name):
+            value = READERS[kind](self, name)
+        is_axis = kind in (Axis, Axis | None) and value is not None
+        return self.axis(value, self.input(0).rank) if is_axis else value
 
     def wants(self, output: int) -> bool:
         """True if the model names this output."""
@@ -227,6 +249,23 @@ class NodeContext(Emitter):
         if operand.array is None:
             return None
         return bool(operand.array.reshape(()))
+
+
+_PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
+    int: NodeContext.integer,
+    tuple[int, ...]: NodeContext.integers,
+    float: NodeContext.real,
+    tuple[float, ...]: NodeContext.reals,
+    bool: NodeContext.flag,
+    str: NodeContext.text,
+    tuple[str, ...]: NodeContext.texts,
+    DType: NodeContext.dtype,
+    Axis: NodeContext.integer,
+}
+# How attributes are read, by the annotations of converters' parameters and of rows' fields.
+READERS = {
+    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
+}
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:

@@ -4,8 +4,8 @@ import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx.inputs import check_name
 from tcc.frontends.onnx.scope import OnnxScope
+from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import output_values, rename
-from tcc.frontends.scope import Operand
 from tcc.ir.graph import Graph
 from tcc.ir.lists import ListType
 from tcc.ir.types import TensorType

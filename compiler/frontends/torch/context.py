@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from inspect import Parameter
+from typing import Annotated, Any, TypeAlias, get_origin
 
 import numpy as np
-from tcc.frontends.emit import Emitter, requirements
+from tcc.frontends.emit import Emitter, parameters
 from tcc.frontends.extents import forward_range
-from tcc.frontends.scope import Operand, Operands, Scope
+from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
@@ -37,7 +39,12 @@ class NamedValues:
 
 
 Results: TypeAlias = Operands
-# A function of the context, and of the operator's tensor if it has a second parameter.
+# Annotations of converters' parameters: operands converted to a dtype, or to that of the result.
+Truths: TypeAlias = Annotated[Operand, BOOL]
+Integers: TypeAlias = Annotated[Operand, I64]
+Doubles: TypeAlias = Annotated[Operand, F64]
+Computed: TypeAlias = Annotated[Operand, None]
+# A function whose parameters `CallContext.run` fills.
 Converter: TypeAlias = Callable[..., Any]
 Converters: TypeAlias = dict[str, Converter]
 
@@ -68,11 +75,23 @@ class CallContext(Emitter):
     def run(self, converter: Converter) -> Any:
         """Returns a converter's results for this call.
 
-        A converter with a parameter after the context gets the tensor that the operator works on:
-        the argument `self` or `input`.
+        The converter's parameter `ctx` is this context, `x` the tensor that the operator works on:
+        the argument `self` or `input`.  Other parameters are arguments of the call by their names,
+        read as their annotations say.  A parameter with a default may be absent or None.
         """
-        name = "self" if "self" in self.arguments else "input"
-        return converter(self, *(self.operand(name) for _ in requirements(converter)))
+        return converter(*map(self._argument, parameters(converter)))
+
+    def _argument(self, parameter: Parameter) -> Any:
+        name, kind = parameter.name, parameter.annotation
+        if name == "ctx":
+            return self
+        if name == "x":
+            name = "self" if "self" in self.arguments else "input"
+        if parameter.default is not parameter.empty and not self.has(name):
+            return parameter.default
+        if get_origin(kind) is Annotated:
+            return self.operand(name, kind.__metadata__[0] or self.result_dtype())
+        return _READERS[kind](self, name)
 
     # ---- results
 
@@ -242,25 +261,39 @@ class CallContext(Emitter):
         metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
         return computed_type(metas, self.loc)
 
-    # ---- more ways to emit
 
-    def scalar(self, value: float, like: Operand) -> Operand:
-        """Returns a number in the dtype of `like`."""
-        return self.filled(value, like.dtype)
+def widened(x: Operand) -> Operand:
+    """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
+    return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
-    def widened(self, x: Operand) -> Operand:
-        """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums
-        overflow."""
-        return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
-    def numbers(self, x: Operand) -> Operand:
-        """Returns `x`, with truth values as integers."""
-        return self.cast(x, U8) if x.dtype is BOOL else x
+def numbers(x: Operand) -> Operand:
+    """Returns `x`, with truth values as integers."""
+    return x.cast(U8) if x.dtype is BOOL else x
 
-    def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
-        """Returns `x[start:end:step]` along an axis, with Python's rules for positions outside."""
-        begin, size = forward_range(start, end, step, x.shape[axis])
-        return self.slice_axis(x, axis, begin, size, step)
+
+def cut(x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
+    """Returns `x[start:end:step]` along an axis, with Python's rules for positions outside."""
+    begin, size = forward_range(start, end, step, x.shape[axis])
+    return x.slice_axis(axis, begin, size, step)
+
+
+_PLAIN_READERS: dict[Any, Callable[[CallContext, str], Any]] = {
+    Parameter.empty: CallContext.operand,
+    Operand: CallContext.operand,
+    list[Operand]: CallContext.operands,
+    Index: CallContext.index,
+    tuple[Index, ...]: CallContext.indices,
+    int: CallContext.integer,
+    tuple[int, ...]: CallContext.integers,
+    float: CallContext.real,
+    bool: CallContext.flag,
+    str: CallContext.text,
+}
+# How the argument for a converter's parameter is read, by the parameter's annotation.
+_READERS = {
+    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
+}
 
 
 def of_axes(

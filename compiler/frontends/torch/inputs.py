@@ -5,7 +5,8 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
@@ -36,9 +37,8 @@ def define_inputs(
             port_name = owner.name if isinstance(owner, Constant) else name
             values[name] = _input(scope, symbols, port_name, meta)
             if meta.dtype in PARTS:
-                values[name] = parts_of(
-                    emitter(scope, port_name, f"input {port_name}"), values[name]
-                )
+                with emitter(scope, port_name, f"input {port_name}").writing():
+                    values[name] = parts_of(values[name])
         else:
             raise UserError(
                 f"the input {name} is no tensor, and not fixed either",
@@ -93,7 +93,8 @@ def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -
             why=f"it is {dtype}{list(array.shape)}, due is {meta.dtype}{list(meta.shape)}",
         )
     operand = scope.constant(array, dtype, owner.name)
-    return parts_of(emitter(scope, owner.name, where), operand) if meta.dtype in PARTS else operand
+    with emitter(scope, owner.name, where).writing():
+        return parts_of(operand) if meta.dtype in PARTS else operand
 
 
 def _define_symbols(

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import free_name, output_values, rename
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
@@ -58,7 +59,8 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
     if isinstance(result, Complex):
-        return pairs_of(emitter(scope, name, f"output {name}"), result)
+        with emitter(scope, name, f"output {name}").writing():
+            return pairs_of(result)
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 
 

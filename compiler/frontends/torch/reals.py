@@ -6,7 +6,8 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Formula
 from tcc.frontends.torch.symbols import Symbols, is_integral
 from tcc.ir.index import Index

@@ -6,7 +6,8 @@ They are cond, while_loop, scan, map, and operators that run a block in another 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import CallBlock, Tensor
 from tcc.frontends.torch.context import CallContext
 from tcc.frontends.torch.tensors import element_type

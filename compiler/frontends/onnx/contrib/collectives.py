@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 
 
 def _operand(ctx: NodeContext, *supported: str) -> Operand:
@@ -19,12 +20,12 @@ def _operand(ctx: NodeContext, *supported: str) -> Operand:
     """
     unsupported = sorted({a.name for a in ctx.node.attribute} - {*supported})
     if unsupported or len(ctx.inputs) != 1:
-        raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")
+        raise Refusal(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")
     return ctx.input(0)
 
 
 def _all_reduce(ctx: NodeContext) -> Results:
-    return ctx.emit("all_reduce", _operand(ctx))
+    return _operand(ctx).all_reduce()
 
 
 def _all_gather(ctx: NodeContext) -> Results:
@@ -32,13 +33,13 @@ def _all_gather(ctx: NodeContext) -> Results:
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
     front = x.moved(axis, 0)
-    gathered = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
+    gathered = front.all_gather(ranks=ctx.integer("group_size", 1))
     return gathered.moved(0, axis)
 
 
 def _all_to_all(ctx: NodeContext) -> Results:
     x = _operand(ctx, "group_size")
-    return ctx.emit("all_to_all", x, ranks=ctx.integer("group_size", 1))
+    return x.all_to_all(ranks=ctx.integer("group_size", 1))
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.draws import dropped
+from tcc.frontends.emit import Refusal, emit, full
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import BOOL, F64, I32, I64
 
@@ -25,32 +26,30 @@ def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(
-    ctx: NodeContext, x: Operand, bias: Operand | None = None, *, approximate: str = "none"
-) -> Results:
+def _gelu(x: Operand, bias: Operand | None = None, *, approximate: str = "none") -> Results:
     """Converts GELU of x, or of x + bias if there is a bias."""
     if bias is not None:
         x = x + bias
-    return ctx.emit("gelu", x, approximate=approximate)
+    return x.gelu(approximate=approximate)
 
 
-def _split_gelu(ctx: NodeContext, x: Operand, bias: Operand) -> Results:
+def _split_gelu(x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
     x = x + bias
     width = as_int(x.shape[-1])
     if width is None or width % 2:
-        raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
+        raise Refusal(f"the last axis of {x.type!r} has no two halves")
     linear, gate = (x.slice_axis(x.rank - 1, n * width // 2, width // 2) for n in range(2))
-    return linear * ctx.emit("gelu", gate)
+    return linear * gate.gelu()
 
 
-def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
+def _activated(x: Operand, name: str, params: Sequence[float]) -> Operand:
     """Applies the activation that a fused node names."""
     if name in ("", "Identity"):
         return x
     if name == "Clip":
-        return ctx.emit("clip", x, *params[:2])
-    return activation(ctx, name.lower(), iter(params[:1]), iter(params[1:]))(ctx, x)
+        return x.clip(*params[:2])
+    return activation(name.lower(), iter(params[:1]), iter(params[1:]))(x)
 
 
 # ---- norms --------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: in
     The sum has the terms x, skip and, if present, the vector that is operand `bias`.
     """
     if ctx.wants(1) or ctx.wants(2):
-        raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
+        raise Refusal("moments are not given", "only training reads outputs 1 and 2")
     input_sum = x + skip
     vector = ctx.optional(bias)
     if vector is not None:
@@ -74,7 +73,7 @@ def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: in
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
-    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon)
+    return emit(op, *operands, axis=axis, epsilon=epsilon)
 
 
 def embedded(
@@ -88,7 +87,7 @@ def embedded(
     """
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
-        raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
+        raise Refusal(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
         places = positions(ctx, None, tokens.shape[1]).reshape((1, tokens.shape[1]))
     embedding = table(2).gather(tokens, axis=0)
@@ -97,7 +96,7 @@ def embedded(
         embedding = embedding + table(4).gather(segments, axis=0)
     normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
     if mask is None:
-        counts = ctx.full(0, I32, (tokens.shape[0],))
+        counts = full(0, I32, (tokens.shape[0],))
     else:
         is_token = mask.equals(1).cast(I32)
         counts = is_token.sum(1)
@@ -115,15 +114,15 @@ def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> 
                 other = other.reshape((other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
-        raise ctx.fail(f"{x.type!r} has no axis of channels")
+        raise Refusal(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
     first = x.moved(x.rank - 1, 1) if last else x
     operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
     groups = ctx.integer("groups")
-    y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
+    y = emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
-        y = ctx.emit("silu", y)
+        y = y.silu()
     return [y.moved(1, x.rank - 1) if last else y, x]
 
 
@@ -142,7 +141,7 @@ def _bias_dropout(
     """
     y = x + bias
     drops = False if training is None else ctx.truth(training)
-    mask = ctx.full(True, BOOL, y.shape)
+    mask = full(True, BOOL, y.shape)
     if drops is not False:
         training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
         y, mask = dropped(ctx, y, 0.5 if ratio is None else ratio, training_flag, fixed)
@@ -154,13 +153,13 @@ def _bias_dropout(
 
 def _inverse(ctx: NodeContext, x: Operand) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
-    packed, pivots = ctx.emit_all("lu", [x.cast(F64)])
+    packed, pivots = x.cast(F64).emit_all("lu")
     size = packed.shape[-1]
-    order = ctx.emit("pivot_order", pivots, rows=size)
+    order = pivots.pivot_order(rows=size)
     rows = order.cast(I64).reshape((*order.shape, 1))
     swapped = rows.equals(positions(ctx, None, size)).cast(F64)
-    half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
-    inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
+    half = packed.solve_triangular(swapped, upper=False, unit=True)
+    inverted = packed.solve_triangular(half, upper=True, unit=False)
     return inverted.cast(x.dtype)
 
 
@@ -168,7 +167,7 @@ def _fused_matmul(ctx: NodeContext, a: Operand, b: Operand) -> Results:
     result = _transposed(ctx, a, "A") @ _transposed(ctx, b, "B")
     alpha = ctx.real("alpha", 1.0)
     result = result if alpha == 1 else result * alpha
-    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, ctx.text("activation", ""), _params(ctx))
 
 
 def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -184,7 +183,7 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:
-    result = ctx.emit(
+    result = emit(
         "gemm",
         *ctx.inputs,
         alpha=ctx.real("alpha", 1.0),
@@ -192,7 +191,7 @@ def _fused_gemm(ctx: NodeContext) -> Results:
         trans_a=ctx.flag("transA"),
         trans_b=ctx.flag("transB"),
     )
-    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, ctx.text("activation", ""), _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -206,18 +205,18 @@ def _fused_conv(
     bias: Operand | None = None,
     other: Operand | None = None,
 ) -> Results:
-    result = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
+    result = x.conv(weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         result = result + other
     params = ctx.reals("activation_params")
-    return _activated(ctx, result, ctx.text("activation", ""), params)
+    return _activated(result, ctx.text("activation", ""), params)
 
 
 CONVERTERS: Converters = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
-    "QuickGelu": lambda ctx, x: ctx.emit("silu", x, alpha=ctx.real("alpha", 1.702)),
+    "QuickGelu": lambda ctx, x: x.silu(alpha=ctx.real("alpha", 1.702)),
     "BiasSplitGelu": _split_gelu,
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),

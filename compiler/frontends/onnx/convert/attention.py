@@ -7,6 +7,7 @@ attention use ONNX's body.
 
 from math import sqrt
 
+from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
@@ -22,7 +23,7 @@ def _attention(ctx: NodeContext) -> Results:
         return emit_row(ctx, "attention", *ctx.inputs[:3], scale=scale)
     body = typed_body(ctx)
     if body is None:
-        raise ctx.fail("it is not supported with these attributes or types")
+        raise Refusal("it is not supported with these attributes or types")
     return call(ctx, body)
 
 

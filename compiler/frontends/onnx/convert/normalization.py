@@ -1,8 +1,9 @@
 """Converters of normalisations and losses."""
 
+from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
 
@@ -11,7 +12,7 @@ def _batch_norm(ctx: NodeContext) -> Results:
     if ctx.flag("training_mode"):
         return _training_norm(ctx)
     if ctx.opset < 14 and ctx.wanted > 1:
-        raise ctx.fail("it is in training mode", "export the model for inference")
+        raise Refusal("it is in training mode", "export the model for inference")
     return inference_norm(ctx)
 
 
@@ -31,7 +32,7 @@ def _training_norm(ctx: NodeContext) -> Results:
     """Converts BatchNormalization with the batch's moments; also updates the running moments."""
     x, scale, bias = ctx.present(3)
     if x.rank < 2:
-        raise ctx.fail(f"{x.type!r} has no axis of channels")
+        raise Refusal(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
     mean = x.mean(axes, keepdims=True)
     deviation = x - mean
@@ -61,14 +62,14 @@ def _layer_norm(op: str, affine: int) -> Converter:
 
 def _check_stash_type(ctx: NodeContext) -> None:
     if ctx.integer("stash_type", 1) != 1:
-        raise ctx.fail("only stash_type 1 (f32) is supported")
+        raise Refusal("only stash_type 1 (f32) is supported")
 
 
 def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
     groups = ctx.integer("num_groups")
     channels = as_int(x.shape[1]) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
-        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
+        raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
         scale, bias = (_per_channel(o, channels // groups) for o in (scale, bias))
     _check_stash_type(ctx)

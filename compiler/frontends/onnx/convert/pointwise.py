@@ -1,26 +1,27 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
+from tcc.frontends.emit import Refusal, emit
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 
 
 def _clip(ctx: NodeContext, x: Operand) -> Results:
     bounds = [
-        ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
+        x.like(ctx.real(name)) if ctx.has(name) else ctx.optional(number)
         for number, name in ((1, "min"), (2, "max"))
     ]
     bounds = [o and o.reshape(()) for o in bounds]
     if bounds == [None, None]:
         return x
-    return ctx.emit("clip", x, *bounds)
+    return x.clip(*bounds)
 
 
 def _variadic(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         operands = ctx.present()
         if not operands:
-            raise ctx.fail("it has no inputs")
-        return operands[0] if len(operands) == 1 else ctx.emit(op, *operands)
+            raise Refusal("it has no inputs")
+        return operands[0] if len(operands) == 1 else emit(op, *operands)
 
     return convert
 

@@ -1,9 +1,10 @@
 """Converters of quantisation, and of operators on quantised tensors."""
 
+from tcc.frontends.emit import emit_all
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.types import F32, U8
 
 
@@ -48,13 +49,13 @@ def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
 
 def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     attrs = window_attrs(ctx, x, weight)
-    return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
+    return emit_all("conv_integer", ctx.inputs, **attrs)
 
 
 def _qlinear_conv(ctx: NodeContext) -> Results:
     operands = [*ctx.present(8), ctx.optional(8)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
-    return ctx.emit_all("qlinear_conv", operands, **attrs)
+    return emit_all("qlinear_conv", operands, **attrs)
 
 
 CONVERTERS: Converters = {

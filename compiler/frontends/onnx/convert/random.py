@@ -3,8 +3,9 @@
 import struct
 
 from tcc.frontends.draws import draws, dropped, race
+from tcc.frontends.emit import Refusal, filled
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import as_index, const
 from tcc.ir.types import BOOL, F32, I32
 from tcc.ops.shapes import FLOATS
@@ -35,7 +36,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
         shape = map(as_index, ctx.integers("shape")) if x is None else x.shape
         dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
         if dtype not in FLOATS:
-            raise ctx.fail(f"it draws floating-point numbers, not {dtype.name}")
+            raise Refusal(f"it draws floating-point numbers, not {dtype.name}")
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
         numbers_drawn: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *parameters)
         return numbers_drawn
@@ -50,8 +51,8 @@ def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
 
 def _multinomial(ctx: NodeContext, logarithms: Operand) -> Results:
     count = const(ctx.integer("sample_size", 1))
-    scores = race(ctx, ctx.ranked(logarithms, 2), count, seed_of(ctx))
-    drawn = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
+    scores = race(ctx, logarithms.ranked(2), count, seed_of(ctx))
+    drawn = scores.arg_max(axis=2, keepdims=False, select_last=False)
     return drawn.cast(ctx.dtype("dtype", I32))
 
 
@@ -69,7 +70,7 @@ def _dropout(
         return x
     # Before opset 12, ONNX says that the mask is not filled in inference; ONNX Runtime returns
     # zeros.
-    mask = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    mask = filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
     return [x, mask.expand(x.shape)]
 
 

@@ -6,9 +6,11 @@ They resolve ONNX's layout, direction, peepholes, clipping, coupled gates and le
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from tcc.frontends.emit import Refusal, full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
 from tcc.frontends.onnx.convert.activations import activation
+from tcc.frontends.operand import Operand
 from tcc.frontends.recurrent import (
     KINDS,
     Activation,
@@ -19,7 +21,6 @@ from tcc.frontends.recurrent import (
     run_cell,
     with_biases,
 )
-from tcc.frontends.scope import Operand
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
@@ -35,10 +36,10 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
     declared_names = ctx.texts("activations") if ctx.has("activations") else ()
     names = declared_names or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
-        raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
+        raise Refusal(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.reals("activation_alpha"))
     betas = iter(ctx.reals("activation_beta"))
-    return [activation(ctx, name.lower(), alphas, betas) for name in names]
+    return [activation(name.lower(), alphas, betas) for name in names]
 
 
 # ---- one direction -------------------------------------------------------------------------------
@@ -46,9 +47,9 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
 
 def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
     """Returns the part of an operand of rank `rank` that belongs to one direction."""
-    count = as_int(ctx.ranked(operand, rank).shape[0])
+    count = as_int(operand.ranked(rank).shape[0])
     if count is not None and number >= count:
-        raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
+        raise Refusal(f"{operand.type!r} has nothing for direction {number + 1}")
     if operand.array is not None:
         return ctx.part_of(operand, operand.array[number])
     operand = operand.holds(0, number + 1)
@@ -107,13 +108,13 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
         for n in range(layer.kind.gates)
     )
     products = tuple(partial(quantised_product, matrix=gate) for gate in columns)
-    return quantised_product(ctx, layer.x, weight), products
+    return quantised_product(layer.x, weight), products
 
 
 def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
     """Yields the scale and the zero point of a direction, from input `first` and the next one."""
     for operand in (ctx.input(first), ctx.input(first + 1)):
-        yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
+        yield _direction(ctx, operand.ranked(1, 2), number, operand.rank)
 
 
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
@@ -128,7 +129,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
         two_biases = _direction(ctx, bias, number, 2).holds(0, 2 * width)
         biases = [two_biases.slice_axis(0, n * width, width) for n in range(2)]
         reset_late = ctx.node.op_type == "GRU" and linear_before
-        projected, late = with_biases(ctx, projected, biases, hidden, reset_late)
+        projected, late = with_biases(projected, biases, hidden, reset_late)
     count = len(kind.activations)
     cell = Cell(
         hidden,
@@ -170,13 +171,13 @@ def _recurrent(ctx: NodeContext) -> Results:
     direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
-        raise ctx.fail(f"direction is '{direction[:40]}'")
+        raise Refusal(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
     batch_first = ctx.flag("layout")
     layer = _layer(ctx, kind, len(backward), batch_first)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
-    rows = ctx.stack([r[0] for r in results], 1)
-    last = [ctx.stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
+    rows = stack([r[0] for r in results], 1)
+    last = [stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
     if batch_first:
         rows = rows.transpose((2, 0, 1, 3))
         last = [state.transpose((1, 0, 2)) for state in last]
@@ -186,14 +187,14 @@ def _recurrent(ctx: NodeContext) -> Results:
 def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool) -> _Layer:
     x, recurrence = ctx.input(0), ctx.input(2)
     if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
-        raise ctx.fail("X, W and R must have three axes")
+        raise Refusal("X, W and R must have three axes")
     rows, hidden = map(as_int, recurrence.shape[1:])
     if _is_quantised(ctx):
         rows, hidden = hidden, rows
     if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
-        raise ctx.fail(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
+        raise Refusal(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
     if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
-        raise ctx.fail(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
+        raise Refusal(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
     if batch_first:
         x = x.transpose((1, 0, 2))
     shape = (const(directions), x.shape[1], const(hidden))
@@ -201,11 +202,11 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     for number in range(5, 5 + kind.states):
         state = ctx.optional(number)
         if state is None:
-            state = ctx.full(0.0, x.dtype, shape)
+            state = full(0.0, x.dtype, shape)
         elif batch_first:
             state = state.transpose((1, 0, 2))
-        if ctx.ranked(state, 3).shape[1].terms:
-            state = ctx.sized(state, 1, shape[1], "each sequence has a state")
+        if state.ranked(3).shape[1].terms:
+            state = state.sized(1, shape[1], "each sequence has a state")
         initial.append(state)
     lengths = ctx.optional(4)
     if lengths is not None:

@@ -1,11 +1,12 @@
 """Converters of reductions, softmax and other operators along axes."""
 
 from tcc.frontends.einsum import einsum
+from tcc.frontends.emit import Refusal, checked_axes, checked_axis
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import const
 from tcc.ir.types import element_count
 
@@ -28,56 +29,56 @@ def _reduction(op: str) -> Converter:
         keepdims = ctx.flag("keepdims")
         late = late_axes(ctx, 1)
         if late is not None:
-            return reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)
+            return reduce_along(op, x, run_axes(late, x.rank), keepdims)
         named_axes = axes_argument(ctx, 1)
         if not named_axes and ctx.flag("noop_with_empty_axes"):
             axes: tuple[int, ...] = ()
         else:
-            axes = tuple(sorted(ctx.axes(named_axes or range(x.rank), x.rank)))
+            axes = tuple(sorted(checked_axes(named_axes or range(x.rank), x.rank)))
         if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
             return x
-        return ctx.emit(op, x, axes=axes, keepdims=keepdims)
+        return x.emit(op, axes=axes, keepdims=keepdims)
 
     return convert
 
 
 def _softmax(op: str) -> Converter:
     def convert(ctx: NodeContext, x: Operand) -> Results:
-        return along_axis(ctx, op, x, ctx.axis_of("axis", x.rank), ctx.opset)
+        return along_axis(op, x, ctx.axis_of("axis", x.rank), ctx.opset)
 
     return convert
 
 
-def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
+def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     """Emits `op`, such as softmax, along `axis`.
 
     Before opset 13 the operators work on the rows of a matrix, to which they reshape x. Its columns
     are the elements of `axis` and all later axes.
     """
     if opset >= 13 or axis == x.rank - 1:
-        return ctx.emit(op, x, axis=axis)
+        return x.emit(op, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = ctx.emit(op, x.reshape((rows, columns)), axis=1)
+    flat = x.reshape((rows, columns)).emit(op, axis=1)
     return flat.reshape(x.shape)
 
 
 def _top_k(ctx: NodeContext, x: Operand) -> Results:
     axis = ctx.axis_of("axis", x.rank)
-    k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
+    k = const(ctx.integer("k")) if ctx.has("k") else ctx.input(1).as_size("k")
     largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
-    return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)
+    return x.emit_all("top_k", axis=axis, k=k, largest=largest, sorted=in_order)
 
 
 def _cumulative(op: str) -> Converter:
     def convert(ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
         if axis_operand.type.static_shape not in ((), (1,)):
-            raise ctx.fail(f"the axis is one number, not {axis_operand.type!r}")
+            raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
         if axis_operand.array is None:
-            (late,) = run_axes(ctx, axis_operand, x.rank)
-            (sums,) = emit_row(ctx, op, around(ctx, x, late), axis=1)
+            (late,) = run_axes(axis_operand, x.rank)
+            (sums,) = emit_row(ctx, op, around(x, late), axis=1)
             return sums.reshape(x.shape)
         (axis,) = ctx.static_ints(1, "the axis")
-        return emit_row(ctx, op, x, axis=ctx.axis(axis, x.rank))
+        return emit_row(ctx, op, x, axis=checked_axis(axis, x.rank))
 
     return convert
 
@@ -90,5 +91,5 @@ CONVERTERS: Converters = {
     "TopK": _top_k,
     "CumSum": _cumulative("cum_sum"),
     "CumProd": _cumulative("cum_prod"),
-    "Einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.present()),
+    "Einsum": lambda ctx: einsum(ctx.text("equation"), ctx.present()),
 }

@@ -1,9 +1,10 @@
 """Converters of operators that read images at computed positions."""
 
+from tcc.frontends.emit import emit_all
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ops.algebra.window import ConvAttrs
 
 
@@ -15,13 +16,13 @@ def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand) -> Results:
 
 
 def _affine_grid(ctx: NodeContext, theta: Operand, size: Operand) -> Results:
-    return emit_row(ctx, "affine_grid", theta, size=ctx.sizes(size, "the size"))
+    return emit_row(ctx, "affine_grid", theta, size=size.as_sizes("the size"))
 
 
 def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     conv = ConvAttrs(**window_attrs(ctx, x, weight))
     groups = ctx.integer("offset_group")
-    return ctx.emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
+    return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
 
 
 def _roi_align(ctx: NodeContext) -> Results:

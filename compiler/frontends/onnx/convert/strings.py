@@ -3,30 +3,30 @@
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.emit import Refusal, broadcast, constant
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import I64, STRING
 from tcc.ops.data.strings import change_case
 
 
-def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
+def _text_operand(texts: Sequence[str]) -> Operand:
     array = np.empty(len(texts), object)
     array[:] = list(texts)
-    return ctx.constant(array, STRING)
+    return constant(array, STRING)
 
 
-def _concat(ctx: NodeContext, x: Operand, y: Operand) -> Results:
-    shape = ctx.broadcast(x.shape, y.shape)
-    return ctx.emit("string_concat", x.expand(shape), y.expand(shape))
+def _concat(x: Operand, y: Operand) -> Results:
+    shape = broadcast(x.shape, y.shape)
+    return x.expand(shape).string_concat(y.expand(shape))
 
 
 def _split(ctx: NodeContext, x: Operand) -> Results:
     max_splits = ctx.integer("maxsplit", -1)
     size = _fresh(ctx, 0)
-    return ctx.emit_all(
+    return x.emit_all(
         "string_split",
-        [x],
         delimiter=ctx.text("delimiter", ""),
         most=max_splits if max_splits >= 0 else -1,
         size=size,
@@ -39,30 +39,28 @@ def _fresh(ctx: NodeContext, lo: int) -> Index:
 
 def _normalizer(ctx: NodeContext, x: Operand) -> Results:
     if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
-        raise ctx.fail(f"{x.type!r} is no row of strings")
+        raise Refusal(f"{x.type!r} is no row of strings")
     row = x.reshape((x.shape[-1],))
     action, exact = ctx.text("case_change_action"), ctx.flag("is_case_sensitive")
     if action not in ("NONE", "LOWER", "UPPER"):
-        raise ctx.fail(f"no case change is called {action[:40]}")
-    changed = row if action == "NONE" else ctx.emit("string_case", row, upper=action == "UPPER")
+        raise Refusal(f"no case change is called {action[:40]}")
+    changed = row if action == "NONE" else row.string_case(upper=action == "UPPER")
     stops = ctx.texts("stopwords")
     if stops:
-        key = row if exact else ctx.emit("string_case", row, upper=False)
-        stop_words = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
-        changed = ctx.emit("string_remove", changed, key, stop_words, size=_fresh(ctx, 1))
+        key = row if exact else row.string_case(upper=False)
+        stop_words = _text_operand(stops if exact else [change_case(s, False) for s in stops])
+        changed = changed.string_remove(key, stop_words, size=_fresh(ctx, 1))
     return changed if x.rank == 1 else changed.reshape((1, changed.shape[0]))
 
 
 def _tf_idf(ctx: NodeContext, x: Operand) -> Results:
     if ctx.has("pool_strings") == ctx.has("pool_int64s"):
-        raise ctx.fail("one pool is due, of strings or of integers")
+        raise Refusal("one pool is due, of strings or of integers")
     if ctx.has("pool_strings"):
-        pool = _text_operand(ctx, ctx.texts("pool_strings"))
+        pool = _text_operand(ctx.texts("pool_strings"))
     else:
-        pool = ctx.constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
-    return ctx.emit(
-        "tf_idf",
-        x,
+        pool = constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
+    return x.tf_idf(
         pool,
         mode=ctx.text("mode"),
         least=ctx.integer("min_gram_length"),

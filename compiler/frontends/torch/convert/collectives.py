@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import constant, emit
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.calls import Ranks
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.ir.index import Index, as_int
@@ -20,7 +21,7 @@ def _collective(op: str, root: str = "") -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         group, sized = _group(ctx), ctx.has("group_size")
-        return ctx.emit(
+        return emit(
             op,
             ctx.lined("input") if sized else ctx.operand("input"),
             ranks=ctx.integer("group_size") if sized else len(next(iter(group.members), ())),
@@ -45,13 +46,8 @@ _REDUCTIONS = MappingProxyType({"product": "prod"})
 def _all_to_all(ctx: CallContext, x: Operand) -> Operand:
     sent, received = (ctx.indices(f"{side}_split_sizes") for side in ("input", "output"))
     group = _group(ctx)
-    return ctx.emit(
-        "all_to_all",
-        x,
-        ranks=len(sent),
-        group=group.name,
-        members=group.members,
-        rows=(*sent, *received),
+    return x.all_to_all(
+        ranks=len(sent), group=group.name, members=group.members, rows=(*sent, *received)
     )
 
 
@@ -64,9 +60,9 @@ def _coordinate(ctx: CallContext) -> Index:
     mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
     size = as_int(mesh.shape[axis]) or 0
     place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
-    candidates = ctx.emit("equal", mesh, ctx.emit("rank")).select(ctx.constant(place), -1)
+    candidates = mesh.equal(emit("rank")).select(constant(place), -1)
     last = candidates.flat().max(0, keepdims=True)
-    (number,) = ctx.sizes(last, "the rank's place in the mesh", 0, size - 1)
+    (number,) = last.as_sizes("the rank's place in the mesh", 0, size - 1)
     return number
 
 

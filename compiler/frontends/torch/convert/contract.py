@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.emit import Refusal, checked_axes, constant
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, widened
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
@@ -52,7 +53,7 @@ def _scale(ctx: CallContext, q: Operand) -> float:
     """Returns the factor of the scores, by default 1 / sqrt(width of a head)."""
     width = as_int(q.shape[-1])
     if width is None:
-        raise ctx.fail("the head size must be known")
+        raise Refusal("the head size must be known")
     return ctx.real("scale", 1 / math.sqrt(width or 1))
 
 
@@ -61,7 +62,7 @@ def _attention(ctx: CallContext) -> Operand:
     values."""
     q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
     if ctx.real("dropout_p") != 0:
-        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+        raise Refusal("it draws random numbers", "call model.eval() before the export")
     scale = _scale(ctx, q)
     mask = ctx.optional("attn_mask")
     batch = q.shape[:-2]
@@ -79,15 +80,7 @@ def _attention(ctx: CallContext) -> Operand:
         k, v = (x.expand((*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:
         mask = mask.cast(q.dtype)
-    attended = ctx.emit(
-        "attention",
-        q,
-        k,
-        v,
-        mask,
-        scale=scale,
-        is_causal=ctx.flag("is_causal"),
-    )
+    attended = q.attention(k, v, mask, scale=scale, is_causal=ctx.flag("is_causal"))
     if mask is not None:
         attended = _without_masked_rows(attended, mask)
     return attended.reshape((*batch, *attended.shape[-2:]))
@@ -126,25 +119,25 @@ def _attention_and_sums(ctx: CallContext) -> Results:
     attended = _attention(ctx)
     if 1 not in ctx.call.used_results:
         return attended, None
-    scores, _ = attention_scores(ctx, *(ctx.widened(ctx.operand(n)) for n in ("query", "key")))
-    return attended, ctx.reduce("log_sum_exp", scores, 3)
+    scores, _ = attention_scores(ctx, *(widened(ctx.operand(n)) for n in ("query", "key")))
+    return attended, scores.reduce("log_sum_exp", 3)
 
 
 def _distances(ctx: CallContext) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
     gap = x.unsqueeze(x.rank - 1) - y.unsqueeze(y.rank - 2)
-    return p_norm(ctx, gap, p, (gap.rank - 1,), False)
+    return p_norm(gap, p, (gap.rank - 1,), False)
 
 
 def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
     rows = as_int(x.shape[0])
     if rows is None:
-        raise ctx.fail("the number of rows must be known")
+        raise Refusal("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
-    first_rows, second_rows = (x.gather(ctx.constant(n), axis=0) for n in (first, second))
-    return p_norm(ctx, first_rows - second_rows, ctx.real("p"), (1,), False)
+    first_rows, second_rows = (x.gather(constant(n), axis=0) for n in (first, second))
+    return p_norm(first_rows - second_rows, ctx.real("p"), (1,), False)
 
 
 def _trilinear(ctx: CallContext) -> Operand:
@@ -156,7 +149,7 @@ def _trilinear(ctx: CallContext) -> Operand:
             part = part.unsqueeze(axis)
         parts.append(part)
     products = parts[0] * parts[2] * parts[1]
-    axes = ctx.axes(ctx.integers("sumdim"), products.rank)
+    axes = checked_axes(ctx.integers("sumdim"), products.rank)
     return products.sum(tuple(sorted(axes)))
 
 
@@ -170,14 +163,14 @@ def _grouped(rows: str, weights: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
         if x.rank != 2 or weight.rank != 3:
-            raise ctx.fail(f"its operands are {x.type!r} and {weight.type!r}")
+            raise Refusal(f"its operands are {x.type!r} and {weight.type!r}")
         if ctx.has("bias") or ctx.has("out_dtype"):
-            raise ctx.fail("a bias or an element type of its own is not supported")
+            raise Refusal("a bias or an element type of its own is not supported")
         places = counted(ctx, x.shape[0]).unsqueeze(1)
         group = (ends <= places).cast(I64).sum(1)
         count = as_int(weight.shape[0])
         if not count:
-            raise ctx.fail("the number of matrices must be known")
+            raise Refusal("the number of matrices must be known")
         matrices = weight.gather(group.minimum(count - 1), axis=0)
         outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
         covered = (group < count).unsqueeze(1)
@@ -193,7 +186,7 @@ CONVERTERS: Converters = {
     "linear": _linear,
     "addmm": _add_matmul("mat1", "mat2"),
     "addbmm": _add_matmul("batch1", "batch2", batched=True),
-    "einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.operands("tensors")),
+    "einsum": lambda ctx: einsum(ctx.text("equation"), ctx.operands("tensors")),
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,
     "_grouped_mm": _grouped("self", "mat2"),

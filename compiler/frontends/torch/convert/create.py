@@ -1,7 +1,8 @@
 """Converters of operators that create tensors from sizes and numbers."""
 
 import numpy as np
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import constant, emit, filled
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converters
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
@@ -14,7 +15,7 @@ def _filled(ctx: CallContext) -> Operand:
     """
     dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
-    one = ctx.filled(0, dtype) if name is None else ctx.operand(name, dtype)
+    one = filled(0, dtype) if name is None else ctx.operand(name, dtype)
     return one.reshape(()).expand(ctx.result_shape())
 
 
@@ -27,7 +28,7 @@ def _arange(ctx: CallContext) -> Operand:
     if dtype.is_float:
         return counted(ctx, size).cast(F64) * step + start
     # The op takes the length from `size` and has no other use for `end`.
-    return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
+    return start.range(ctx.operand("end", dtype), step, size=size)
 
 
 _LONGEST = 1 << 24  # longer sequences are computed at run time, not stored
@@ -37,7 +38,7 @@ def counted(ctx: CallContext, size: Index) -> Operand:
     """Returns 0, 1, ... below `size`, as i64."""
     number = as_int(size)
     if number is not None and number <= _LONGEST:
-        return ctx.constant(np.arange(number))
+        return constant(np.arange(number))
     return ctx.counted(size)
 
 
@@ -50,7 +51,7 @@ def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operan
 def _blackman_window(ctx: CallContext) -> Operand:
     (size,) = ctx.result_shape()
     periodic = ctx.flag("periodic", True)
-    return ctx.emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
+    return emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
 
 
 _EMPTY = ("empty", "empty_strided", "empty_permuted")

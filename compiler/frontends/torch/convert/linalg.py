@@ -4,7 +4,8 @@ Everything between operands and results is computed in f64.
 """
 
 import numpy as np
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import Refusal, broadcast, concat, emit_all, filled, full, size_scalar
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped
@@ -29,23 +30,23 @@ def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand
     return column.equals(row).cast(F64)
 
 
-def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Operand:
+def _triangle(x: Operand, upper: bool, offset: int = 0) -> Operand:
     """Returns the triangle on one side of a diagonal, including the diagonal.
 
     The diagonal lies `offset` places off the main one.
     """
-    return ctx.emit("trilu", x, upper=upper, k=const(offset if upper else -offset))
+    return x.trilu(upper=upper, k=const(offset if upper else -offset))
 
 
-def _diagonal(ctx: CallContext, x: Operand) -> Operand:
+def _diagonal(x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
     x = x.slice_axis(x.rank - 2, 0, few).slice_axis(x.rank - 1, 0, few)
-    return _triangle(ctx, _triangle(ctx, x, True), False).sum(x.rank - 1)
+    return _triangle(_triangle(x, True), False).sum(x.rank - 1)
 
 
-def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
+def _batched(*operands: Operand) -> list[Operand]:
     """Broadcasts the axes before the last two of several matrices."""
-    outer = ctx.broadcast(*(x.shape[:-2] for x in operands))
+    outer = broadcast(*(x.shape[:-2] for x in operands))
     return [x.expand((*outer, *x.shape[-2:])) for x in operands]
 
 
@@ -60,15 +61,13 @@ def _rows_in(x: Operand, order: Operand) -> Operand:
 # ---- elimination ---------------------------------------------------------------------------------
 
 
-def _order(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
-    return ctx.emit("pivot_order", pivots.cast(I32), rows=rows)
+def _order(pivots: Operand, rows: Index) -> Operand:
+    return pivots.cast(I32).pivot_order(rows=rows)
 
 
-def _solve_half(
-    ctx: CallContext, a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False
-) -> Operand:
-    a, b = _batched(ctx, a, b)
-    return ctx.emit("solve_triangular", a, b, upper=upper, unit=unit_diagonal)
+def _solve_half(a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False) -> Operand:
+    a, b = _batched(a, b)
+    return a.solve_triangular(b, upper=upper, unit=unit_diagonal)
 
 
 def _solve_factored(
@@ -86,34 +85,34 @@ def _solve_factored(
     if not from_left:
         solution = _solve_factored(ctx, packed, pivots, _transposed(b), not adjoint)
         return _transposed(solution)
-    order = _order(ctx, pivots, packed.shape[-1])
-    packed, b = _batched(ctx, packed, b)
+    order = _order(pivots, packed.shape[-1])
+    packed, b = _batched(packed, b)
     order = order.expand((*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
-        half = _solve_half(ctx, packed, _rows_in(b, order), False, True)
-        return _solve_half(ctx, packed, half, True)
+        half = _solve_half(packed, _rows_in(b, order), False, True)
+        return _solve_half(packed, half, True)
     transposed = _transposed(packed)
-    half = _solve_half(ctx, transposed, b, False)
-    half = _solve_half(ctx, transposed, half, True, True)
+    half = _solve_half(transposed, b, False)
+    half = _solve_half(transposed, half, True, True)
     if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
-    _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
+    _, back = order.emit_all("top_k", axis=last, k=count, largest=False, sorted=True)
     return _rows_in(half, back)
 
 
 def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
     """Returns for each U the number of its first pivot that is zero, counted from 1; 0 if there is
     none."""
-    pivots = _diagonal(ctx, packed)
+    pivots = _diagonal(packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
-        return ctx.filled(0, I32).expand(pivots.shape[:-1])
-    reverse_number = ctx.size_scalar(count) - counted(ctx, count)
+        return filled(0, I32).expand(pivots.shape[:-1])
+    reverse_number = size_scalar(count) - counted(ctx, count)
     zero = pivots.equals(0)
     reverse_of_zeros = zero.select(reverse_number, 0)
     highest = reverse_of_zeros.max(pivots.rank - 1)
-    number = ctx.size_scalar(count + 1) - highest
+    number = size_scalar(count + 1) - highest
     none = highest.equals(0)
     return none.select(0, number).cast(I32)
 
@@ -121,9 +120,9 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
 def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
     """Returns L and U of `A`, or of its transpose, in one matrix, and the pivots."""
     if not ctx.flag("pivot", True):
-        raise ctx.fail("elimination without pivoting is not supported")
+        raise Refusal("elimination without pivoting is not supported")
     matrix = _wide(ctx, "A")
-    return ctx.emit_all("lu", [_transposed(matrix) if transposed else matrix])
+    return emit_all("lu", [_transposed(matrix) if transposed else matrix])
 
 
 def _is_row_major(ctx: CallContext) -> bool:
@@ -156,13 +155,13 @@ def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
     first_columns = packed.slice_axis(packed.rank - 1, 0, few)
-    lower = _triangle(ctx, first_columns, False, 1) + _eye(ctx, rows, few)
-    return lower, _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
+    lower = _triangle(first_columns, False, 1) + _eye(ctx, rows, few)
+    return lower, _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
 
 
 def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
     """Returns the permutation matrix P of the factorization P L U."""
-    order = _order(ctx, pivots, rows)
+    order = _order(pivots, rows)
     here = counted(ctx, rows).reshape((rows, 1))
     return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
@@ -206,18 +205,18 @@ def _inverse(ctx: CallContext) -> Results:
 
 def _determinant_parts(ctx: CallContext) -> Results:
     parts = _eliminated(ctx, _is_row_major(ctx))
-    return ctx.emit("det", _wide(ctx, "A")), *parts
+    return _wide(ctx, "A").det(), *parts
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
     """Returns the sign of the determinant and the logarithm of its absolute value."""
     packed, pivots = _eliminated(ctx, _is_row_major(ctx))
-    diagonal = _diagonal(ctx, packed)
+    diagonal = _diagonal(packed)
     last = (diagonal.rank - 1,)
     steps = counted(ctx, diagonal.shape[-1]) + 1
     stays = pivots.cast(I64).equals(steps)
-    turns = stays.select(ctx.filled(1.0, F64), -1.0)
-    sign = ctx.reduce("prod", turns * diagonal.sign(), last)
+    turns = stays.select(filled(1.0, F64), -1.0)
+    sign = (turns * diagonal.sign()).reduce("prod", last)
     log_sum = abs(diagonal).log().sum(last)
     return sign, log_sum, packed, pivots
 
@@ -226,46 +225,46 @@ def _sign_and_log(ctx: CallContext) -> Results:
 
 
 def _solve_triangular(ctx: CallContext) -> Operand:
-    a, b = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "B"))
+    a, b = _batched(_wide(ctx, "self"), _wide(ctx, "B"))
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
-        return _solve_half(ctx, a, b, upper, unit_diagonal)
-    solution = _solve_half(ctx, _transposed(a), _transposed(b), not upper, unit_diagonal)
+        return _solve_half(a, b, upper, unit_diagonal)
+    solution = _solve_half(_transposed(a), _transposed(b), not upper, unit_diagonal)
     return _transposed(solution)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
-    b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
+    b, a = _batched(_wide(ctx, "self"), _wide(ctx, "A"))
     upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     transposed = ctx.flag("transpose")
     matrix = _transposed(a) if transposed else a
-    return _solve_half(ctx, matrix, b, upper != transposed, unit_diagonal), a
+    return _solve_half(matrix, b, upper != transposed, unit_diagonal), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
     x, upper = _wide(ctx, "self"), ctx.flag("upper")
-    factor, info = ctx.emit_all("cholesky", [_transposed(x) if upper else x])
+    factor, info = emit_all("cholesky", [_transposed(x) if upper else x])
     factor = _transposed(factor) if upper else factor
     if ctx.flag("check_errors", True):
         _checked(ctx, info, "a matrix is not positive definite")
     return factor, info
 
 
-def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
+def _solve_cholesky(factor: Operand, b: Operand, upper: bool) -> Operand:
     first = _transposed(factor) if upper else factor
-    half = _solve_half(ctx, first, b, False)
-    return _solve_half(ctx, _transposed(first), half, True)
+    half = _solve_half(first, b, False)
+    return _solve_half(_transposed(first), half, True)
 
 
 def _cholesky_solve(ctx: CallContext) -> Operand:
     factor, b = _wide(ctx, "input2"), _wide(ctx, "self")
-    return _solve_cholesky(ctx, factor, b, ctx.flag("upper"))
+    return _solve_cholesky(factor, b, ctx.flag("upper"))
 
 
 def _cholesky_inverse(ctx: CallContext) -> Operand:
     factor = _wide(ctx, "self")
     eye = _eye(ctx, factor.shape[-1])
-    return _solve_cholesky(ctx, factor, eye, ctx.flag("upper"))
+    return _solve_cholesky(factor, eye, ctx.flag("upper"))
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
@@ -280,12 +279,12 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     count = tau.shape[-1]
     columns = packed.slice_axis(packed.rank - 1, 0, count)
     eye = _eye(ctx, columns.shape[-2], count)
-    vectors = _triangle(ctx, columns, False, 1) + eye
-    above = _triangle(ctx, _transposed(vectors) @ vectors, True, 1)
+    vectors = _triangle(columns, False, 1) + eye
+    above = _triangle(_transposed(vectors) @ vectors, True, 1)
     factors = tau.unsqueeze(tau.rank)
     system = factors * above + _eye(ctx, count)
     scaled = factors * _eye(ctx, count)
-    return vectors, _solve_half(ctx, system, scaled, True, True)
+    return vectors, _solve_half(system, scaled, True, True)
 
 
 def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
@@ -316,10 +315,10 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
 
 def _qr(ctx: CallContext) -> Results:
     x, mode = _wide(ctx, "A"), ctx.text("mode")
-    packed, tau = ctx.emit_all("qr", [x])
+    packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
-    right = _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
+    right = _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
     return None if mode == "r" else _orthogonal(ctx, packed, tau, few), right
 
 
@@ -328,15 +327,15 @@ def _qr(ctx: CallContext) -> Results:
 
 def _completed(ctx: CallContext, x: Operand) -> Operand:
     """Extends orthonormal columns to a basis of the whole space."""
-    packed, tau = ctx.emit_all("qr", [x])
+    packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
     basis = _orthogonal(ctx, packed, tau, rows)
     more = basis.slice_axis(basis.rank - 1, columns, rows - columns)
-    return ctx.concat([x, more], x.rank - 1)
+    return concat([x, more], x.rank - 1)
 
 
 def _svd(ctx: CallContext) -> Results:
-    u, s, vt = ctx.emit_all("svd", [_wide(ctx, "A")])
+    u, s, vt = _wide(ctx, "A").emit_all("svd")
     if not ctx.flag("compute_uv"):
         return None, s, None
     if ctx.flag("full_matrices"):
@@ -350,13 +349,13 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     One triangle of each matrix is read. A matrix shifted by its norm has no negative eigenvalue, so
     its eigenvalues are its singular values.
     """
-    half = _triangle(ctx, x, upper)
-    symmetric = half + _transposed(_triangle(ctx, x, upper, 1))
-    shift = ctx.reduce("l2", symmetric, (x.rank - 2, x.rank - 1), keepdims=True)
+    half = _triangle(x, upper)
+    symmetric = half + _transposed(_triangle(x, upper, 1))
+    shift = symmetric.reduce("l2", (x.rank - 2, x.rank - 1), keepdims=True)
     scaled = shift * _eye(ctx, x.shape[-1])
-    _, s, vt = ctx.emit_all("svd", [symmetric + scaled])
+    _, s, vt = (symmetric + scaled).emit_all("svd")
     values = s - shift.squeeze((x.rank - 1,))
-    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(vt), x.rank - 1)
+    return flipped(values, x.rank - 2), flipped(_transposed(vt), x.rank - 1)
 
 
 def _eigh(ctx: CallContext) -> Results:
@@ -370,10 +369,10 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
         signed, vectors = _eigen(ctx, x, False)
         sizes, u, v = abs(signed), vectors, _transposed(vectors)
     else:
-        u, signed, v = ctx.emit_all("svd", [x])
+        u, signed, v = x.emit_all("svd")
         sizes = signed
     if x.is_empty:
-        return ctx.full(0, F64, ctx.result_shape())
+        return full(0, F64, ctx.result_shape())
     largest = sizes.max(sizes.rank - 1, keepdims=True)
     bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
     bound = bound.maximum(_limit(ctx, "atol", 0.0))
@@ -389,7 +388,7 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
     if ctx.has("atol"):
         return 0.0
     if rows is None or columns is None:
-        raise ctx.fail("sizes must be known unless rtol is given")
+        raise Refusal("sizes must be known unless rtol is given")
     precision = float(np.finfo(ctx.result_dtype().carrier).eps)
     return precision * max(rows, columns)
 
@@ -422,7 +421,7 @@ def _exponential(ctx: CallContext) -> Operand:
     double = (norm * 2).maximum(1)
     log = double.log() / float(np.log(2))
     count = log.ceil().minimum(float(_SQUARINGS))
-    part = x / (ctx.scalar(2, x) ** count)
+    part = x / (x.like(2) ** count)
     eye = _eye(ctx, x.shape[-1])
     power = eye
     for term in range(_TERMS, 0, -1):
@@ -450,7 +449,7 @@ CONVERTERS: Converters = {
     "cholesky_inverse": _cholesky_inverse,
     "linalg_householder_product": _householder,
     "ormqr": _multiply_orthogonal,
-    "geqrf": lambda ctx: ctx.emit_all("qr", [_wide(ctx, "self")]),
+    "geqrf": lambda ctx: _wide(ctx, "self").emit_all("qr"),
     "linalg_qr": _qr,
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigh,

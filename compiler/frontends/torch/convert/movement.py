@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.emit import Refusal, checked_axes, checked_axis, concat, constant, emit
 from tcc.frontends.extents import from_front
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, cut, of_axes
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
@@ -14,12 +15,12 @@ from tcc.ir.types import I64
 
 def _view(ctx: CallContext, x: Operand) -> Operand:
     if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
-        raise ctx.fail("it reads the bits of elements as those of another type")
+        raise Refusal("it reads the bits of elements as those of another type")
     return x.reshape(ctx.result_shape())
 
 
 def _permute(ctx: CallContext, x: Operand) -> Operand:
-    return x.transpose(ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
+    return x.transpose(checked_axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
 def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
@@ -36,7 +37,7 @@ def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
 def _slice(ctx: CallContext) -> Operand:
     x, axis = ctx.along()
     start, end = ctx.index("start", 0), ctx.index("end", x.shape[axis])
-    return ctx.cut(x, axis, start, end, ctx.integer("step"))
+    return cut(x, axis, start, end, ctx.integer("step"))
 
 
 def select(x: Operand, axis: int, position: Index) -> Operand:
@@ -52,36 +53,36 @@ def _split_parts(ctx: CallContext) -> Sequence[Operand]:
     """Returns the parts of a tensor; their sizes are the sizes of the call's results."""
     x, axis = ctx.along()
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
-    return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
+    return x.emit_all("split", axis=axis, sizes=sizes)
 
 
-def flipped(ctx: CallContext, x: Operand, *axes: int) -> Operand:
+def flipped(x: Operand, *axes: int) -> Operand:
     """Reverses `x` along axes."""
     axes = tuple(n for n in axes if as_int(x.shape[n]) not in (0, 1))
     if not axes:
         return x
     starts = tuple(d - 1 if n in axes else const(0) for n, d in enumerate(x.shape))
     steps = tuple(-1 if n in axes else 1 for n in range(x.rank))
-    return ctx.emit("slice", x, starts=starts, steps=steps, sizes=x.shape)
+    return x.slice(starts=starts, steps=steps, sizes=x.shape)
 
 
 def _flip(ctx: CallContext) -> Operand:
     x = ctx.lined("self")
-    return flipped(ctx, x, *ctx.axes(ctx.integers("dims"), x.rank))
+    return flipped(x, *checked_axes(ctx.integers("dims"), x.rank))
 
 
 def _roll(ctx: CallContext) -> Operand:
     source = ctx.lined("self")
     shifts, axes = ctx.integers("shifts"), ctx.integers("dims") or (0,)
     x = source if ctx.arguments["dims"] else source.flat()
-    for shift, axis in zip(shifts, (ctx.axis(axis, x.rank) for axis in axes), strict=True):
+    for shift, axis in zip(shifts, (checked_axis(axis, x.rank) for axis in axes), strict=True):
         dim = x.shape[axis]
         if as_int(dim) == 0:
             continue
         back = (dim * (abs(shift) + 1) - shift) % dim
         first = x.slice_axis(axis, back, dim - back)
         second = x.slice_axis(axis, 0, back)
-        x = ctx.concat([first, second], axis)
+        x = concat([first, second], axis)
     return x.reshape(source.shape)
 
 
@@ -93,12 +94,12 @@ def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     rows, columns, offset = x.shape[first], x.shape[second], ctx.integer("offset")
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
-        raise ctx.fail("the diagonal of a matrix of symbolic sizes is not supported")
+        raise Refusal("the diagonal of a matrix of symbolic sizes is not supported")
     flat = x.transpose((*other_axes, first, second)).reshape(
         (*(x.shape[n] for n in other_axes), rows * columns)
     )
     start = max(offset, 0) + max(-offset, 0) * step
-    places = ctx.constant(start + np.arange(count, dtype=np.int64) * (step + 1))
+    places = constant(start + np.arange(count, dtype=np.int64) * (step + 1))
     return flat.gather(places, axis=flat.rank - 1)
 
 
@@ -109,9 +110,9 @@ def _unfold(ctx: CallContext, x: Operand) -> Operand:
         return x.reshape((1,)).expand(ctx.result_shape())
     count = as_int(ctx.result_shape()[axis])
     if count is None:
-        raise ctx.fail("windows over a symbolic size are not supported")
+        raise Refusal("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
-    windows = x.gather(ctx.constant(places), axis=axis)
+    windows = x.gather(constant(places), axis=axis)
     return windows.moved(axis + 1, windows.rank - 1)
 
 
@@ -135,10 +136,10 @@ def _strided_places(ctx: CallContext) -> Array:
     layout, rank = [*meta.shape, *meta.strides, meta.offset], len(meta.shape)
     numbers = [n for n in layout if isinstance(n, int)]
     if len(meta.strides) != rank or len(numbers) != len(layout):
-        raise ctx.fail("strides of a tensor of symbolic sizes are not supported")
+        raise Refusal("strides of a tensor of symbolic sizes are not supported")
     own_offset, sizes = numbers[-1], ctx.integers("size")
     if max(math.prod(numbers[:rank]), math.prod(sizes)) > _MOST_PLACES:
-        raise ctx.fail(f"it has more than {_MOST_PLACES} elements")
+        raise Refusal(f"it has more than {_MOST_PLACES} elements")
     places = _in_memory(numbers[:rank], numbers[rank:-1], own_offset).reshape(-1)
     offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own_offset
     addresses = _in_memory(sizes, ctx.integers("stride"), offset)
@@ -146,12 +147,12 @@ def _strided_places(ctx: CallContext) -> Array:
     ranks = np.searchsorted(places, addresses, sorter=order)
     positions: Array = order[np.minimum(ranks, places.size - 1)] if places.size else addresses
     if addresses.size and (not places.size or (places[positions] != addresses).any()):
-        raise ctx.fail("it reaches memory that the tensor itself does not cover")
+        raise Refusal("it reaches memory that the tensor itself does not cover")
     return positions
 
 
 def _as_strided(ctx: CallContext) -> Operand:
-    places = ctx.constant(_strided_places(ctx))
+    places = constant(_strided_places(ctx))
     return ctx.operand("self").flat().gather(places, axis=0)
 
 
@@ -160,10 +161,7 @@ def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
-    scattered = ctx.emit(
-        "scatter_elements", x.flat(), ctx.constant(places), source.flat(), axis=0,
-        reduction="none",
-    )  # fmt: skip
+    scattered = x.flat().scatter_elements(constant(places), source.flat(), axis=0, reduction="none")
     return scattered.reshape(x.shape)
 
 
@@ -177,7 +175,7 @@ def _cat(ctx: CallContext) -> Operand:
     nonempty = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]
     if not nonempty:
         return parts[0]
-    return ctx.concat(nonempty, ctx.axis_of("dim", rank))
+    return concat(nonempty, ctx.axis_of("dim", rank))
 
 
 def _repeat(ctx: CallContext, x: Operand) -> Operand:
@@ -185,15 +183,13 @@ def _repeat(ctx: CallContext, x: Operand) -> Operand:
     x = x.reshape((*[1] * (len(repeats) - x.rank), *x.shape))
     if not repeats or all(as_int(r) == 1 for r in repeats):
         return x
-    return ctx.emit("tile", x, repeats=repeats)
+    return x.tile(repeats=repeats)
 
 
 # ---- padding -------------------------------------------------------------------------------------
 
 
-def padded(
-    ctx: CallContext, x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0
-) -> Operand:
+def padded(x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0) -> Operand:
     """Pads `x`; `pads` has the elements before and after each axis, the last axis first.
 
     Negative numbers cut elements off.
@@ -208,9 +204,9 @@ def padded(
         x = _cut_off(x, before, after)
     more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
     if any(as_int(p) != 0 for side in more for p in side):
-        operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
+        operands = [x, x.like(value)] if mode == "constant" else [x]
         ends = {"before": tuple(more[0]), "after": tuple(more[1])}
-        x = ctx.emit("pad", *operands, **ends, mode=mode)
+        x = emit("pad", *operands, **ends, mode=mode)
     return _cut_off(x, before, after) if first else x
 
 
@@ -224,25 +220,25 @@ def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Ope
 
 
 def _constant_pad(ctx: CallContext, x: Operand) -> Operand:
-    return padded(ctx, x, ctx.indices("pad"), "constant", ctx.real("value"))
+    return padded(x, ctx.indices("pad"), "constant", ctx.real("value"))
 
 
 def _mode_pad(name: str, mode: str) -> Converter:
-    return lambda ctx, x: padded(ctx, x, ctx.indices(name), mode)
+    return lambda ctx, x: padded(x, ctx.indices(name), mode)
 
 
 # ---- triangles, single numbers -------------------------------------------------------------------
 
 
 def _triangle(upper: bool) -> Converter:
-    return lambda ctx, x: ctx.emit("trilu", x, upper=upper, k=ctx.index("diagonal"))
+    return lambda ctx, x: x.trilu(upper=upper, k=ctx.index("diagonal"))
 
 
-def _scalar_of(ctx: CallContext, x: Operand) -> Index:
+def _scalar_of(x: Operand) -> Index:
     """Returns the number in a tensor of one element, as a size that the run reads."""
     if x.dtype.is_float:
-        raise ctx.fail("a real number that data decide is not supported")
-    (size,) = ctx.sizes(x.reshape((1,)).cast(I64), "the number", lo=0, signed=True)
+        raise Refusal("a real number that data decide is not supported")
+    (size,) = x.reshape((1,)).cast(I64).as_sizes("the number", lo=0, signed=True)
     return size
 
 

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.emit import Refusal, constant
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, widened
 from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
 
-def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
+def _ones(x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
     """Returns a tensor with `value` in all elements; it is a constant if the sizes are constant."""
     numbers = [size for d in shape if (size := as_int(d)) is not None]
     if len(numbers) != len(shape):
-        return ctx.filled(value, x.dtype).expand(tuple(shape))
-    return ctx.constant(np.full(numbers, value).astype(x.dtype.carrier), x.dtype)
+        return x.like(value).expand(tuple(shape))
+    return constant(np.full(numbers, value).astype(x.dtype.carrier), x.dtype)
 
 
 def _scale_and_shift(
@@ -24,14 +25,14 @@ def _scale_and_shift(
 ) -> tuple[Operand, Operand]:
     """Returns the call's weight and bias, or ones and zeros if it has none."""
     weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
-    return weight or _ones(ctx, x, shape), bias or _ones(ctx, x, shape, 0.0)
+    return weight or _ones(x, shape), bias or _ones(x, shape, 0.0)
 
 
 def _of_last_axes(ctx: CallContext) -> tuple[Operand, int, Operand]:
     """Returns the tensor, the first normalised axis, and the weight."""
     x = ctx.operand("input")
     axis = x.rank - len(ctx.indices("normalized_shape"))
-    return x, axis, ctx.optional("weight", x.dtype) or _ones(ctx, x, x.shape[axis:])
+    return x, axis, ctx.optional("weight", x.dtype) or _ones(x, x.shape[axis:])
 
 
 def _layer_norm(outputs: int) -> Converter:
@@ -44,7 +45,7 @@ def _layer_norm(outputs: int) -> Converter:
         x, axis, weight = _of_last_axes(ctx)
         attrs = {"axis": axis, "epsilon": ctx.real("eps"), "outputs": outputs}
         bias = ctx.optional("bias", x.dtype)
-        results = ctx.emit_all("layer_normalization", [x, weight, bias], **attrs)
+        results = x.emit_all("layer_normalization", weight, bias, **attrs)
         return results if outputs > 1 else results[0]
 
     return convert
@@ -55,7 +56,7 @@ def _rms_norm(ctx: CallContext) -> Operand:
     # torch's default is the eps of the type that it computes in, which is f32 also for f16.
     computed = np.float64 if x.dtype is F64 else np.float32
     epsilon = ctx.real("eps", float(np.finfo(computed).eps))
-    return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon)
+    return x.rms_normalization(weight, axis=axis, epsilon=epsilon)
 
 
 def _batch_norm(ctx: CallContext) -> Results:
@@ -68,21 +69,21 @@ def _batch_norm(ctx: CallContext) -> Results:
     moments: Results = (None, None)
     if ctx.flag("training"):
         if ctx.has("running_mean"):
-            raise ctx.fail("it learns", "call model.eval() before the export")
-        mean, variance = _moments(ctx, x, tuple(n for n in range(x.rank) if n != 1))
+            raise Refusal("it learns", "call model.eval() before the export")
+        mean, variance = _moments(x, tuple(n for n in range(x.rank) if n != 1))
     else:
         mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
     weight, bias = _scale_and_shift(ctx, x, mean.shape)
     epsilon = ctx.real("eps")
-    normalized = ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
+    normalized = x.batch_normalization(weight, bias, mean, variance, epsilon=epsilon)
     if ctx.flag("training"):
         moments = mean, _inverse_deviation(ctx, variance)
     return normalized, *moments
 
 
-def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
+def _moments(x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
     """Returns the mean and the variance over axes, in f32 or wider."""
-    x = ctx.widened(x)
+    x = widened(x)
     mean = x.mean(axes, keepdims=True)
     gap = x - mean
     variance = (gap * gap).mean(axes)
@@ -98,9 +99,7 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
     x = ctx.operand("input")
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
     wide = x.unsqueeze(2) if x.rank == 2 else x
-    return ctx.emit(
-        "group_normalization", wide, weight, bias, num_groups=groups, epsilon=ctx.real("eps")
-    )
+    return wide.group_normalization(weight, bias, num_groups=groups, epsilon=ctx.real("eps"))
 
 
 def _native_group_norm(ctx: CallContext, x: Operand) -> Results:
@@ -108,7 +107,7 @@ def _native_group_norm(ctx: CallContext, x: Operand) -> Results:
     group."""
     groups = ctx.integer("group")
     split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    mean, variance = _moments(ctx, split, tuple(range(2, split.rank)))
+    mean, variance = _moments(split, tuple(range(2, split.rank)))
     return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
 
 
@@ -116,7 +115,7 @@ def _instance_norm(ctx: CallContext, x: Operand) -> Operand | None:
     if not ctx.flag("use_input_stats"):
         return _batch_norm(ctx)[0]
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
-    return ctx.emit("instance_normalization", x, weight, bias, epsilon=ctx.real("eps"))
+    return x.instance_normalization(weight, bias, epsilon=ctx.real("eps"))
 
 
 CONVERTERS: Converters = {

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import Refusal, emit
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers
 from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
@@ -17,13 +18,13 @@ _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(n
 def unary(op: str, **attrs: Any) -> Converter:
     """Returns a converter: `op` of the first argument, in the dtype of the result."""
 
-    return lambda ctx: ctx.emit(op, ctx.input(), **attrs)
+    return lambda ctx: ctx.input().emit(op, **attrs)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
     """Returns a converter: `op` of the first two arguments, or `of_truths` for booleans."""
 
-    return lambda ctx: ctx.emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
+    return lambda ctx: emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
 
 
 def _comparison(op: str) -> Converter:
@@ -31,19 +32,19 @@ def _comparison(op: str) -> Converter:
         dtype = ctx.promoted("self", "other")
         operands = ctx.both(dtype)
         if dtype is BOOL and op != "equal":
-            operands = [ctx.numbers(x) for x in operands]
-        truths = ctx.emit("equal" if op == "not_equal" else op, *operands)
+            operands = [numbers(x) for x in operands]
+        truths = emit("equal" if op == "not_equal" else op, *operands)
         return ~truths if op == "not_equal" else truths
 
     return convert
 
 
 def _logical(op: str) -> Converter:
-    return lambda ctx: ctx.emit(op, *ctx.both(BOOL))
+    return lambda ctx: emit(op, *ctx.both(BOOL))
 
 
-def _bitwise_not(ctx: CallContext, x: Operand) -> Operand:
-    return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
+def _bitwise_not(x: Operand) -> Operand:
+    return x.emit("not" if x.dtype is BOOL else "bitwise_not")
 
 
 def _shift(direction: str) -> Converter:
@@ -51,11 +52,11 @@ def _shift(direction: str) -> Converter:
         dtype = ctx.result_dtype()
         x, y = ctx.both()
         if not dtype.is_integer:
-            raise ctx.fail(f"it shifts {dtype.name}")
+            raise Refusal(f"it shifts {dtype.name}")
         if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
             inside = y >= 0
             y = inside.select(y, dtype.bits)
-        return ctx.emit("bit_shift", x, y, direction=direction)
+        return x.bit_shift(y, direction=direction)
 
     return convert
 
@@ -72,7 +73,7 @@ def _sum(op: str) -> Converter:
             return x | y
         if ctx.real("alpha") != 1:
             y = y * ctx.operand("alpha", x.dtype)
-        return ctx.emit(op, x, y)
+        return x.emit(op, y)
 
     return convert
 
@@ -105,7 +106,7 @@ def _mul(ctx: CallContext) -> Operand:
     return x & y if x.dtype is BOOL else x * y
 
 
-def _neg(ctx: CallContext, x: Operand) -> Operand:
+def _neg(x: Operand) -> Operand:
     return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
@@ -120,7 +121,7 @@ def truncated(x: Operand) -> Operand:
 def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
-    result = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
+    result = _floor_quotient(x, y) if mode == "floor" else x / y
     return truncated(result) if mode == "trunc" else result
 
 
@@ -135,15 +136,15 @@ def _divided_type(ctx: CallContext) -> DType:
 
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """Returns x / y, rounded down for integers."""
-    return x / y if x.dtype.is_float else _floor_quotient(ctx, x, y)
+    return x / y if x.dtype.is_float else _floor_quotient(x, y)
 
 
-def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+def _floor_quotient(x: Operand, y: Operand) -> Operand:
     """Returns x / y rounded down; it is computed from the remainder, which is exact."""
     quotient = x / y
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
-    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+    remainder, differs_in_sign = _signed_remainder(x, y)
     below = differs_in_sign.cast(x.dtype)
     if not x.dtype.is_float:
         return quotient - below
@@ -151,12 +152,12 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     return y.equals(0).select(quotient, rounded)
 
 
-def _signed_remainder(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+def _signed_remainder(x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Returns the remainder of a division rounded towards zero, and a mask.
 
     The mask is true where the remainder's sign differs from the divisor's.
     """
-    remainder = ctx.emit("mod", x, y, fmod=True)
+    remainder = x.mod(y, fmod=True)
     return remainder, ~remainder.equals(0) & ((remainder < 0) ^ (y < 0))
 
 
@@ -164,8 +165,8 @@ def _remainder(ctx: CallContext) -> Operand:
     """Returns the remainder with the sign of the divisor."""
     x, y = ctx.both(_divided_type(ctx))
     if not x.dtype.is_float:
-        return ctx.emit("mod", x, y, fmod=False)
-    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+        return x.mod(y, fmod=False)
+    remainder, differs_in_sign = _signed_remainder(x, y)
     return differs_in_sign.select(remainder + y, remainder)
 
 
@@ -206,7 +207,7 @@ def _extremum(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x, y = ctx.both()
-        extremum = ctx.emit(op, x, y)
+        extremum = x.emit(op, y)
         if not x.dtype.is_float:
             return extremum
         other = y.is_nan().select(x, extremum)
@@ -221,13 +222,13 @@ def _extremum(op: str) -> Converter:
 def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
     """Returns a converter: `op` with attributes read from the call."""
 
-    return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
+    return lambda ctx: ctx.input().emit(op, **attrs(ctx))
 
 
 def _elu(ctx: CallContext, x: Operand) -> Operand:
     alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
     if scale == inner == 1:
-        return ctx.emit("elu", x, alpha=alpha)
+        return x.elu(alpha=alpha)
     rising = x * scale
     falling = ((x * inner).exp() - 1) * (alpha * scale)
     return (x > 0).select(rising, falling)
@@ -236,7 +237,7 @@ def _elu(ctx: CallContext, x: Operand) -> Operand:
 def _softplus(ctx: CallContext, x: Operand) -> Operand:
     beta, threshold = ctx.real("beta"), ctx.real("threshold")
     scaled = x if beta == 1 else x * beta
-    soft = ctx.emit("softplus", scaled)
+    soft = scaled.softplus()
     if beta != 1:
         soft = soft / beta
     return (scaled > threshold).select(x, soft)
@@ -247,8 +248,8 @@ def _hardtanh(ctx: CallContext, x: Operand) -> Operand:
     return x.maximum(low).minimum(high)
 
 
-def _relu(ctx: CallContext, x: Operand) -> Operand:
-    return ctx.emit("relu", x) if x.dtype.is_float else x.maximum(0)
+def _relu(x: Operand) -> Operand:
+    return x.relu() if x.dtype.is_float else x.maximum(0)
 
 
 _UNARY = (
@@ -275,7 +276,7 @@ CONVERTERS: Converters = {
     "mul": _mul,
     "div": _div,
     "remainder": _remainder,
-    "fmod": lambda ctx: ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
+    "fmod": lambda ctx: emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
     "pow": _pow,
     "maximum": _binary("max", "or"),
     "minimum": _binary("min", "and"),
@@ -287,7 +288,7 @@ CONVERTERS: Converters = {
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
     "elu": _elu,
     "softplus": _softplus,
-    "log_sigmoid": lambda ctx, x: -ctx.emit("softplus", -x),
+    "log_sigmoid": lambda x: -(-x).softplus(),
     "hardtanh": _hardtanh,
     "relu": _relu,
     "neg": _neg,

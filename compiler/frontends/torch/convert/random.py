@@ -6,7 +6,8 @@ A `generator` is ignored: the run's seed takes its place.
 from collections.abc import Sequence
 
 from tcc.frontends.draws import draws, dropped, race
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import full
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BOOL, F32, I64
@@ -48,21 +49,21 @@ def _dropout(ctx: CallContext, x: Operand) -> Sequence[Operand]:
     """
     chance = ctx.real("p")
     if ctx.arguments.get("train") is False or chance == 0:
-        return [x, ctx.full(True, BOOL, x.shape)]
+        return [x, full(True, BOOL, x.shape)]
     return dropped(ctx, x, chance)
 
 
-def _multinomial(ctx: CallContext, weights: Operand) -> Operand:
+def _multinomial(ctx: CallContext, x: Operand) -> Operand:
     count = ctx.index("num_samples")
-    rows = weights if weights.rank == 2 else weights.unsqueeze(0)
+    rows = x if x.rank == 2 else x.unsqueeze(0)
     with_replacement = ctx.flag("replacement") or as_int(count) == 1
     scores = race(ctx, rows.log(), count if with_replacement else const(1))
     if with_replacement:
-        classes = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
+        classes = scores.arg_max(axis=2, keepdims=False, select_last=False)
     else:
         options = {"axis": 1, "k": count, "largest": True, "sorted": True}
-        classes = ctx.emit_all("top_k", [scores.squeeze((1,))], **options)[1]
-    return classes if weights.rank == 2 else classes.squeeze((0,))
+        classes = scores.squeeze((1,)).emit_all("top_k", **options)[1]
+    return classes if x.rank == 2 else classes.squeeze((0,))
 
 
 def _permutation(ctx: CallContext) -> Operand:
@@ -72,7 +73,7 @@ def _permutation(ctx: CallContext) -> Operand:
     """
     keys = draws(ctx, ctx.result_shape()).bits(63).cast(I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
-    return ctx.emit_all("top_k", [keys], **options)[1]
+    return keys.emit_all("top_k", **options)[1]
 
 
 CONVERTERS: Converters = {

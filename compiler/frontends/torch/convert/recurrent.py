@@ -3,8 +3,9 @@
 
 from collections.abc import Sequence
 
+from tcc.frontends.emit import Refusal, concat, stack
+from tcc.frontends.operand import Operand
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
-from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import as_int, const
@@ -14,11 +15,11 @@ _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
 
 
 def _emitted(op: str) -> Activation:
-    return lambda ctx, x: ctx.emit(op, x)
+    return lambda x: x.emit(op)
 
 
 def _direction(
-    ctx: CallContext, name: str, function: str, x: Operand, weights: Sequence[Operand]
+    name: str, function: str, x: Operand, weights: Sequence[Operand]
 ) -> tuple[Cell, Operand]:
     """Returns the cell of one direction of a layer, and its projected input.
 
@@ -27,10 +28,10 @@ def _direction(
     kind, places, (weight, recurrence, *biases) = KINDS[name], _PLACES[name], weights
     hidden = as_int(recurrence.shape[1])
     if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:
-        raise ctx.fail("layers with a projection are not supported")
+        raise Refusal("layers with a projection are not supported")
     projected, late_bias = x @ weight.swap_axes(0, 1), None
     if biases:
-        projected, late_bias = with_biases(ctx, projected, biases, hidden, name == "GRU")
+        projected, late_bias = with_biases(projected, biases, hidden, name == "GRU")
     parts = [recurrence.slice_axis(0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
@@ -51,13 +52,13 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
         layers, directions = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
         width = 4 if ctx.flag("has_biases") else 2
         if ctx.flag("train") and ctx.real("dropout") != 0 and layers > 1:
-            raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+            raise Refusal("it draws random numbers", "call model.eval() before the export")
         if (
             len(weights) != layers * directions * width
             or len(initial) != kind.states
             or x.rank != 3
         ):
-            raise ctx.fail("layers with a projection are not supported")
+            raise Refusal("layers with a projection are not supported")
         x = x.swap_axes(0, 1) if ctx.flag("batch_first") else x
         last: list[tuple[Operand, ...]] = []
         for layer in range(layers):
@@ -65,13 +66,13 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
             for direction in range(directions):
                 number = layer * directions + direction
                 direction_weights = weights[number * width : (number + 1) * width]
-                cell, projected = _direction(ctx, name, function, x, direction_weights)
+                cell, projected = _direction(name, function, x, direction_weights)
                 states = [select(state, 0, const(number)) for state in initial]
                 outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
                 rows.append(outputs[0])
                 last.append(outputs[1:])
-            x = ctx.concat(rows, 2)
-        ends = [ctx.stack(final_states, 0) for final_states in zip(*last, strict=True)]
+            x = concat(rows, 2)
+        ends = [stack(final_states, 0) for final_states in zip(*last, strict=True)]
         return [x.swap_axes(0, 1) if ctx.flag("batch_first") else x, *ends]
 
     return convert

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import checked_axes, size_scalar
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers, widened
 from tcc.frontends.torch.convert.create import grid
 from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType
@@ -16,13 +17,13 @@ def _axes(ctx: CallContext, rank: int) -> tuple[int, ...]:
     dims = ctx.integers("dim") if ctx.has("dim") else ()
     if not dims or not rank:
         return tuple(range(rank))
-    return tuple(sorted(ctx.axes(dims, rank)))
+    return tuple(sorted(checked_axes(dims, rank)))
 
 
 def _reduced(ctx: CallContext, op: str, x: Operand) -> Operand:
     """Reduces over the axes of the call."""
     axes = _axes(ctx, x.rank)
-    return ctx.reduce(op, x, axes, keepdims=ctx.flag("keepdim")) if axes else x
+    return x.reduce(op, axes, keepdims=ctx.flag("keepdim")) if axes else x
 
 
 def _reduction(op: str) -> Converter:
@@ -46,8 +47,8 @@ def _extremum_at(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
-        extremum = ctx.reduce(op, _narrow(x), axis, keepdims=keepdim)
-        at = ctx.emit(f"arg_{op}", ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
+        extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
+        at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
         return extremum, at
 
     return convert
@@ -57,7 +58,7 @@ def _arg(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x, axis = ctx.along()
         keepdim = ctx.flag("keepdim") and ctx.has("dim")
-        return ctx.emit(op, ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
+        return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
 
     return convert
 
@@ -78,18 +79,18 @@ def _truth(op: str) -> Converter:
 
 def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     """Returns the variance and the mean, in f32 or wider."""
-    x = ctx.widened(ctx.operand("self"))
+    x = widened(ctx.operand("self"))
     axes = _axes(ctx, x.rank)
     mean = x.mean(axes, keepdims=True) if axes else x
     gap = x - mean
     square_sum = _reduced(ctx, "sum", gap * gap)
     count: Index = math.prod((x.shape[n] for n in axes), start=const(1))
     correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
-    divisor = ctx.size_scalar(count).cast(x.dtype) - correction
+    divisor = size_scalar(count).cast(x.dtype) - correction
     return square_sum / divisor.maximum(0), mean
 
 
-def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
+def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     """Returns the p-norm over axes."""
     if p == 0:
         x = (~x.equals(0)).cast(x.dtype)
@@ -97,17 +98,17 @@ def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim:
     if not axes:
         return abs(x)
     if math.isinf(p):
-        return ctx.reduce("max" if p > 0 else "min", abs(x), axes, keepdims=keepdim)
+        return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
     if p in (1, 2):
-        return ctx.reduce(f"l{int(p)}", x, axes, keepdims=keepdim)
-    size = ctx.widened(abs(x))
+        return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
+    size = widened(abs(x))
     power_sum = (size**p).sum(axes, keepdims=keepdim)
     return power_sum ** (1 / p)
 
 
 def _norm(ctx: CallContext) -> Operand:
     x = ctx.input()
-    return p_norm(ctx, x, ctx.real("ord", 2.0), _axes(ctx, x.rank), ctx.flag("keepdim"))
+    return p_norm(x, ctx.real("ord", 2.0), _axes(ctx, x.rank), ctx.flag("keepdim"))
 
 
 # ---- along one axis ------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def along_axis(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x, axis = ctx.along(ctx.result_dtype())
-        return ctx.emit(op, x, axis=axis)
+        return x.emit(op, axis=axis)
 
     return convert
 
@@ -138,7 +139,7 @@ def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
 def _running_log_sum(ctx: CallContext) -> Operand:
     x, axis = ctx.along(ctx.result_dtype())
     prefixes = _prefixes(ctx, x, axis, -math.inf)
-    return ctx.reduce("log_sum_exp", prefixes, x.rank).moved(x.rank - 1, axis)
+    return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:
@@ -154,8 +155,8 @@ def _running_extremum(op: str) -> Converter:
         x, axis = ctx.along()
         x = x.cast(x.dtype if x.dtype.is_float else I64)
         prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
-        extremum = ctx.reduce(op, prefixes, x.rank)
-        at = ctx.emit(f"arg_{op}", prefixes, axis=x.rank, keepdims=False, select_last=True)
+        extremum = prefixes.reduce(op, x.rank)
+        at = prefixes.emit(f"arg_{op}", axis=x.rank, keepdims=False, select_last=True)
         return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
 
     return convert

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tcc.frontends.emit import Refusal, constant
 from tcc.frontends.extents import widened_taps
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.ir.index import Index, as_int
 
@@ -36,7 +37,7 @@ def interpolation(
     """
     corners = ctx.flag("align_corners")
     if smooth and corners:
-        raise ctx.fail("align_corners together with antialias is not supported")
+        raise Refusal("align_corners together with antialias is not supported")
     informative = [] if corners else _informative_scales(sizes[2:], x.shape[2:], scales)
     all_scales = (1.0, 1.0, *(informative or [None] * (x.rank - 2)))
     linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
@@ -56,7 +57,7 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
         x = ctx.operand(ctx.first())
         scales = axis_scales(ctx, x.rank - 2)
         attributes = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
-        return ctx.emit("resize", x, **attributes)
+        return x.resize(**attributes)
 
     return convert
 
@@ -78,11 +79,9 @@ def _nearest(exact: bool) -> Converter:
                 continue
             places = nearest_places(n, m, scale, exact)
             if scale is not None or (places != _exact_places(n, m, exact)).any():
-                x = x.gather(ctx.constant(places), axis=axis)
+                x = x.gather(constant(places), axis=axis)
                 informative[axis - 2] = None
-        return ctx.emit(
-            "resize",
-            x,
+        return x.resize(
             sizes=sizes,
             scales=(1.0, 1.0, *informative),
             mode="nearest",
@@ -123,9 +122,7 @@ def _follows(size: Index, extent: Index, scale: float | None) -> bool:
 
 def _grid_sample(ctx: CallContext) -> Operand:
     mode, padding = ctx.integer("interpolation_mode"), ctx.integer("padding_mode")
-    return ctx.emit(
-        "grid_sample",
-        ctx.operand("input"),
+    return ctx.operand("input").grid_sample(
         ctx.operand("grid"),
         mode=_MODES[mode],
         padding_mode=_PADDING[padding],

@@ -2,8 +2,9 @@
 
 import math
 
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import full
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
@@ -13,7 +14,7 @@ def _rounding(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.input()
-        return ctx.emit(op, x) if x.dtype.is_float else x
+        return x.emit(op) if x.dtype.is_float else x
 
     return convert
 
@@ -25,9 +26,9 @@ def _round(ctx: CallContext) -> Operand:
         return x
     if places == 0:
         return x.round()
-    factor = ctx.scalar(10.0 ** abs(places), x)
+    factor = x.like(10.0 ** abs(places))
     up, down = ("mul", "div") if places > 0 else ("div", "mul")
-    return ctx.emit(down, ctx.emit(up, x, factor).round(), factor)
+    return x.emit(up, factor).round().emit(down, factor)
 
 
 def _abs(ctx: CallContext) -> Operand:
@@ -48,21 +49,21 @@ def _sign(ctx: CallContext) -> Operand:
 
 def _exp2(ctx: CallContext) -> Operand:
     x = ctx.input()
-    return ctx.scalar(2, x) ** x
+    return x.like(2) ** x
 
 
 def _expm1(ctx: CallContext) -> Operand:
     """Returns 2 sinh(x/2) exp(x/2), which does not cancel near zero."""
     x = ctx.input()
     half = x * 0.5
-    result = ctx.emit("sinh", half) * half.exp() * 2
+    result = half.sinh() * half.exp() * 2
     return (x < -30).select(-1, result)
 
 
 def _log1p(ctx: CallContext) -> Operand:
     """Returns log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
     x = ctx.input()
-    near_zero = 2 * ctx.emit("atanh", x / (x + 2))
+    near_zero = 2 * (x / (x + 2)).atanh()
     elsewhere = (x + 1).log()
     return (abs(x) < 0.5).select(near_zero, elsewhere)
 
@@ -91,11 +92,11 @@ def _copysign(ctx: CallContext) -> Operand:
     return is_negative(sign).select(-size, size)
 
 
-def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
+def angle_of(y: Operand, x: Operand) -> Operand:
     """Returns the angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     ends = y.is_inf() & x.is_inf()
     is_origin = y.equals(0) & x.equals(0)
-    angle = ctx.emit("atan", is_origin.select(0, ends.select(1, abs(y) / abs(x))))
+    angle = is_origin.select(0, ends.select(1, abs(y) / abs(x))).atan()
     angle = is_negative(x).select(math.pi - angle, angle)
     return is_negative(y).select(-angle, angle)
 
@@ -103,15 +104,15 @@ def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
 def _angle(ctx: CallContext) -> Operand:
     """Returns the angle of a real number: pi where it is negative."""
     x = ctx.input()
-    angle = (x < 0).select(ctx.scalar(math.pi, x), 0)
+    angle = (x < 0).select(x.like(math.pi), 0)
     return x.is_nan().select(x, angle) if x.dtype.is_float else angle
 
 
 def _of_reals(op: str, **attrs: bool) -> Converter:
     """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
 
-    def convert(ctx: CallContext, x: Operand) -> Operand:
-        return ctx.emit(op, x, **attrs) if x.dtype.is_float else ctx.full(False, BOOL, x.shape)
+    def convert(x: Operand) -> Operand:
+        return x.emit(op, **attrs) if x.dtype.is_float else full(False, BOOL, x.shape)
 
     return convert
 
@@ -135,9 +136,9 @@ CONVERTERS: Converters = {
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     "erfc": _erfc,
-    "signbit": lambda ctx, x: is_negative(ctx.numbers(x)),
+    "signbit": lambda x: is_negative(numbers(x)),
     "copysign": _copysign,
-    "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
+    "atan2": lambda ctx: angle_of(*ctx.both()),
     "angle": _angle,
     "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
     "isnan": _of_reals("is_nan"),

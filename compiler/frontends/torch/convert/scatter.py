@@ -2,9 +2,10 @@
 
 import math
 
+from tcc.frontends.emit import Refusal, concat, constant, full, size_scalar
 from tcc.frontends.extents import from_front
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, cut
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.pointwise import quotient
@@ -29,7 +30,7 @@ def _scattered(
     for n, size in enumerate(at.shape):
         source = source.slice_axis(n, 0, size)
     at = as_indices(ctx, at)
-    return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction=how)
+    return x.scatter_elements(at, source, axis=axis, reduction=how)
 
 
 def _scatter(how: str = "none") -> Converter:
@@ -52,7 +53,7 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: 
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if include_self and how != "mean":
         return _scattered(ctx, x, at, source, axis, row)
-    zeros, one_each = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
+    zeros, one_each = full(0, I64, x.shape), full(1, I64, at.shape)
     count = _scattered(ctx, zeros, at, one_each, axis, "add")
     untouched = count.equals(0)
     start = x if include_self else untouched.select(x, _neutral(x.dtype, row))
@@ -91,7 +92,7 @@ def _index_put(ctx: CallContext, x: Operand) -> Operand:
     order = (*range(first, first + count), *range(first), *range(first + count, len(target)))
     updates = spread.transpose(order)
     how = "add" if ctx.flag("accumulate") else "none"
-    scattered = ctx.emit("scatter_nd", front, tuples(ctx, places), updates, reduction=how)
+    scattered = front.scatter_nd(tuples(places), updates, reduction=how)
     return scattered.transpose(tuple(perm.index(n) for n in range(x.rank)))
 
 
@@ -108,15 +109,15 @@ def _bin_count(ctx: CallContext) -> Operand:
 
     The number of bins depends on data.
     """
-    at, minimum = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
-    last = ctx.concat([at, minimum.reshape((1,))], 0).max(0, keepdims=True)
-    (size,) = ctx.sizes(last + 1, "the number of bins")
+    at, minimum = ctx.operand("self", I64), size_scalar(ctx.index("minlength", 0) - 1)
+    last = concat([at, minimum.reshape((1,))], 0).max(0, keepdims=True)
+    (size,) = (last + 1).as_sizes("the number of bins")
     reason = "bincount counts numbers from zero on"
     attrs = OPS["check_indices"].attrs(size, reason=reason, signed=False)
     ctx.scope.builder.add(OPS["check_indices"], [at.value], attrs, loc=ctx.loc)
     dtype = ctx.result_dtype()
     weights = ctx.operand("weights", dtype, 1)
-    start = ctx.full(0, dtype, (size,))
+    start = full(0, dtype, (size,))
     return _scattered(ctx, start, at, weights.expand(at.shape), 0, "add")
 
 
@@ -158,7 +159,7 @@ def _embedding_bag(ctx: CallContext) -> Results:
     offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
     bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
     if ctx.call.used_results - {0} or at.is_empty or as_int(bags) == 0:
-        raise ctx.fail("it has no index or run, or its results for gradients are read")
+        raise Refusal("it has no index or run, or its results for gradients are read")
     starts = offsets.slice_axis(0, 0, bags)
     places = counted(ctx, at.shape[0]).unsqueeze(1)
     begun = (starts <= places).cast(I64)
@@ -166,13 +167,13 @@ def _embedding_bag(ctx: CallContext) -> Results:
     rows = weight.gather(at, axis=0)
     if ctx.has("per_sample_weights"):
         rows = rows * ctx.operand("per_sample_weights").unsqueeze(1)
-    start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
-    is_counted = ctx.full(True, BOOL, at.shape)
+    start = rows.like(0 if mode < 2 else -math.inf)
+    is_counted = full(True, BOOL, at.shape)
     padding = ctx.index("padding_idx", -1)
     if as_int(padding) != -1:
-        is_counted = ~at.equals(ctx.size_scalar(padding))
+        is_counted = ~at.equals(size_scalar(padding))
         rows = is_counted.unsqueeze(1).select(rows, start)
-    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
+    count = _scattered(ctx, full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
     how, target = "max" if mode == 2 else "add", start.expand((bags, weight.shape[1]))
     along = _along(ctx, rows, 0, bag, rows.shape)
     bag_values = _scattered(ctx, target, along, rows, 0, how)
@@ -190,7 +191,7 @@ def _masked_scatter(ctx: CallContext) -> Operand:
     if x.is_empty or source.is_empty:
         return x
     flat_mask = mask.flat().cast(I64)
-    at = ctx.emit("cum_sum", flat_mask, axis=0, exclusive=True) * flat_mask
+    at = flat_mask.cum_sum(axis=0, exclusive=True) * flat_mask
     gathered = source.flat().gather(at, axis=0).reshape(x.shape)
     return mask.select(gathered, x)
 
@@ -203,8 +204,8 @@ def _strided_write(
     if step == 1:
         parts = [x.slice_axis(axis, 0, start), source]
         parts.append(x.slice_axis(axis, start + size, x.shape[axis] - start - size))
-        return ctx.concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
-    at = counted(ctx, size) * ctx.constant(step) + ctx.size_scalar(start)
+        return concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
+    at = counted(ctx, size) * constant(step) + size_scalar(start)
     return _scattered(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
 
 
@@ -212,7 +213,7 @@ def _slice_scatter(ctx: CallContext) -> Operand:
     (x, axis), step = ctx.along(), ctx.integer("step")
     dim = x.shape[axis]
     start = from_front(ctx.index("start", 0), dim)
-    size = ctx.cut(x, axis, start, ctx.index("end", dim), step).shape
+    size = cut(x, axis, start, ctx.index("end", dim), step).shape
     source = ctx.operand("src", x.dtype).expand(size)
     number, extent = as_int(start), as_int(dim)
     if number is not None and extent is not None:
@@ -237,11 +238,11 @@ def _diagonal_scatter(ctx: CallContext, x: Operand) -> Operand:
     if source.is_empty:
         return x
     row, column = grid(ctx, rows, columns)
-    is_diagonal = (row + ctx.constant(offset)).equals(column)
+    is_diagonal = (row + constant(offset)).equals(column)
     # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
     # column.
     along = column if offset < 0 else row
-    last = ctx.size_scalar(source.shape[-1] - 1)
+    last = size_scalar(source.shape[-1] - 1)
     place = along.minimum(last).expand((rows, columns))
     spread = source.gather(place, axis=source.rank - 1)
     other_axes = [n for n in range(x.rank) if n not in (first, second)]

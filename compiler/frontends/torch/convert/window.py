@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import concat, filled, full, size_scalar
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
@@ -39,7 +40,7 @@ def _conv(ctx: CallContext, x: Operand) -> Operand:
     row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
     if ctx.flag("transposed"):
         row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
-    return ctx.emit(row, x, weight, ctx.optional("bias"), **attrs)
+    return x.emit(row, weight, ctx.optional("bias"), **attrs)
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ def pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 
 
 def _max_pool(axes: int) -> Converter:
-    return lambda ctx: ctx.emit("max_pool", _image(ctx, axes), **pool_attrs(ctx, axes))
+    return lambda ctx: _image(ctx, axes).max_pool(**pool_attrs(ctx, axes))
 
 
 def _max_pool_indices(axes: int) -> Converter:
@@ -60,9 +61,9 @@ def _max_pool_indices(axes: int) -> Converter:
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x = _image(ctx, axes)
-        maxima, at = ctx.emit_all("max_pool_indices", [x], **pool_attrs(ctx, axes))
-        image = ctx.size_scalar(element_count(x.shape[2:]))
-        return maxima, ctx.emit("mod", at, image, fmod=False)
+        maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
+        image = size_scalar(element_count(x.shape[2:]))
+        return maxima, at.mod(image, fmod=False)
 
     return convert
 
@@ -73,10 +74,10 @@ def _average_pool(axes: int) -> Converter:
         attrs, padded = pool_attrs(ctx, axes), ctx.flag("count_include_pad")
         divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
         if divisor is None:
-            return ctx.emit("average_pool", x, **attrs, count_include_pad=padded)
+            return x.average_pool(**attrs, count_include_pad=padded)
         if attrs["ceil_mode"]:
             x, attrs = _whole_windows(ctx, x, attrs)
-        mean = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
+        mean = x.average_pool(**attrs, count_include_pad=True)
         return mean * (float(np.prod(attrs["kernel"])) / divisor)
 
     return convert
@@ -95,7 +96,7 @@ def _whole_windows(
         before = attrs["before"][n]
         pads.append((before, window_end - x.shape[n + x.rank - axes] - before))
     starts, ends = zip(*pads, strict=True)
-    x = ctx.emit("pad", x, ctx.scalar(0, x), before=starts, after=ends, mode="constant")
+    x = x.pad(x.like(0), before=starts, after=ends, mode="constant")
     zeros = (const(0),) * axes
     return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
 
@@ -112,8 +113,8 @@ def adaptive_windows(
     windows repeat their last position. A mask tells the positions that count. The third result is
     the windows' lengths.
     """
-    number, extent = counted(ctx, bins), ctx.size_scalar(size)
-    count = ctx.size_scalar(maximum(bins, 1))
+    number, extent = counted(ctx, bins), size_scalar(size)
+    count = size_scalar(maximum(bins, 1))
     start, end = number * extent / count, ((number + 1) * extent + count - 1) / count
     places = start.unsqueeze(1) + counted(ctx, _longest_window(size, bins))
     ends = end.unsqueeze(1)
@@ -155,26 +156,25 @@ def _adaptive(op: str, reduce: str, axes: int) -> Converter:
         x = _image(ctx, axes)
         target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
         if all(as_int(n) == 1 for n in target):
-            return ctx.reduce(reduce, x, tuple(range(2, 2 + axes)), keepdims=True)
+            return x.reduce(reduce, tuple(range(2, 2 + axes)), keepdims=True)
         pairs = [*zip(map(as_int, x.shape[2:]), map(as_int, target), strict=True)]
         if all(n and size is not None and size % n == 0 for size, n in pairs):
             kernel = tuple(size // n for size, n in pairs if size is not None and n)
             zeros = (const(0),) * axes
-            return ctx.emit(
-                op, x, kernel=kernel, strides=kernel, before=zeros, after=zeros,
-                dilations=(1,) * axes,
-            )  # fmt: skip
+            return x.emit(
+                op, kernel=kernel, strides=kernel, before=zeros, after=zeros, dilations=(1,) * axes
+            )
         for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
             if size is None or count is None:
                 x = adapted(ctx, x, axis, bins, reduce)
             else:
-                x = _binned(ctx, x, axis, size, count, reduce)
+                x = _binned(x, axis, size, count, reduce)
         return x
 
     return convert
 
 
-def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
+def _binned(x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
     """Reduces an axis over `bins` slices that together cover it."""
     if bins == size:
         return x
@@ -184,8 +184,8 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
     for n in range(bins):
         start, end = n * size // bins, -(-(n + 1) * size // bins)
         window = x.slice_axis(axis, start, end - start)
-        parts.append(ctx.reduce(reduce, window, axis, keepdims=True))
-    return ctx.concat(parts, axis)
+        parts.append(window.reduce(reduce, axis, keepdims=True))
+    return concat(parts, axis)
 
 
 def _adaptive_max(axes: int) -> Converter:
@@ -205,28 +205,26 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     x, target = _image(ctx, axes), ctx.result_shape(0)[-axes:]
     shape = (*x.shape[:2], *target)
     if any(as_int(d) == 0 for d in shape):
-        return ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
-    table = ctx.filled(0, I64)
+        return full(0, x.dtype, shape), full(0, I64, shape)
+    table = filled(0, I64)
     for n, (size, bins) in enumerate(zip(x.shape[2:], target, strict=True)):
         line, _, _ = adaptive_windows(ctx, size, bins)
         ends = {n: line.shape[0], axes + n: line.shape[1]}
         step = line.reshape([ends.get(axis, const(1)) for axis in range(2 * axes)])
-        table = table * ctx.size_scalar(size) + step
+        table = table * size_scalar(size) + step
     counts = element_count(target), element_count(table.shape[axes:])
     table = table.reshape(counts)
     flat = x.reshape((*x.shape[:2], element_count(x.shape[2:])))
     gathered = flat.gather(table, axis=2)
     maxima = gathered.max(3)
-    best = ctx.emit("arg_max", gathered, axis=3, keepdims=True, select_last=False)
+    best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
     is_best = best.equals(counted(ctx, counts[1]))
     at = is_best.select(table, 0).sum(3)
     return maxima.reshape(shape), at.reshape(shape)
 
 
 def _col2im(ctx: CallContext) -> Operand:
-    return ctx.emit(
-        "col2im",
-        _image(ctx, 1),
+    return _image(ctx, 1).col2im(
         image=ctx.indices("output_size"),
         block=ctx.integers("kernel_size", 2),
         **window_attrs(ctx, 2),
