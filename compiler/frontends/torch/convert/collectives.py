@@ -10,9 +10,8 @@ import numpy as np
 from tcc.frontends.emit import constant, emit
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.calls import Ranks
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Integers
 from tcc.ir.index import Index, as_int
-from tcc.ir.types import I64
 
 
 def _collective(op: str, root: str = "") -> Converter:
@@ -51,16 +50,16 @@ def _all_to_all(ctx: CallContext, x: Operand) -> Operand:
     )
 
 
-def _coordinate(ctx: CallContext) -> Index:
+def _coordinate(full_mesh: Integers, index: int) -> Index:
     """Returns this rank's position along a dimension of a mesh.
 
     The call's argument `full_mesh` is a tensor of ranks. Along its first axis, it may contain
     several meshes; this rank belongs to one of them.
     """
-    mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
-    size = as_int(mesh.shape[axis]) or 0
-    place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
-    candidates = mesh.equal(emit("rank")).select(constant(place), -1)
+    axis = index + 1
+    size = as_int(full_mesh.shape[axis]) or 0
+    place = np.arange(size).reshape(-1, *[1] * (full_mesh.rank - axis - 1))
+    candidates = full_mesh.equal(emit("rank")).select(constant(place), -1)
     last = candidates.flat().max(0, keepdims=True)
     (number,) = last.as_sizes("the rank's place in the mesh", 0, size - 1)
     return number

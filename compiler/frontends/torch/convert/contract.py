@@ -6,7 +6,14 @@ import numpy as np
 from tcc.frontends.einsum import einsum
 from tcc.frontends.emit import Refusal, checked_axes, constant
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, widened
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    Integers,
+    Results,
+    widened,
+)
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
@@ -17,8 +24,7 @@ def _matmul(a: str, b: str) -> Converter:
     return lambda ctx: ctx.operand(a) @ ctx.operand(b)
 
 
-def _linear(ctx: CallContext, x: Operand) -> Operand:
-    weight, bias = ctx.operand("weight"), ctx.optional("bias")
+def _linear(x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
     transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
@@ -34,12 +40,12 @@ def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
 def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
     """Returns a converter of beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
 
-    def convert(ctx: CallContext) -> Operand:
+    def convert(ctx: CallContext, beta: float) -> Operand:
         matmul = ctx.operand(lhs) @ ctx.operand(rhs)
         if batched:
             matmul = matmul.sum(0)
         matmul = _scaled(ctx, matmul, "alpha")
-        if ctx.real("beta") == 0:
+        if beta == 0:
             return matmul
         return matmul + _scaled(ctx, ctx.operand("self"), "beta")
 
@@ -103,7 +109,7 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
     scale = _scale(ctx, q)
     scores = q @ k.swap_axes(2, 3) * scale
     if ctx.flag("is_causal"):
-        row, column = grid(ctx, q.shape[2], k.shape[2])
+        row, column = grid(q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)
     mask = ctx.optional("attn_mask")
     if mask is None:
@@ -123,24 +129,23 @@ def _attention_and_sums(ctx: CallContext) -> Results:
     return attended, scores.reduce("log_sum_exp", 3)
 
 
-def _distances(ctx: CallContext) -> Operand:
+def _distances(x1: Operand, x2: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
-    x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
-    gap = x.unsqueeze(x.rank - 1) - y.unsqueeze(y.rank - 2)
+    gap = x1.unsqueeze(x1.rank - 1) - x2.unsqueeze(x2.rank - 2)
     return p_norm(gap, p, (gap.rank - 1,), False)
 
 
-def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
+def _pair_distances(x: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
     rows = as_int(x.shape[0])
     if rows is None:
         raise Refusal("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
     first_rows, second_rows = (x.gather(constant(n), axis=0) for n in (first, second))
-    return p_norm(first_rows - second_rows, ctx.real("p"), (1,), False)
+    return p_norm(first_rows - second_rows, p, (1,), False)
 
 
-def _trilinear(ctx: CallContext) -> Operand:
+def _trilinear(ctx: CallContext, sumdim: tuple[int, ...]) -> Operand:
     """Multiplies three tensors, each with additional axes, and sums over some axes."""
     parts = []
     for name in ("1", "2", "3"):
@@ -149,7 +154,7 @@ def _trilinear(ctx: CallContext) -> Operand:
             part = part.unsqueeze(axis)
         parts.append(part)
     products = parts[0] * parts[2] * parts[1]
-    axes = checked_axes(ctx.integers("sumdim"), products.rank)
+    axes = checked_axes(sumdim, products.rank)
     return products.sum(tuple(sorted(axes)))
 
 
@@ -160,14 +165,14 @@ def _grouped(rows: str, weights: str) -> Converter:
     `offs` are the ends of the groups.
     """
 
-    def convert(ctx: CallContext) -> Operand:
-        x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
+    def convert(ctx: CallContext, offs: Integers) -> Operand:
+        x, weight = ctx.operand(rows), ctx.operand(weights)
         if x.rank != 2 or weight.rank != 3:
             raise Refusal(f"its operands are {x.type!r} and {weight.type!r}")
         if ctx.has("bias") or ctx.has("out_dtype"):
             raise Refusal("a bias or an element type of its own is not supported")
-        places = counted(ctx, x.shape[0]).unsqueeze(1)
-        group = (ends <= places).cast(I64).sum(1)
+        places = counted(x.shape[0]).unsqueeze(1)
+        group = (offs <= places).cast(I64).sum(1)
         count = as_int(weight.shape[0])
         if not count:
             raise Refusal("the number of matrices must be known")

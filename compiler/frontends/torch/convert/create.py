@@ -2,7 +2,7 @@
 
 import numpy as np
 from tcc.frontends.emit import constant, emit, filled
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, current
 from tcc.frontends.torch.context import CallContext, Converters
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
@@ -26,7 +26,7 @@ def _arange(ctx: CallContext) -> Operand:
     (size,) = ctx.result_shape()
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
-        return counted(ctx, size).cast(F64) * step + start
+        return counted(size).cast(F64) * step + start
     # The op takes the length from `size` and has no other use for `end`.
     return start.range(ctx.operand("end", dtype), step, size=size)
 
@@ -34,23 +34,23 @@ def _arange(ctx: CallContext) -> Operand:
 _LONGEST = 1 << 24  # longer sequences are computed at run time, not stored
 
 
-def counted(ctx: CallContext, size: Index) -> Operand:
+def counted(size: Index) -> Operand:
     """Returns 0, 1, ... below `size`, as i64."""
     number = as_int(size)
     if number is not None and number <= _LONGEST:
         return constant(np.arange(number))
-    return ctx.counted(size)
+    numbers: Operand = current().counted(size)
+    return numbers
 
 
-def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:
+def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
     """Returns the row numbers of a matrix as a column, and the column numbers as a row."""
-    down = counted(ctx, rows).reshape((rows, 1))
-    return down, counted(ctx, columns).reshape((1, columns))
+    down = counted(rows).reshape((rows, 1))
+    return down, counted(columns).reshape((1, columns))
 
 
-def _blackman_window(ctx: CallContext) -> Operand:
+def _blackman_window(ctx: CallContext, periodic: bool = True) -> Operand:
     (size,) = ctx.result_shape()
-    periodic = ctx.flag("periodic", True)
     return emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
 
 

@@ -42,12 +42,12 @@ from tcc.ops import OPS
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _convolution(ctx: CallContext) -> Results:
+def _convolution(ctx: CallContext, transposed: bool, groups: int) -> Results:
     """Returns the gradients of input, weight and bias; None for each that the call's mask leaves
     out."""
     gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
-    axes, transposed = weight.rank - 2, ctx.flag("transposed")
-    attrs = window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
+    axes = weight.rank - 2
+    attrs = window_attrs(ctx, axes) | {"group": groups}
     for_input, for_weight, for_bias = ctx.arguments["output_mask"]
     results: list[Operand | None] = [None, None, None]
     if for_input:
@@ -157,7 +157,7 @@ def _lengths(
     over `extent` elements.
     """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
-    start: Operand = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
+    start: Operand = counted(count) * attrs["strides"][n] - as_int(pad)
     end = (start + attrs["kernel"][n]).minimum(size_scalar(extent + pad * padded))
     length: Operand = end - (start if padded else start.maximum(0))
     return length
@@ -169,21 +169,19 @@ def _max_pool(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
         attrs = pool_attrs(ctx, axes)
-        place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
+        place = _places(gradient.shape[2:], x.shape[2:], attrs)
         is_maximum = maximum_places.unsqueeze(2).equals(place)
         return _patches(is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
 
     return convert
 
 
-def _places(
-    ctx: CallContext, counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]
-) -> Operand:
+def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]) -> Operand:
     """Returns each window element's position in its channel: [element, windows ...]."""
     axes, place = len(counts), filled(0, I64)
     for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
-        start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
-        tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
+        start = counted(count) * attrs["strides"][n] - as_int(attrs["before"][n])
+        tap = counted(const(attrs["kernel"][n])) * attrs["dilations"][n]
         step = _line(tap, n, 2 * axes) + _line(start, axes + n, 2 * axes)
         place = place * size_scalar(size) + step
     return place.reshape((element_count(place.shape[:axes]), *counts))
@@ -201,9 +199,9 @@ def _adaptive_average(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         gradient, x = batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
-            _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
+            _, _, length = adaptive_windows(x.shape[axis], gradient.shape[axis])
             gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
-            gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
+            gradient = adapted(gradient, axis, x.shape[axis], "sum")
         return gradient
 
     return convert
@@ -266,11 +264,11 @@ def _resize(terms: Callable[..., Terms]) -> Converter:
     to `size` elements.
     """
 
-    def convert(ctx: CallContext) -> Operand:
-        gradient, image = widened(ctx.operand("grad_output")), ctx.indices("input_size")
+    def convert(ctx: CallContext, input_size: tuple[Index, ...], grad_output: Operand) -> Operand:
+        gradient = widened(grad_output)
         scales = axis_scales(ctx, gradient.rank - 2)
         for axis, scale in enumerate(scales, 2):
-            extent, size = _static(image[axis]), _static(gradient.shape[axis])
+            extent, size = _static(input_size[axis]), _static(gradient.shape[axis])
             gradient = _weighted_sums(gradient, axis, extent, terms(ctx, extent, size, scale))
         return gradient
 
@@ -303,9 +301,9 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 def _edge_pad(axes: int) -> Converter:
     """Returns a converter of the gradient of padding that repeats the elements at the border."""
 
-    def convert(ctx: CallContext, x: Operand) -> Operand:
-        gradient = widened(ctx.operand("grad_output"))
-        before = ctx.integers("padding")[::2]
+    def convert(x: Operand, grad_output: Operand, padding: tuple[int, ...]) -> Operand:
+        gradient = widened(grad_output)
+        before = padding[::2]
         for n in range(axes):
             axis = x.rank - 1 - n
             extent, size = _static(x.shape[axis]), _static(gradient.shape[axis])
@@ -350,9 +348,8 @@ def _weight_norm(ctx: CallContext) -> Results:
 def _shrink(name: str) -> Converter:
     """Returns a converter of a gradient that is zero where the forward result is zero."""
 
-    def convert(ctx: CallContext) -> Operand:
-        bound = ctx.real("lambd")
-        return (abs(ctx.operand("self")) <= bound).select(0, ctx.operand(name))
+    def convert(ctx: CallContext, x: Operand, lambd: float) -> Operand:
+        return (abs(x) <= lambd).select(0, ctx.operand(name))
 
     return convert
 

@@ -5,7 +5,14 @@ from typing import Any
 
 from tcc.frontends.emit import Refusal, broadcast, concat, filled, fresh_count, full, stack
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, numbers
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    Integers,
+    Results,
+    numbers,
+)
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
 from tcc.frozen import frozen
@@ -29,9 +36,9 @@ def _index_select(ctx: CallContext) -> Operand:
     return x.gather(at, axis=axis)
 
 
-def _embedding(ctx: CallContext) -> Operand:
+def _embedding(ctx: CallContext, weight: Operand) -> Operand:
     at = as_indices(ctx, "indices")
-    return ctx.operand("weight").gather(at, axis=0)
+    return weight.gather(at, axis=0)
 
 
 def _gather(ctx: CallContext) -> Operand:
@@ -42,9 +49,9 @@ def _gather(ctx: CallContext) -> Operand:
     return x.gather_elements(at, axis=axis)
 
 
-def _take(ctx: CallContext) -> Operand:
+def _take(ctx: CallContext, x: Operand) -> Operand:
     at = as_indices(ctx, "index")
-    return ctx.operand("self").flat().gather(at, axis=0)
+    return x.flat().gather(at, axis=0)
 
 
 # ---- index tensors on several axes ---------------------------------------------------------------
@@ -125,18 +132,18 @@ def _line(ctx: CallContext) -> tuple[Operand, int, int]:
     return x, axis, size
 
 
-def _top_k(ctx: CallContext) -> Sequence[Operand]:
+def _top_k(ctx: CallContext, k: Index, largest: bool) -> Sequence[Operand]:
     x, axis = ctx.along()
-    return _ordered(x, axis, ctx.index("k"), ctx.flag("largest"))
+    return _ordered(x, axis, k, largest)
 
 
-def _sort(ctx: CallContext) -> Sequence[Operand]:
+def _sort(ctx: CallContext, descending: bool) -> Sequence[Operand]:
     x, axis = ctx.along()
-    return _ordered(x, axis, x.shape[axis], ctx.flag("descending"))
+    return _ordered(x, axis, x.shape[axis], descending)
 
 
-def _kth_value(ctx: CallContext) -> Sequence[Operand]:
-    (x, axis), k = ctx.along(), ctx.integer("k")
+def _kth_value(ctx: CallContext, k: int) -> Sequence[Operand]:
+    x, axis = ctx.along()
     return [part.slice_axis(axis, k - 1, 1) for part in _ordered(x, axis, const(k))]
 
 
@@ -192,28 +199,25 @@ def non_zero(x: Operand) -> Operand:
     return x.non_zero(size=fresh_count())
 
 
-def _masked_select(ctx: CallContext, x: Operand) -> Operand:
-    mask = ctx.operand("mask")
+def _masked_select(x: Operand, mask: Operand) -> Operand:
     shape = broadcast(x.shape, mask.shape)
     flat, flat_mask = (part.expand(shape).flat() for part in (x, mask))
     return flat.compress(flat_mask, axis=0, size=fresh_count())
 
 
-def _repeated_places(ctx: CallContext) -> Operand:
+def _repeated_places(repeats: Integers) -> Operand:
     """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
     says."""
-    times = ctx.operand("repeats", I64)
-    length = times.sum(0)
+    length = repeats.sum(0)
     (size,) = length.reshape((1,)).as_sizes("the number of repetitions")
-    ends = times.cum_sum(axis=0)
-    return _searched(ends, counted(ctx, size), True)
+    ends = repeats.cum_sum(axis=0)
+    return _searched(ends, counted(size), True)
 
 
-def _non_zero_static(ctx: CallContext, x: Operand) -> Operand:
+def _non_zero_static(x: Operand, size: int, fill_value: int) -> Operand:
     """Returns the first `size` positions of elements that are not zero, filled up with
     `fill_value`."""
-    size = ctx.integer("size")
-    filler = full(ctx.integer("fill_value"), I64, (size, x.rank))
+    filler = full(fill_value, I64, (size, x.rank))
     if x.is_empty or not x.rank:
         return filler
     positions = non_zero(x).transpose((1, 0))
@@ -284,12 +288,12 @@ def _search(name: str) -> Converter:
     return convert
 
 
-def _histogram(ctx: CallContext) -> Operand:
+def _histogram(ctx: CallContext, x: Operand, bins: int) -> Operand:
     """Returns the number of elements in each of `bins` equal intervals.
 
     The last interval includes its upper end.
     """
-    flat, bins = ctx.operand("self").flat(), ctx.integer("bins")
+    flat = x.flat()
     low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):
         low, high = flat.min(0), flat.max(0)
@@ -298,7 +302,7 @@ def _histogram(ctx: CallContext) -> Operand:
     place = ((flat - low) * bins / (high - low)).cast(I64)
     place = place.minimum(bins - 1)
     above, below = flat >= low, flat <= high
-    in_bin = place.unsqueeze(1).equals(counted(ctx, const(bins)))
+    in_bin = place.unsqueeze(1).equals(counted(const(bins)))
     counts_in_bin = in_bin & (above & below).unsqueeze(1)
     return counts_in_bin.cast(I64).sum(0)
 

@@ -6,7 +6,7 @@ Everything between operands and results is computed in f64.
 import numpy as np
 from tcc.frontends.emit import Refusal, broadcast, concat, emit_all, filled, full, size_scalar
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converters, Results
+from tcc.frontends.torch.context import CallContext, Converters, Doubles, Results
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
@@ -25,8 +25,8 @@ def _transposed(x: Operand) -> Operand:
     return x.swap_axes(-2, -1)
 
 
-def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
-    row, column = grid(ctx, rows, rows if columns is None else columns)
+def _eye(rows: Index, columns: Index | None = None) -> Operand:
+    row, column = grid(rows, rows if columns is None else columns)
     return column.equals(row).cast(F64)
 
 
@@ -101,14 +101,14 @@ def _solve_factored(
     return _rows_in(half, back)
 
 
-def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
+def _first_zero(packed: Operand) -> Operand:
     """Returns for each U the number of its first pivot that is zero, counted from 1; 0 if there is
     none."""
     pivots = _diagonal(packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
         return filled(0, I32).expand(pivots.shape[:-1])
-    reverse_number = size_scalar(count) - counted(ctx, count)
+    reverse_number = size_scalar(count) - counted(count)
     zero = pivots.equals(0)
     reverse_of_zeros = zero.select(reverse_number, 0)
     highest = reverse_of_zeros.max(pivots.rank - 1)
@@ -140,72 +140,72 @@ def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular"
     ctx.scope.builder.add(OPS["check_indices"], [info.value], attrs, loc=ctx.loc)
 
 
-def _check_errors(ctx: CallContext) -> Results:
-    _checked(ctx, ctx.operand("info"), f"{ctx.text('api_name')} has no result for a matrix")
+def _check_errors(ctx: CallContext, info: Operand, api_name: str) -> Results:
+    _checked(ctx, info, f"{api_name} has no result for a matrix")
     return ()
 
 
 def _factor(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
-    return packed, pivots, _first_zero(ctx, packed)
+    return packed, pivots, _first_zero(packed)
 
 
-def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
+def _halves(packed: Operand) -> tuple[Operand, Operand]:
     """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
     first_columns = packed.slice_axis(packed.rank - 1, 0, few)
-    lower = _triangle(first_columns, False, 1) + _eye(ctx, rows, few)
+    lower = _triangle(first_columns, False, 1) + _eye(rows, few)
     return lower, _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
 
 
-def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
+def _exchange(pivots: Operand, rows: Index) -> Operand:
     """Returns the permutation matrix P of the factorization P L U."""
     order = _order(pivots, rows)
-    here = counted(ctx, rows).reshape((rows, 1))
+    here = counted(rows).reshape((rows, 1))
     return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
 
 def _lu(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
-    return _exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed)
+    return _exchange(pivots, packed.shape[-2]), *_halves(packed)
 
 
-def _lu_unpack(ctx: CallContext) -> Results:
-    packed, pivots = _wide(ctx, "LU_data"), ctx.operand("LU_pivots")
-    halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (None, None)
-    transposed = ctx.flag("unpack_pivots")
-    return _exchange(ctx, pivots, packed.shape[-2]) if transposed else None, *halves
+def _lu_unpack(
+    unpack_pivots: bool, LU_data: Doubles, LU_pivots: Operand, unpack_data: bool
+) -> Results:
+    halves = _halves(LU_data) if unpack_data else (None, None)
+    return _exchange(LU_pivots, LU_data.shape[-2]) if unpack_pivots else None, *halves
 
 
-def _lu_solve(ctx: CallContext) -> Operand:
-    packed, pivots, b = _wide(ctx, "LU"), ctx.operand("pivots"), _wide(ctx, "B")
-    return _solve_factored(ctx, packed, pivots, b, ctx.flag("adjoint"), ctx.flag("left"))
+def _lu_solve(ctx: CallContext, LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool) -> Operand:
+    return _solve_factored(ctx, LU, pivots, B, adjoint, ctx.flag("left"))
 
 
-def _solve(ctx: CallContext) -> Results:
-    (packed, pivots), b = _eliminated(ctx), _wide(ctx, "B")
-    info = _first_zero(ctx, packed)
-    if ctx.flag("check_errors"):
+def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
+    packed, pivots = _eliminated(ctx)
+    B = B.cast(F64)
+    info = _first_zero(packed)
+    if check_errors:
         _checked(ctx, info)
-    columns = b.rank in (1, packed.rank - 1)
-    right = b.unsqueeze(b.rank) if columns else b
+    columns = B.rank in (1, packed.rank - 1)
+    right = B.unsqueeze(B.rank) if columns else B
     solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
     result = solution.squeeze((solution.rank - 1,)) if columns else solution
     return result, packed, pivots, info
 
 
-def _inverse(ctx: CallContext) -> Results:
+def _inverse(ctx: CallContext, check_errors: bool) -> Results:
     packed, pivots = _eliminated(ctx)
-    info = _first_zero(ctx, packed)
-    if ctx.flag("check_errors"):
+    info = _first_zero(packed)
+    if check_errors:
         _checked(ctx, info)
-    return _solve_factored(ctx, packed, pivots, _eye(ctx, packed.shape[-1])), info
+    return _solve_factored(ctx, packed, pivots, _eye(packed.shape[-1])), info
 
 
-def _determinant_parts(ctx: CallContext) -> Results:
+def _determinant_parts(ctx: CallContext, A: Doubles) -> Results:
     parts = _eliminated(ctx, _is_row_major(ctx))
-    return _wide(ctx, "A").det(), *parts
+    return A.det(), *parts
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
@@ -213,7 +213,7 @@ def _sign_and_log(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx, _is_row_major(ctx))
     diagonal = _diagonal(packed)
     last = (diagonal.rank - 1,)
-    steps = counted(ctx, diagonal.shape[-1]) + 1
+    steps = counted(diagonal.shape[-1]) + 1
     stays = pivots.cast(I64).equals(steps)
     turns = stays.select(filled(1.0, F64), -1.0)
     sign = (turns * diagonal.sign()).reduce("prod", last)
@@ -224,21 +224,22 @@ def _sign_and_log(ctx: CallContext) -> Results:
 # ---- triangular matrices -------------------------------------------------------------------------
 
 
-def _solve_triangular(ctx: CallContext) -> Operand:
-    a, b = _batched(_wide(ctx, "self"), _wide(ctx, "B"))
-    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
+def _solve_triangular(
+    ctx: CallContext, x: Doubles, B: Doubles, upper: bool, unitriangular: bool
+) -> Operand:
+    a, b = _batched(x, B)
     if ctx.flag("left"):
-        return _solve_half(a, b, upper, unit_diagonal)
-    solution = _solve_half(_transposed(a), _transposed(b), not upper, unit_diagonal)
+        return _solve_half(a, b, upper, unitriangular)
+    solution = _solve_half(_transposed(a), _transposed(b), not upper, unitriangular)
     return _transposed(solution)
 
 
-def _old_solve_triangular(ctx: CallContext) -> Results:
-    b, a = _batched(_wide(ctx, "self"), _wide(ctx, "A"))
-    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
-    transposed = ctx.flag("transpose")
-    matrix = _transposed(a) if transposed else a
-    return _solve_half(matrix, b, upper != transposed, unit_diagonal), a
+def _old_solve_triangular(
+    x: Doubles, transpose: bool, A: Doubles, upper: bool, unitriangular: bool
+) -> Results:
+    b, a = _batched(x, A)
+    matrix = _transposed(a) if transpose else a
+    return _solve_half(matrix, b, upper != transpose, unitriangular), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
@@ -256,21 +257,19 @@ def _solve_cholesky(factor: Operand, b: Operand, upper: bool) -> Operand:
     return _solve_half(_transposed(first), half, True)
 
 
-def _cholesky_solve(ctx: CallContext) -> Operand:
-    factor, b = _wide(ctx, "input2"), _wide(ctx, "self")
-    return _solve_cholesky(factor, b, ctx.flag("upper"))
+def _cholesky_solve(input2: Doubles, x: Doubles, upper: bool) -> Operand:
+    return _solve_cholesky(input2, x, upper)
 
 
-def _cholesky_inverse(ctx: CallContext) -> Operand:
-    factor = _wide(ctx, "self")
-    eye = _eye(ctx, factor.shape[-1])
-    return _solve_cholesky(factor, eye, ctx.flag("upper"))
+def _cholesky_inverse(x: Doubles, upper: bool) -> Operand:
+    eye = _eye(x.shape[-1])
+    return _solve_cholesky(x, eye, upper)
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
 
 
-def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
+def _reflectors(packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
     """Returns V and T such that the product of the reflections is I - V T V'.
 
     With S the part of V' V above the diagonal, and D the diagonal matrix of the factors `tau`, T is
@@ -278,72 +277,71 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     """
     count = tau.shape[-1]
     columns = packed.slice_axis(packed.rank - 1, 0, count)
-    eye = _eye(ctx, columns.shape[-2], count)
+    eye = _eye(columns.shape[-2], count)
     vectors = _triangle(columns, False, 1) + eye
     above = _triangle(_transposed(vectors) @ vectors, True, 1)
     factors = tau.unsqueeze(tau.rank)
-    system = factors * above + _eye(ctx, count)
-    scaled = factors * _eye(ctx, count)
+    system = factors * above + _eye(count)
+    scaled = factors * _eye(count)
     return vectors, _solve_half(system, scaled, True, True)
 
 
-def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
+def _orthogonal(packed: Operand, tau: Operand, columns: Index) -> Operand:
     """Returns the first `columns` columns of the product of the reflections."""
-    vectors, middle = _reflectors(ctx, packed, tau)
+    vectors, middle = _reflectors(packed, tau)
     head = vectors.slice_axis(vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
     transposed = _transposed(head)
     change = vectors @ middle @ transposed
-    return _eye(ctx, packed.shape[-2], columns) - change
+    return _eye(packed.shape[-2], columns) - change
 
 
-def _householder(ctx: CallContext) -> Operand:
-    packed, tau = _wide(ctx, "input"), _wide(ctx, "tau")
-    return _orthogonal(ctx, packed, tau, packed.shape[-1])
+def _householder(x: Doubles, tau: Doubles) -> Operand:
+    return _orthogonal(x, tau, x.shape[-1])
 
 
-def _multiply_orthogonal(ctx: CallContext) -> Operand:
+def _multiply_orthogonal(
+    ctx: CallContext, x: Doubles, transpose: bool, input2: Doubles, input3: Doubles
+) -> Operand:
     """Returns Q C, Q' C, C Q or C Q', as the call's flags say."""
-    packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
-    vectors, middle = _reflectors(ctx, packed, tau)
-    if ctx.flag("transpose"):
+    vectors, middle = _reflectors(x, input2)
+    if transpose:
         middle = _transposed(middle)
     transposed = _transposed(vectors)
     if ctx.flag("left"):
-        return c - (vectors @ middle) @ (transposed @ c)
-    return c - c @ vectors @ middle @ transposed
+        return input3 - (vectors @ middle) @ (transposed @ input3)
+    return input3 - input3 @ vectors @ middle @ transposed
 
 
-def _qr(ctx: CallContext) -> Results:
-    x, mode = _wide(ctx, "A"), ctx.text("mode")
-    packed, tau = x.emit_all("qr")
-    rows, columns = x.shape[-2:]
+def _qr(A: Doubles, mode: str) -> Results:
+    packed, tau = A.emit_all("qr")
+    rows, columns = A.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
     right = _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
-    return None if mode == "r" else _orthogonal(ctx, packed, tau, few), right
+    return None if mode == "r" else _orthogonal(packed, tau, few), right
 
 
 # ---- singular values, eigenvalues ----------------------------------------------------------------
 
 
-def _completed(ctx: CallContext, x: Operand) -> Operand:
+def _completed(x: Operand) -> Operand:
     """Extends orthonormal columns to a basis of the whole space."""
     packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
-    basis = _orthogonal(ctx, packed, tau, rows)
+    basis = _orthogonal(packed, tau, rows)
     more = basis.slice_axis(basis.rank - 1, columns, rows - columns)
     return concat([x, more], x.rank - 1)
 
 
-def _svd(ctx: CallContext) -> Results:
-    u, s, vt = _wide(ctx, "A").emit_all("svd")
-    if not ctx.flag("compute_uv"):
+def _svd(full_matrices: bool, compute_uv: bool, A: Doubles) -> Results:
+    u, s, vt = A.emit_all("svd")
+    if not compute_uv:
         return None, s, None
-    if ctx.flag("full_matrices"):
-        u, vt = _completed(ctx, u), _transposed(_completed(ctx, _transposed(vt)))
+    if full_matrices:
+        u, vt = _completed(u), _transposed(_completed(_transposed(vt)))
     return u, s, vt
 
 
-def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
+def _eigen(x: Operand, upper: bool) -> tuple[Operand, Operand]:
     """Returns the eigenvalues of symmetric matrices in ascending order, and the eigenvectors.
 
     One triangle of each matrix is read. A matrix shifted by its norm has no negative eigenvalue, so
@@ -352,21 +350,20 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     half = _triangle(x, upper)
     symmetric = half + _transposed(_triangle(x, upper, 1))
     shift = symmetric.reduce("l2", (x.rank - 2, x.rank - 1), keepdims=True)
-    scaled = shift * _eye(ctx, x.shape[-1])
+    scaled = shift * _eye(x.shape[-1])
     _, s, vt = (symmetric + scaled).emit_all("svd")
     values = s - shift.squeeze((x.rank - 1,))
     return flipped(values, x.rank - 2), flipped(_transposed(vt), x.rank - 1)
 
 
-def _eigh(ctx: CallContext) -> Results:
-    values, vectors = _eigen(ctx, _wide(ctx, "A"), ctx.text("UPLO").upper() == "U")
-    return values, vectors if ctx.flag("compute_v") else None
+def _eigh(A: Doubles, compute_v: bool, UPLO: str) -> Results:
+    values, vectors = _eigen(A, UPLO.upper() == "U")
+    return values, vectors if compute_v else None
 
 
-def _pseudo_inverse(ctx: CallContext) -> Operand:
-    x = _wide(ctx, "self")
-    if ctx.flag("hermitian"):
-        signed, vectors = _eigen(ctx, x, False)
+def _pseudo_inverse(ctx: CallContext, x: Doubles, hermitian: bool) -> Operand:
+    if hermitian:
+        signed, vectors = _eigen(x, False)
         sizes, u, v = abs(signed), vectors, _transposed(vectors)
     else:
         u, signed, v = x.emit_all("svd")
@@ -408,12 +405,11 @@ _TERMS = 18
 _SQUARINGS = 32
 
 
-def _exponential(ctx: CallContext) -> Operand:
+def _exponential(x: Doubles) -> Operand:
     """Computes the exponential of a matrix by scaling and squaring.
 
     exp(x) = exp(x / 2^n)^(2^n): a series gives exp(x / 2^n), which is then squared n times.
     """
-    x = _wide(ctx, "self")
     if x.is_empty:
         return x
     norm = abs(x).sum(x.rank - 1, keepdims=True)
@@ -422,7 +418,7 @@ def _exponential(ctx: CallContext) -> Operand:
     log = double.log() / float(np.log(2))
     count = log.ceil().minimum(float(_SQUARINGS))
     part = x / (x.like(2) ** count)
-    eye = _eye(ctx, x.shape[-1])
+    eye = _eye(x.shape[-1])
     power = eye
     for term in range(_TERMS, 0, -1):
         power = (part @ power) * (1 / term) + eye

@@ -23,9 +23,8 @@ def _permute(ctx: CallContext, x: Operand) -> Operand:
     return x.transpose(checked_axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
+def _channel_shuffle(x: Operand, groups: int) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
-    groups = ctx.integer("groups")
     batch, channels, *extent = x.shape
     split = x.reshape((batch, groups, channels // groups, *extent))
     return split.swap_axes(1, 2).reshape(x.shape)
@@ -34,10 +33,10 @@ def _channel_shuffle(ctx: CallContext, x: Operand) -> Operand:
 # ---- selections of elements ----------------------------------------------------------------------
 
 
-def _slice(ctx: CallContext) -> Operand:
+def _slice(ctx: CallContext, step: int) -> Operand:
     x, axis = ctx.along()
     start, end = ctx.index("start", 0), ctx.index("end", x.shape[axis])
-    return cut(x, axis, start, end, ctx.integer("step"))
+    return cut(x, axis, start, end, step)
 
 
 def select(x: Operand, axis: int, position: Index) -> Operand:
@@ -45,8 +44,8 @@ def select(x: Operand, axis: int, position: Index) -> Operand:
     return x.element(axis, from_front(position, x.shape[axis]))
 
 
-def _select(ctx: CallContext) -> Operand:
-    return select(*ctx.along(), ctx.index("index"))
+def _select(ctx: CallContext, index: Index) -> Operand:
+    return select(*ctx.along(), index)
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
@@ -66,14 +65,14 @@ def flipped(x: Operand, *axes: int) -> Operand:
     return x.slice(starts=starts, steps=steps, sizes=x.shape)
 
 
-def _flip(ctx: CallContext) -> Operand:
+def _flip(ctx: CallContext, dims: tuple[int, ...]) -> Operand:
     x = ctx.lined("self")
-    return flipped(x, *checked_axes(ctx.integers("dims"), x.rank))
+    return flipped(x, *checked_axes(dims, x.rank))
 
 
-def _roll(ctx: CallContext) -> Operand:
+def _roll(ctx: CallContext, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Operand:
     source = ctx.lined("self")
-    shifts, axes = ctx.integers("shifts"), ctx.integers("dims") or (0,)
+    axes = dims or (0,)
     x = source if ctx.arguments["dims"] else source.flat()
     for shift, axis in zip(shifts, (checked_axis(axis, x.rank) for axis in axes), strict=True):
         dim = x.shape[axis]
@@ -86,12 +85,12 @@ def _roll(ctx: CallContext) -> Operand:
     return x.reshape(source.shape)
 
 
-def _diagonal(ctx: CallContext, x: Operand) -> Operand:
+def _diagonal(ctx: CallContext, x: Operand, offset: int) -> Operand:
     """Returns the elements of a diagonal, gathered from the two axes merged into one."""
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     shape = ctx.result_shape()
-    rows, columns, offset = x.shape[first], x.shape[second], ctx.integer("offset")
+    rows, columns = x.shape[first], x.shape[second]
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
         raise Refusal("the diagonal of a matrix of symbolic sizes is not supported")
@@ -103,9 +102,9 @@ def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     return flat.gather(places, axis=flat.rank - 1)
 
 
-def _unfold(ctx: CallContext, x: Operand) -> Operand:
+def _unfold(ctx: CallContext, x: Operand, size: int, step: int) -> Operand:
     """Returns windows along an axis, with their elements on a new last axis."""
-    axis, size, step = ctx.axis_of("dimension", x.rank), ctx.integer("size"), ctx.integer("step")
+    axis = ctx.axis_of("dimension", x.rank)
     if not x.rank:
         return x.reshape((1,)).expand(ctx.result_shape())
     count = as_int(ctx.result_shape()[axis])
@@ -151,9 +150,9 @@ def _strided_places(ctx: CallContext) -> Array:
     return positions
 
 
-def _as_strided(ctx: CallContext) -> Operand:
+def _as_strided(ctx: CallContext, x: Operand) -> Operand:
     places = constant(_strided_places(ctx))
-    return ctx.operand("self").flat().gather(places, axis=0)
+    return x.flat().gather(places, axis=0)
 
 
 def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
@@ -178,8 +177,7 @@ def _cat(ctx: CallContext) -> Operand:
     return concat(nonempty, ctx.axis_of("dim", rank))
 
 
-def _repeat(ctx: CallContext, x: Operand) -> Operand:
-    repeats = ctx.indices("repeats")
+def _repeat(x: Operand, repeats: tuple[Index, ...]) -> Operand:
     x = x.reshape((*[1] * (len(repeats) - x.rank), *x.shape))
     if not repeats or all(as_int(r) == 1 for r in repeats):
         return x
@@ -219,8 +217,8 @@ def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Ope
     return x
 
 
-def _constant_pad(ctx: CallContext, x: Operand) -> Operand:
-    return padded(x, ctx.indices("pad"), "constant", ctx.real("value"))
+def _constant_pad(x: Operand, pad: tuple[Index, ...], value: float) -> Operand:
+    return padded(x, pad, "constant", value)
 
 
 def _mode_pad(name: str, mode: str) -> Converter:

@@ -41,9 +41,9 @@ def _layer_norm(outputs: int) -> Converter:
     Three `outputs` are the normalised tensor, the means and the reciprocals of the deviations.
     """
 
-    def convert(ctx: CallContext) -> Any:
+    def convert(ctx: CallContext, eps: float) -> Any:
         x, axis, weight = _of_last_axes(ctx)
-        attrs = {"axis": axis, "epsilon": ctx.real("eps"), "outputs": outputs}
+        attrs = {"axis": axis, "epsilon": eps, "outputs": outputs}
         bias = ctx.optional("bias", x.dtype)
         results = x.emit_all("layer_normalization", weight, bias, **attrs)
         return results if outputs > 1 else results[0]
@@ -102,17 +102,16 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
     return wide.group_normalization(weight, bias, num_groups=groups, epsilon=ctx.real("eps"))
 
 
-def _native_group_norm(ctx: CallContext, x: Operand) -> Results:
+def _native_group_norm(ctx: CallContext, x: Operand, group: int) -> Results:
     """Returns the normalised tensor, and the mean and the reciprocal of the deviation of each
     group."""
-    groups = ctx.integer("group")
-    split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    split = x.reshape((x.shape[0], group, x.shape[1] // group, *x.shape[2:]))
     mean, variance = _moments(split, tuple(range(2, split.rank)))
-    return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
+    return _in_groups(ctx, group), mean, _inverse_deviation(ctx, variance)
 
 
-def _instance_norm(ctx: CallContext, x: Operand) -> Operand | None:
-    if not ctx.flag("use_input_stats"):
+def _instance_norm(ctx: CallContext, x: Operand, use_input_stats: bool) -> Operand | None:
+    if not use_input_stats:
         return _batch_norm(ctx)[0]
     weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
     return x.instance_normalization(weight, bias, epsilon=ctx.real("eps"))

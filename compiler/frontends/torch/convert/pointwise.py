@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.frontends.emit import Refusal, emit
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Truths, numbers
 from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
@@ -183,9 +183,8 @@ def _pow(ctx: CallContext) -> Operand:
     return x ** ctx.operand(exponent, dtype)
 
 
-def _where(ctx: CallContext) -> Operand:
+def _where(ctx: CallContext, condition: Truths) -> Operand:
     dtype = ctx.result_dtype()
-    condition = ctx.operand("condition", BOOL)
     return condition.select(ctx.operand("self", dtype), ctx.operand("other", dtype))
 
 
@@ -234,8 +233,7 @@ def _elu(ctx: CallContext, x: Operand) -> Operand:
     return (x > 0).select(rising, falling)
 
 
-def _softplus(ctx: CallContext, x: Operand) -> Operand:
-    beta, threshold = ctx.real("beta"), ctx.real("threshold")
+def _softplus(x: Operand, beta: float, threshold: float) -> Operand:
     scaled = x if beta == 1 else x * beta
     soft = scaled.softplus()
     if beta != 1:

@@ -9,7 +9,7 @@ from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.emit import full
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.ir.index import as_int, const
+from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, F32, I64
 
 
@@ -42,26 +42,24 @@ def _coins(ctx: CallContext) -> Operand:
     return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
-def _dropout(ctx: CallContext, x: Operand) -> Sequence[Operand]:
+def _dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
     """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
     The other elements are scaled so that their sum does not change on average.
     """
-    chance = ctx.real("p")
-    if ctx.arguments.get("train") is False or chance == 0:
+    if ctx.arguments.get("train") is False or p == 0:
         return [x, full(True, BOOL, x.shape)]
-    return dropped(ctx, x, chance)
+    return dropped(ctx, x, p)
 
 
-def _multinomial(ctx: CallContext, x: Operand) -> Operand:
-    count = ctx.index("num_samples")
+def _multinomial(ctx: CallContext, x: Operand, num_samples: Index, replacement: bool) -> Operand:
     rows = x if x.rank == 2 else x.unsqueeze(0)
-    with_replacement = ctx.flag("replacement") or as_int(count) == 1
-    scores = race(ctx, rows.log(), count if with_replacement else const(1))
+    with_replacement = replacement or as_int(num_samples) == 1
+    scores = race(ctx, rows.log(), num_samples if with_replacement else const(1))
     if with_replacement:
         classes = scores.arg_max(axis=2, keepdims=False, select_last=False)
     else:
-        options = {"axis": 1, "k": count, "largest": True, "sorted": True}
+        options = {"axis": 1, "k": num_samples, "largest": True, "sorted": True}
         classes = scores.squeeze((1,)).emit_all("top_k", **options)[1]
     return classes if x.rank == 2 else classes.squeeze((0,))
 

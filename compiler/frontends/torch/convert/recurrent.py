@@ -45,27 +45,36 @@ def _direction(
 
 
 def _recurrent(name: str, function: str = "tanh") -> Converter:
-    def convert(ctx: CallContext, x: Operand) -> Sequence[Operand]:
+    def convert(
+        ctx: CallContext,
+        x: Operand,
+        params: list[Operand],
+        num_layers: int,
+        bidirectional: bool,
+        has_biases: bool,
+        train: bool,
+        batch_first: bool,
+    ) -> Sequence[Operand]:
         kind = KINDS[name]
-        hx, weights = ctx.arguments["hx"], ctx.operands("params")
+        hx = ctx.arguments["hx"]
         initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
-        layers, directions = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
-        width = 4 if ctx.flag("has_biases") else 2
-        if ctx.flag("train") and ctx.real("dropout") != 0 and layers > 1:
+        directions = 1 + bidirectional
+        width = 4 if has_biases else 2
+        if train and ctx.real("dropout") != 0 and num_layers > 1:
             raise Refusal("it draws random numbers", "call model.eval() before the export")
         if (
-            len(weights) != layers * directions * width
+            len(params) != num_layers * directions * width
             or len(initial) != kind.states
             or x.rank != 3
         ):
             raise Refusal("layers with a projection are not supported")
-        x = x.swap_axes(0, 1) if ctx.flag("batch_first") else x
+        x = x.swap_axes(0, 1) if batch_first else x
         last: list[tuple[Operand, ...]] = []
-        for layer in range(layers):
+        for layer in range(num_layers):
             rows = []
             for direction in range(directions):
                 number = layer * directions + direction
-                direction_weights = weights[number * width : (number + 1) * width]
+                direction_weights = params[number * width : (number + 1) * width]
                 cell, projected = _direction(name, function, x, direction_weights)
                 states = [select(state, 0, const(number)) for state in initial]
                 outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
@@ -73,7 +82,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
                 last.append(outputs[1:])
             x = concat(rows, 2)
         ends = [stack(final_states, 0) for final_states in zip(*last, strict=True)]
-        return [x.swap_axes(0, 1) if ctx.flag("batch_first") else x, *ends]
+        return [x.swap_axes(0, 1) if batch_first else x, *ends]
 
     return convert
 

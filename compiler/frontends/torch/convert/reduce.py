@@ -45,8 +45,8 @@ def _extremum(op: str) -> Converter:
 def _extremum_at(op: str) -> Converter:
     """Returns a converter of the extremum along one axis, and its position."""
 
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
+    def convert(ctx: CallContext, keepdim: bool) -> Sequence[Operand]:
+        x, axis = ctx.along()
         extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
         at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
         return extremum, at
@@ -106,9 +106,9 @@ def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     return power_sum ** (1 / p)
 
 
-def _norm(ctx: CallContext) -> Operand:
+def _norm(ctx: CallContext, keepdim: bool, ord: float = 2.0) -> Operand:
     x = ctx.input()
-    return p_norm(x, ctx.real("ord", 2.0), _axes(ctx, x.rank), ctx.flag("keepdim"))
+    return p_norm(x, ord, _axes(ctx, x.rank), keepdim)
 
 
 # ---- along one axis ------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def along_axis(op: str) -> Converter:
     return convert
 
 
-def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
+def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
     """Returns the prefixes of `x` along `axis`, as [other axes ..., n, k].
 
     Row n of the last two axes has the elements k of the axis for k <= n, and `fill` for k > n.
@@ -132,13 +132,13 @@ def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
     last = x.moved(axis, x.rank - 1)
     dim = x.shape[axis]
     wide = last.unsqueeze(x.rank - 1).expand((*last.shape[:-1], dim, dim))
-    row, column = grid(ctx, dim, dim)
+    row, column = grid(dim, dim)
     return (column <= row).select(wide, fill)
 
 
 def _running_log_sum(ctx: CallContext) -> Operand:
     x, axis = ctx.along(ctx.result_dtype())
-    prefixes = _prefixes(ctx, x, axis, -math.inf)
+    prefixes = _prefixes(x, axis, -math.inf)
     return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
 
 
@@ -154,7 +154,7 @@ def _running_extremum(op: str) -> Converter:
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x, axis = ctx.along()
         x = x.cast(x.dtype if x.dtype.is_float else I64)
-        prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
+        prefixes = _prefixes(x, axis, extreme(x.dtype, below=op == "max"))
         extremum = prefixes.reduce(op, x.rank)
         at = prefixes.emit(f"arg_{op}", axis=x.rank, keepdims=False, select_last=True)
         return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))

@@ -120,13 +120,18 @@ def _follows(size: Index, extent: Index, scale: float | None) -> bool:
     return scale is None or (out is not None and dim is not None and out == dim * scale)
 
 
-def _grid_sample(ctx: CallContext) -> Operand:
-    mode, padding = ctx.integer("interpolation_mode"), ctx.integer("padding_mode")
-    return ctx.operand("input").grid_sample(
-        ctx.operand("grid"),
-        mode=_MODES[mode],
-        padding_mode=_PADDING[padding],
-        align_corners=ctx.flag("align_corners"),
+def _grid_sample(
+    x: Operand,
+    interpolation_mode: int,
+    padding_mode: int,
+    grid: Operand,
+    align_corners: bool,
+) -> Operand:
+    return x.grid_sample(
+        grid,
+        mode=_MODES[interpolation_mode],
+        padding_mode=_PADDING[padding_mode],
+        align_corners=align_corners,
     )
 
 

@@ -5,7 +5,7 @@ import math
 from tcc.frontends.emit import Refusal, concat, constant, full, size_scalar
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, cut
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Integers, Results, cut
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.pointwise import quotient
@@ -76,10 +76,10 @@ def _scatter_reduce(ctx: CallContext) -> Operand:
     return _combined(ctx, x, ctx.lined("index"), ctx.lined("src"), axis)
 
 
-def _index_put(ctx: CallContext, x: Operand) -> Operand:
+def _index_put(ctx: CallContext, x: Operand, accumulate: bool) -> Operand:
     values = ctx.operand("values", x.dtype)
     only = [value for value in ctx.arguments["indices"] if value is not None]
-    plain = not ctx.flag("accumulate") and len(only) == 1 and only[0].dtype in (BOOL, U8)
+    plain = not accumulate and len(only) == 1 and only[0].dtype in (BOOL, U8)
     if plain and element_count(values.shape).key == "1":
         return _filled_where(ctx, x, only[0], values)
     places = places_of(ctx, x.rank)
@@ -91,7 +91,7 @@ def _index_put(ctx: CallContext, x: Operand) -> Operand:
     count, first = len(places.shape), places.first
     order = (*range(first, first + count), *range(first), *range(first + count, len(target)))
     updates = spread.transpose(order)
-    how = "add" if ctx.flag("accumulate") else "none"
+    how = "add" if accumulate else "none"
     scattered = front.scatter_nd(tuples(places), updates, reduction=how)
     return scattered.transpose(tuple(perm.index(n) for n in range(x.rank)))
 
@@ -104,12 +104,12 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
     return wide.cast(BOOL).select(value.reshape(()), x)
 
 
-def _bin_count(ctx: CallContext) -> Operand:
+def _bin_count(ctx: CallContext, minlength: Index) -> Operand:
     """Returns how often each integer occurs, or the sum of its weights.
 
     The number of bins depends on data.
     """
-    at, minimum = ctx.operand("self", I64), size_scalar(ctx.index("minlength", 0) - 1)
+    at, minimum = ctx.operand("self", I64), size_scalar(minlength - 1)
     last = concat([at, minimum.reshape((1,))], 0).max(0, keepdims=True)
     (size,) = (last + 1).as_sizes("the number of bins")
     reason = "bincount counts numbers from zero on"
@@ -132,46 +132,49 @@ def _along(
     return as_indices(ctx, at).reshape(line).expand(shape)
 
 
-def _index_reduce(ctx: CallContext) -> Operand:
+def _index_reduce(ctx: CallContext, index: Operand) -> Operand:
     """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
-    (x, axis), at = ctx.along(), ctx.operand("index")
-    count = element_count(at.shape)
+    x, axis = ctx.along()
+    count = element_count(index.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
     source = ctx.operand("source", x.dtype).reshape(shape)
-    return _combined(ctx, x, _along(ctx, x, axis, at, shape), source, axis)
+    return _combined(ctx, x, _along(ctx, x, axis, index, shape), source, axis)
 
 
-def _put(ctx: CallContext, x: Operand) -> Operand:
+def _put(ctx: CallContext, x: Operand, accumulate: bool, index: Operand) -> Operand:
     """Writes `source` to positions of the flattened tensor."""
-    flat, at, source = (
-        part.flat() for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
-    )
-    how = "add" if ctx.flag("accumulate") else "none"
+    flat, at, source = (part.flat() for part in (x, index, ctx.operand("source", x.dtype)))
+    how = "add" if accumulate else "none"
     return _scattered(ctx, flat, at, source, 0, how).reshape(x.shape)
 
 
-def _embedding_bag(ctx: CallContext) -> Results:
+def _embedding_bag(
+    ctx: CallContext,
+    weight: Operand,
+    indices: Integers,
+    offsets: Integers,
+    mode: int,
+    include_last_offset: bool,
+    padding_idx: Index,
+) -> Results:
     """Combines the table rows of each bag, which is a range of `indices` that begins at an offset.
 
     The results that only gradients need are None.
     """
-    weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
-    offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
-    bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
-    if ctx.call.used_results - {0} or at.is_empty or as_int(bags) == 0:
+    bags = offsets.shape[0] - int(include_last_offset)
+    if ctx.call.used_results - {0} or indices.is_empty or as_int(bags) == 0:
         raise Refusal("it has no index or run, or its results for gradients are read")
     starts = offsets.slice_axis(0, 0, bags)
-    places = counted(ctx, at.shape[0]).unsqueeze(1)
+    places = counted(indices.shape[0]).unsqueeze(1)
     begun = (starts <= places).cast(I64)
     bag = begun.sum(1) - 1
-    rows = weight.gather(at, axis=0)
+    rows = weight.gather(indices, axis=0)
     if ctx.has("per_sample_weights"):
         rows = rows * ctx.operand("per_sample_weights").unsqueeze(1)
     start = rows.like(0 if mode < 2 else -math.inf)
-    is_counted = full(True, BOOL, at.shape)
-    padding = ctx.index("padding_idx", -1)
-    if as_int(padding) != -1:
-        is_counted = ~at.equals(size_scalar(padding))
+    is_counted = full(True, BOOL, indices.shape)
+    if as_int(padding_idx) != -1:
+        is_counted = ~indices.equals(size_scalar(padding_idx))
         rows = is_counted.unsqueeze(1).select(rows, start)
     count = _scattered(ctx, full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
     how, target = "max" if mode == 2 else "add", start.expand((bags, weight.shape[1]))
@@ -184,9 +187,9 @@ def _embedding_bag(ctx: CallContext) -> Results:
     return empty.select(0, bag_values), None, None, None
 
 
-def _masked_scatter(ctx: CallContext) -> Operand:
+def _masked_scatter(ctx: CallContext, source: Operand) -> Operand:
     """Writes elements of `source`, one after the other, where the mask is true."""
-    x, source = ctx.operand("self").expand(ctx.result_shape()), ctx.operand("source")
+    x = ctx.operand("self").expand(ctx.result_shape())
     mask = ctx.operand("mask", BOOL).expand(x.shape)
     if x.is_empty or source.is_empty:
         return x
@@ -205,12 +208,12 @@ def _strided_write(
         parts = [x.slice_axis(axis, 0, start), source]
         parts.append(x.slice_axis(axis, start + size, x.shape[axis] - start - size))
         return concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
-    at = counted(ctx, size) * constant(step) + size_scalar(start)
+    at = counted(size) * constant(step) + size_scalar(start)
     return _scattered(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
 
 
-def _slice_scatter(ctx: CallContext) -> Operand:
-    (x, axis), step = ctx.along(), ctx.integer("step")
+def _slice_scatter(ctx: CallContext, step: int) -> Operand:
+    x, axis = ctx.along()
     dim = x.shape[axis]
     start = from_front(ctx.index("start", 0), dim)
     size = cut(x, axis, start, ctx.index("end", dim), step).shape
@@ -221,23 +224,22 @@ def _slice_scatter(ctx: CallContext) -> Operand:
     return _strided_write(ctx, x, source, axis, start, step)
 
 
-def _select_scatter(ctx: CallContext) -> Operand:
+def _select_scatter(ctx: CallContext, index: Index) -> Operand:
     x, axis = ctx.along()
-    start = from_front(ctx.index("index"), x.shape[axis])
+    start = from_front(index, x.shape[axis])
     shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
     source = ctx.operand("src", x.dtype).reshape(shape)
     return _strided_write(ctx, x, source, axis, start, 1)
 
 
-def _diagonal_scatter(ctx: CallContext, x: Operand) -> Operand:
+def _diagonal_scatter(ctx: CallContext, x: Operand, offset: int) -> Operand:
     """Writes `src` to a diagonal, by a mask of row and column."""
     source = ctx.operand("src", ctx.result_dtype())
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
-    offset = ctx.integer("offset")
     rows, columns = x.shape[first], x.shape[second]
     if source.is_empty:
         return x
-    row, column = grid(ctx, rows, columns)
+    row, column = grid(rows, columns)
     is_diagonal = (row + constant(offset)).equals(column)
     # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
     # column.

@@ -34,13 +34,19 @@ def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _conv(ctx: CallContext, x: Operand) -> Operand:
-    weight = ctx.operand("weight")
+def _conv(
+    ctx: CallContext,
+    x: Operand,
+    weight: Operand,
+    transposed: bool,
+    groups: int,
+    bias: Operand | None = None,
+) -> Operand:
     axes = weight.rank - 2
-    row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
-    if ctx.flag("transposed"):
+    row, attrs = "conv", window_attrs(ctx, axes) | {"group": groups}
+    if transposed:
         row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
-    return x.emit(row, weight, ctx.optional("bias"), **attrs)
+    return x.emit(row, weight, bias, **attrs)
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -69,12 +75,12 @@ def _max_pool_indices(axes: int) -> Converter:
 
 
 def _average_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
+    def convert(ctx: CallContext, count_include_pad: bool) -> Operand:
         x = _image(ctx, axes)
-        attrs, padded = pool_attrs(ctx, axes), ctx.flag("count_include_pad")
+        attrs = pool_attrs(ctx, axes)
         divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
         if divisor is None:
-            return x.average_pool(**attrs, count_include_pad=padded)
+            return x.average_pool(**attrs, count_include_pad=count_include_pad)
         if attrs["ceil_mode"]:
             x, attrs = _whole_windows(ctx, x, attrs)
         mean = x.average_pool(**attrs, count_include_pad=True)
@@ -104,19 +110,17 @@ def _whole_windows(
 # ---- adaptive pools ------------------------------------------------------------------------------
 
 
-def adaptive_windows(
-    ctx: CallContext, size: Index, bins: Index
-) -> tuple[Operand, Operand, Operand]:
+def adaptive_windows(size: Index, bins: Index) -> tuple[Operand, Operand, Operand]:
     """Returns the windows of an axis, which together cover it.
 
     There are three results. The positions in each window are [bins, longest window]; shorter
     windows repeat their last position. A mask tells the positions that count. The third result is
     the windows' lengths.
     """
-    number, extent = counted(ctx, bins), size_scalar(size)
+    number, extent = counted(bins), size_scalar(size)
     count = size_scalar(maximum(bins, 1))
     start, end = number * extent / count, ((number + 1) * extent + count - 1) / count
-    places = start.unsqueeze(1) + counted(ctx, _longest_window(size, bins))
+    places = start.unsqueeze(1) + counted(_longest_window(size, bins))
     ends = end.unsqueeze(1)
     return places.minimum(ends - 1), places < ends, end - start
 
@@ -129,11 +133,11 @@ def _longest_window(size: Index, bins: Index) -> Index:
     return const(max(end - start for start, end in edges))
 
 
-def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> Operand:
+def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
     """Reduces an axis over `bins` windows; `how` is `sum`, `mean` or `max`."""
     if bins is x.shape[axis]:
         return x
-    places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
+    places, counts, length = adaptive_windows(x.shape[axis], bins)
     gathered = x.gather(places, axis=axis)
     if how == "max":
         return gathered.max(axis + 1)
@@ -166,7 +170,7 @@ def _adaptive(op: str, reduce: str, axes: int) -> Converter:
             )
         for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
             if size is None or count is None:
-                x = adapted(ctx, x, axis, bins, reduce)
+                x = adapted(x, axis, bins, reduce)
             else:
                 x = _binned(x, axis, size, count, reduce)
         return x
@@ -208,7 +212,7 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
         return full(0, x.dtype, shape), full(0, I64, shape)
     table = filled(0, I64)
     for n, (size, bins) in enumerate(zip(x.shape[2:], target, strict=True)):
-        line, _, _ = adaptive_windows(ctx, size, bins)
+        line, _, _ = adaptive_windows(size, bins)
         ends = {n: line.shape[0], axes + n: line.shape[1]}
         step = line.reshape([ends.get(axis, const(1)) for axis in range(2 * axes)])
         table = table * size_scalar(size) + step
@@ -218,14 +222,14 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     gathered = flat.gather(table, axis=2)
     maxima = gathered.max(3)
     best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
-    is_best = best.equals(counted(ctx, counts[1]))
+    is_best = best.equals(counted(counts[1]))
     at = is_best.select(table, 0).sum(3)
     return maxima.reshape(shape), at.reshape(shape)
 
 
-def _col2im(ctx: CallContext) -> Operand:
+def _col2im(ctx: CallContext, output_size: tuple[Index, ...]) -> Operand:
     return _image(ctx, 1).col2im(
-        image=ctx.indices("output_size"),
+        image=output_size,
         block=ctx.integers("kernel_size", 2),
         **window_attrs(ctx, 2),
     )
