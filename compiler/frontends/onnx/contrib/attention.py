@@ -84,24 +84,33 @@ def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
 # ---- rotary embedding ---------------------------------------------------------------------------
 
 
-def _rotary(ctx: NodeContext, x: Operand, places: Operand, cos: Operand, sin: Operand) -> Results:
+def _rotary(
+    ctx: NodeContext,
+    x: Operand,
+    places: Operand,
+    cos: Operand,
+    sin: Operand,
+    *,
+    num_heads: int = 0,
+    scale: float = 1.0,
+    interleaved: bool,
+) -> Results:
     _refuse(ctx, is_packed_batching=0)
     rotated = ctx.integer("rotary_embedding_dim", 0)
-    heads = ctx.integer("num_heads", 0)
-    if ctx.real("scale", 1.0) != 1:
+    if scale != 1:
         raise Refusal("a scale is not supported")
     split = x.ranked(3, 4)
     if x.rank == 3:
         half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
-        if not heads and (not half or width is None or rotated):
+        if not num_heads and (not half or width is None or rotated):
             raise Refusal("the number of heads is not known")
-        split = _heads(x, heads or (width or 0) // (2 * (half or 1)))
+        split = _heads(x, num_heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
     if places.rank == 1:  # `places` is one number, the first position of every sequence
         numbers = positions(ctx, places, length)
         places = numbers.reshape((1, length)).expand((batch, length))
-    result = _rotate(split, (cos, sin), places, ctx.flag("interleaved"), rotated)
+    result = _rotate(split, (cos, sin), places, interleaved, rotated)
     return _merged(result) if x.rank == 3 else result
 
 
@@ -161,19 +170,18 @@ def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
 # ---- many heads ---------------------------------------------------------------------------------
 
 
-def _multi_head(ctx: NodeContext) -> Results:
+def _multi_head(ctx: NodeContext, *, unidirectional: bool, num_heads: int) -> Results:
     _refuse(ctx, 8, 9)
     if ctx.wants(3):
         raise Refusal("scores are not given")
-    q, k, v = _projected(ctx, ctx.integer("num_heads"))
+    q, k, v = _projected(ctx, num_heads)
     past = [_cache(ctx, n, 4) for n in (6, 7)]
     before = const(0) if past[0] is None else past[0].shape[2]
     k, v = (x if p is None else concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
     padding = ctx.optional(4)
     mask_of_padding = None if padding is None else _padding(ctx, padding, q, k.shape[2])
     mask = _added(ctx.optional(5), mask_of_padding)
-    causal = ctx.flag("unidirectional")
-    return [_attend(ctx, (q, k, v), mask=mask, causal=causal, offset=before), k, v]
+    return [_attend(ctx, (q, k, v), mask=mask, causal=unidirectional, offset=before), k, v]
 
 
 def _projected(ctx: NodeContext, count: int) -> list[Operand]:
@@ -259,30 +267,40 @@ def _attended(
 # ---- shared heads and caches --------------------------------------------------------------------
 
 
-def _group_query(ctx: NodeContext) -> Results:
+def _group_query(
+    ctx: NodeContext,
+    *,
+    do_rotary: bool,
+    local_window_size: int = -1,
+    num_heads: int,
+    kv_num_heads: int,
+) -> Results:
     _refuse(ctx, 12, 13, sliding_window_cache=0, qk_output=0, causal=1)
     _refuse(ctx, k_quant_type="NONE", v_quant_type="NONE")
     if ctx.wants(3):
         raise Refusal("scores are not given")
-    many, few = ctx.integer("num_heads"), ctx.integer("kv_num_heads")
     q, k, v = (
-        _heads(x, n) for x, n in zip(_unpacked(ctx, many, few), (many, few, few), strict=True)
+        _heads(x, n)
+        for x, n in zip(
+            _unpacked(ctx, num_heads, kv_num_heads),
+            (num_heads, kv_num_heads, kv_num_heads),
+            strict=True,
+        )
     )
     if ctx.optional(14) is not None:
         q, k = (_head_norm(ctx, x, ctx.input(n)) for x, n in ((q, 14), (k, 15)))
     cache = _Cache(ctx, k)
-    if ctx.flag("do_rotary"):
+    if do_rotary:
         q, k = (_placed(ctx, x, cache) for x in (q, k))
     k, v = cache.present(k, 3), cache.present(v, 4)
     mask = ctx.optional(10)
-    window = ctx.integer("local_window_size", -1)
-    if window == 0:
+    if local_window_size == 0:
         raise Refusal("a window of 0 shows no key")
-    sink = _sink(ctx, many)
-    if cache.even and window < 0 and sink is None:
+    sink = _sink(ctx, num_heads)
+    if cache.even and local_window_size < 0 and sink is None:
         y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
         return [y, k, v]
-    mask_of_keys = cache.shown(k.shape[2], window)
+    mask_of_keys = cache.shown(k.shape[2], local_window_size)
     if mask is not None:
         lowest = mask.like(float("-inf"))
         mask_of_keys = mask_of_keys.select(mask, lowest)

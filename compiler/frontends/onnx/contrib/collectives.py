@@ -28,18 +28,18 @@ def _all_reduce(ctx: NodeContext) -> Results:
     return _operand(ctx).all_reduce()
 
 
-def _all_gather(ctx: NodeContext) -> Results:
+def _all_gather(ctx: NodeContext, *, group_size: int = 1) -> Results:
     """Gathers all ranks' operands along `axis`, which is moved to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
     front = x.moved(axis, 0)
-    gathered = front.all_gather(ranks=ctx.integer("group_size", 1))
+    gathered = front.all_gather(ranks=group_size)
     return gathered.moved(0, axis)
 
 
-def _all_to_all(ctx: NodeContext) -> Results:
+def _all_to_all(ctx: NodeContext, *, group_size: int = 1) -> Results:
     x = _operand(ctx, "group_size")
-    return x.all_to_all(ranks=ctx.integer("group_size", 1))
+    return x.all_to_all(ranks=group_size)
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(

@@ -103,7 +103,17 @@ def embedded(
     return [normalized, counts, embedding]
 
 
-def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
+def _group_norm(
+    ctx: NodeContext,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
+    *,
+    channels_last: bool = True,
+    epsilon: float = 1e-5,
+    groups: int,
+    activation: bool,
+) -> Results:
     """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
 
     Operands 3 and 4, if present, are added to x first. The sum is the second result.
@@ -115,15 +125,12 @@ def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> 
             x = x + other
     if x.rank < 2:
         raise Refusal(f"{x.type!r} has no axis of channels")
-    last = ctx.flag("channels_last", True)
-    first = x.moved(x.rank - 1, 1) if last else x
+    first = x.moved(x.rank - 1, 1) if channels_last else x
     operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
-    epsilon = ctx.real("epsilon", 1e-5)
-    groups = ctx.integer("groups")
     y = emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
-    if ctx.flag("activation"):
+    if activation:
         y = y.silu()
-    return [y.moved(1, x.rank - 1) if last else y, x]
+    return [y.moved(1, x.rank - 1) if channels_last else y, x]
 
 
 def _bias_dropout(
@@ -163,11 +170,12 @@ def _inverse(ctx: NodeContext, x: Operand) -> Results:
     return inverted.cast(x.dtype)
 
 
-def _fused_matmul(ctx: NodeContext, a: Operand, b: Operand) -> Results:
+def _fused_matmul(
+    ctx: NodeContext, a: Operand, b: Operand, *, alpha: float = 1.0, activation: str = ""
+) -> Results:
     result = _transposed(ctx, a, "A") @ _transposed(ctx, b, "B")
-    alpha = ctx.real("alpha", 1.0)
     result = result if alpha == 1 else result * alpha
-    return _activated(result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, activation, _params(ctx))
 
 
 def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -182,16 +190,24 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
     return x.transpose(order)
 
 
-def _fused_gemm(ctx: NodeContext) -> Results:
+def _fused_gemm(
+    ctx: NodeContext,
+    *,
+    activation: str = "",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool,
+    transB: bool,
+) -> Results:
     result = emit(
         "gemm",
         *ctx.inputs,
-        alpha=ctx.real("alpha", 1.0),
-        beta=ctx.real("beta", 1.0),
-        trans_a=ctx.flag("transA"),
-        trans_b=ctx.flag("transB"),
+        alpha=alpha,
+        beta=beta,
+        trans_a=transA,
+        trans_b=transB,
     )
-    return _activated(result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, activation, _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -204,12 +220,14 @@ def _fused_conv(
     weight: Operand,
     bias: Operand | None = None,
     other: Operand | None = None,
+    *,
+    activation_params: tuple[float, ...],
+    activation: str = "",
 ) -> Results:
     result = x.conv(weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         result = result + other
-    params = ctx.reals("activation_params")
-    return _activated(result, ctx.text("activation", ""), params)
+    return _activated(result, activation, activation_params)
 
 
 CONVERTERS: Converters = {

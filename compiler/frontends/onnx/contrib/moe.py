@@ -173,7 +173,7 @@ def _half(up: Operand, number: int, width: int, alternate: bool) -> Operand:
 # ---- quantised weights --------------------------------------------------------------------------
 
 
-def _quantised(ctx: NodeContext) -> Results:
+def _quantised(ctx: NodeContext, *, weights_prepacked: int = 0) -> Results:
     """Converts QMoE.
 
     From input 2 on, each matmul has three inputs: its levels (the integers of quantised weights),
@@ -185,7 +185,7 @@ def _quantised(ctx: NodeContext) -> Results:
             f"weights of type {ctx.text('quant_type', 'int')} are not supported",
             "export the layer with integer weights (quant_type 'int')",
         )
-    if ctx.integer("weights_prepacked", 0) == 1:
+    if weights_prepacked == 1:
         raise Refusal("weights packed for one execution provider are not supported")
     best, index = _best(ctx, _scores(ctx))
     routed = ctx.optional(_ROUTED)

@@ -33,7 +33,7 @@ def level_type(bits: int) -> DType:
     return _LEVELS[bits]
 
 
-def _matmul_n_bits(ctx: NodeContext) -> Results:
+def _matmul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
     """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
     zero point.
 
@@ -42,7 +42,6 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     ignores packed zero points if there is a `g_idx`.) `accuracy_level` allows rounding of x, which
     this converter does not use: the matmul is in f32.
     """
-    bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
     dtype = level_type(bits)
     if min(rows, depth, block) < 1:
@@ -67,16 +66,17 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     return result.cast(ctx.input(0).dtype)
 
 
-def _matmul_bnb4(ctx: NodeContext) -> Results:
+def _matmul_bnb4(ctx: NodeContext, *, quant_type: int, transB: bool = True) -> Results:
     """Multiplies `x` with N rows of K numbers from a table of 16.
 
     The numbers are stored as positions in the table, two in a byte, the first in the high four
     bits. The numbers of all rows are cut into blocks, each of which has a factor.
     """
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    kind = ctx.integer("quant_type")
-    if kind not in (0, 1) or min(rows, depth, block) < 1:
-        raise Refusal(f"quant_type {kind}, N {rows}, K {depth} or block_size {block} is no such")
+    if quant_type not in (0, 1) or min(rows, depth, block) < 1:
+        raise Refusal(
+            f"quant_type {quant_type}, N {rows}, K {depth} or block_size {block} is no such"
+        )
     count = rows * depth
     packed, factors = ctx.static(1, "B").reshape(-1), ctx.static(2, "absmax").reshape(-1)
     if packed.dtype != np.uint8 or (packed.size, factors.size) != (
@@ -85,10 +85,10 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
     ):
         raise Refusal(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
     places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
-    numbers = np.array((_FP4, _NF4)[kind], np.float32)[places]
+    numbers = np.array((_FP4, _NF4)[quant_type], np.float32)[places]
     numbers *= np.repeat(factors.astype(np.float32), block)[:count]
     numbers = numbers.reshape(rows, depth)
-    weights = constant(numbers.T if ctx.flag("transB", True) else numbers)
+    weights = constant(numbers.T if transB else numbers)
     x = ctx.input(0)
     return (x.cast(F32) @ weights).cast(x.dtype)
 

@@ -90,22 +90,21 @@ def _concat(ctx: NodeContext) -> Results:
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _gemm(ctx: NodeContext) -> Results:
+def _gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool) -> Results:
     """Converts QGemm, an int8 matmul with an i32 bias in the scale of the sums.
 
     The result is floats if y has no scale.
     """
-    a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
+    a_scale = ctx.input(1)
     if alpha != 1:
         a_scale = a_scale * alpha
     a = _scaled(ctx.input(0), a_scale, ctx.input(2))
-    transposed = ctx.flag("transB")
-    operands = [a, _floats(ctx, 3, axis=0 if transposed else 1)]
+    operands = [a, _floats(ctx, 3, axis=0 if transB else 1)]
     bias = ctx.optional(6)
     if bias is not None:
         step = a_scale * ctx.input(4)
         operands.append(bias.cast(F32) * step)
-    flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
+    flags = {"trans_a": transA, "trans_b": transB}
     result = emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
 
@@ -158,15 +157,21 @@ def _dynamic_matmul(
 
 
 def _gather_blocks(
-    ctx: NodeContext, data: Operand, indices: Operand, scale: Operand, zero: Operand | None = None
+    ctx: NodeContext,
+    data: Operand,
+    indices: Operand,
+    scale: Operand,
+    zero: Operand | None = None,
+    *,
+    block_size: int = 128,
+    bits: int = 4,
+    quantize_axis: Axis = 1,
 ) -> Results:
     """Gathers rows of a quantised table, in which blocks of levels share a scale.
 
     Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
     4-bit type are used as they are.
     """
-    bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
-    block = ctx.integer("block_size", 128)
     if data.dtype is U8:
         dtype = level_type(bits)
         if dtype.is_packed:
@@ -177,7 +182,7 @@ def _gather_blocks(
     # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
         zero = zero.slice_axis(zero.rank - 1, 0, scale.shape[-1])
-    rows = data.dequantize_linear(scale, zero, axis=axis, block_size=block)
+    rows = data.dequantize_linear(scale, zero, axis=quantize_axis, block_size=block_size)
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
@@ -193,8 +198,8 @@ def _quantised_embedding(ctx: NodeContext) -> Results:
 
 
 def _channels_last(make: Converter, always: bool = False) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        if not (always or ctx.flag("channels_last")):
+    def convert(ctx: NodeContext, *, channels_last: bool) -> Results:
+        if not (always or channels_last):
             return ctx.run(make)
         x = ctx.input(0)
         inner = _of(ctx, x.moved(x.rank - 1, 1), *ctx.inputs[1:])

@@ -74,10 +74,8 @@ def _cast(ctx: NodeContext, x: Operand) -> Results:
     return x.cast(element_type(number, ctx.loc))
 
 
-def _upsample(ctx: NodeContext, x: Operand) -> Results:
-    return upsampled(
-        ctx, x, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale"))
-    )
+def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale: float) -> Results:
+    return upsampled(ctx, x, (1.0,) * (x.rank - 2) + (height_scale, width_scale))
 
 
 _BINARY = tuple("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from tcc.frontends.emit import Refusal, concat, constant, filled, require, size_scalar
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results
 from tcc.frontends.onnx.types import entry_type, list_type
 from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, const
@@ -97,9 +97,10 @@ def _erase(ctx: NodeContext) -> Results:
     return sequence.list_erase(where)
 
 
-def _split(ctx: NodeContext, x: Operand, lengths: Operand | None = None) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
-    keep = lengths is not None or ctx.flag("keepdims")
+def _split(
+    ctx: NodeContext, x: Operand, lengths: Operand | None = None, *, axis: Axis, keepdims: bool
+) -> Results:
+    keep = lengths is not None or keepdims
     sizes = _piece_sizes(x.shape[axis], lengths)
     if sizes is None:
         piece_length = constant(np.array(1)) if lengths is None else lengths.cast(I64)
@@ -156,8 +157,8 @@ def _length(ctx: NodeContext) -> Results:
     return sequence.list_length()
 
 
-def _concat(ctx: NodeContext) -> Results:
-    sequence, new_axis = _list(ctx), ctx.flag("new_axis")
+def _concat(ctx: NodeContext, *, new_axis: bool) -> Results:
+    sequence = _list(ctx)
     if sequence.items is not None:
         if not sequence.items:
             raise Refusal("the sequence is empty")

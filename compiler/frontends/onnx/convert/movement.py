@@ -27,7 +27,7 @@ from tcc.frontends.onnx.axes import (
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results
 from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import exact_quotient, sign
@@ -66,13 +66,12 @@ def _constant_of_shape(ctx: NodeContext, shape: Operand) -> Results:
     return value.reshape(()).expand(shape.as_sizes("the shape"))
 
 
-def _shape(ctx: NodeContext, x: Operand) -> Results:
-    start, end = ctx.integer("start", 0), ctx.integer("end", x.rank)
+def _shape(ctx: NodeContext, x: Operand, *, start: int = 0) -> Results:
+    end = ctx.integer("end", x.rank)
     return size_vector(x.shape[start:end])
 
 
-def _bit_cast(ctx: NodeContext, x: Operand) -> Results:
-    to = ctx.dtype("to")
+def _bit_cast(x: Operand, *, to: DType) -> Results:
     return x if to is x.dtype else x.bit_cast(to=to)
 
 
@@ -91,13 +90,12 @@ def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
 # ---- reshapes ------------------------------------------------------------------------------------
 
 
-def _reshape(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
-    keeps_zero = ctx.flag("allowzero")
+def _reshape(x: Operand, shape: Operand, *, allowzero: bool) -> Results:
     if shape.index_elements is None:
-        shape = _resolved_at_run_time(x, shape, keeps_zero)
+        shape = _resolved_at_run_time(x, shape, allowzero)
     target = list(shape.as_sizes("the shape"))
     for axis, size in enumerate(target):
-        if as_int(size) == 0 and not keeps_zero:
+        if as_int(size) == 0 and not allowzero:
             if axis >= x.rank:
                 raise Refusal(f"the shape copies axis {axis} of a tensor of rank {x.rank}")
             target[axis] = x.shape[axis]
@@ -142,8 +140,7 @@ def _resolved_at_run_time(x: Operand, shape: Operand, keeps_zero: bool) -> Opera
     return is_free.select(element_total / fixed_count, shape)
 
 
-def _flatten(ctx: NodeContext, x: Operand) -> Results:
-    axis = ctx.integer("axis")
+def _flatten(x: Operand, *, axis: int) -> Results:
     if not -x.rank <= axis <= x.rank:
         raise Refusal(f"axis {axis} is outside a tensor of rank {x.rank}")
     split_axis = axis + x.rank if axis < 0 else axis
@@ -211,8 +208,9 @@ def _concat(ctx: NodeContext) -> Results:
     return concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
-def _split(ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
+def _split(
+    ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None, *, axis: Axis
+) -> Results:
     extent, parts = x.shape[axis], len(ctx.node.output)
     if sizes_operand is not None or ctx.has("split"):
         sizes = _integers(ctx, "split", 1).as_sizes("split")
@@ -272,8 +270,7 @@ def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
     return size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
-def _pad(ctx: NodeContext, x: Operand) -> Results:
-    mode = ctx.text("mode")
+def _pad(ctx: NodeContext, x: Operand, *, mode: str) -> Results:
     pads = _integers(ctx, "pads", 1).as_sizes("pads", lo=-LARGEST)
     value = ctx.optional(2)
     if ctx.has_value("value"):

@@ -8,8 +8,8 @@ from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
 
 
-def _batch_norm(ctx: NodeContext) -> Results:
-    if ctx.flag("training_mode"):
+def _batch_norm(ctx: NodeContext, *, training_mode: bool) -> Results:
+    if training_mode:
         return _training_norm(ctx)
     if ctx.opset < 14 and ctx.wanted > 1:
         raise Refusal("it is in training mode", "export the model for inference")
@@ -65,13 +65,14 @@ def _check_stash_type(ctx: NodeContext) -> None:
         raise Refusal("only stash_type 1 (f32) is supported")
 
 
-def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
-    groups = ctx.integer("num_groups")
+def _group_norm(
+    ctx: NodeContext, x: Operand, scale: Operand, bias: Operand, *, num_groups: int
+) -> Results:
     channels = as_int(x.shape[1]) if x.rank > 1 else None
-    if channels is None or groups < 1 or channels % groups:
-        raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
+    if channels is None or num_groups < 1 or channels % num_groups:
+        raise Refusal(f"{num_groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
-        scale, bias = (_per_channel(o, channels // groups) for o in (scale, bias))
+        scale, bias = (_per_channel(o, channels // num_groups) for o in (scale, bias))
     _check_stash_type(ctx)
     return emit_row(ctx, "group_normalization", x, scale, bias)
 

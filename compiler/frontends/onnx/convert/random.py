@@ -49,8 +49,8 @@ def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
     return (drawn < chance).cast(ctx.dtype("dtype", chance.dtype))
 
 
-def _multinomial(ctx: NodeContext, logarithms: Operand) -> Results:
-    count = const(ctx.integer("sample_size", 1))
+def _multinomial(ctx: NodeContext, logarithms: Operand, *, sample_size: int = 1) -> Results:
+    count = const(sample_size)
     scores = race(ctx, logarithms.ranked(2), count, seed_of(ctx))
     drawn = scores.arg_max(axis=2, keepdims=False, select_last=False)
     return drawn.cast(ctx.dtype("dtype", I32))

@@ -166,19 +166,17 @@ def _run_direction(
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
 
 
-def _recurrent(ctx: NodeContext) -> Results:
+def _recurrent(ctx: NodeContext, *, direction: str = "forward", layout: bool) -> Results:
     kind = KINDS[ctx.node.op_type.removeprefix("DynamicQuantize")]
-    direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
         raise Refusal(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
-    batch_first = ctx.flag("layout")
-    layer = _layer(ctx, kind, len(backward), batch_first)
+    layer = _layer(ctx, kind, len(backward), layout)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
     rows = stack([r[0] for r in results], 1)
     last = [stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
-    if batch_first:
+    if layout:
         rows = rows.transpose((2, 0, 1, 3))
         last = [state.transpose((1, 0, 2)) for state in last]
     return [rows, *last]

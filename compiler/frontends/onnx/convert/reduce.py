@@ -3,7 +3,7 @@
 from tcc.frontends.einsum import einsum
 from tcc.frontends.emit import Refusal, checked_axes, checked_axis
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand
@@ -25,13 +25,14 @@ _REDUCTIONS = {
 
 
 def _reduction(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        keepdims = ctx.flag("keepdims")
+    def convert(
+        ctx: NodeContext, x: Operand, *, keepdims: bool, noop_with_empty_axes: bool
+    ) -> Results:
         late = late_axes(ctx, 1)
         if late is not None:
             return reduce_along(op, x, run_axes(late, x.rank), keepdims)
         named_axes = axes_argument(ctx, 1)
-        if not named_axes and ctx.flag("noop_with_empty_axes"):
+        if not named_axes and noop_with_empty_axes:
             axes: tuple[int, ...] = ()
         else:
             axes = tuple(sorted(checked_axes(named_axes or range(x.rank), x.rank)))
@@ -43,8 +44,8 @@ def _reduction(op: str) -> Converter:
 
 
 def _softmax(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        return along_axis(op, x, ctx.axis_of("axis", x.rank), ctx.opset)
+    def convert(ctx: NodeContext, x: Operand, *, axis: Axis) -> Results:
+        return along_axis(op, x, axis, ctx.opset)
 
     return convert
 
@@ -62,11 +63,11 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     return flat.reshape(x.shape)
 
 
-def _top_k(ctx: NodeContext, x: Operand) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
+def _top_k(
+    ctx: NodeContext, x: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
+) -> Results:
     k = const(ctx.integer("k")) if ctx.has("k") else ctx.input(1).as_size("k")
-    largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
-    return x.emit_all("top_k", axis=axis, k=k, largest=largest, sorted=in_order)
+    return x.emit_all("top_k", axis=axis, k=k, largest=largest, sorted=sorted)
 
 
 def _cumulative(op: str) -> Converter:

@@ -8,8 +8,7 @@ from tcc.frontends.operand import Operand
 from tcc.ops.algebra.window import ConvAttrs
 
 
-def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand) -> Results:
-    mode = ctx.text("mode")
+def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand, *, mode: str) -> Results:
     # Opset 16 names the methods after the two-dimensional case.
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return emit_row(ctx, "grid_sample", x, grid, mode=mode)
@@ -19,10 +18,9 @@ def _affine_grid(ctx: NodeContext, theta: Operand, size: Operand) -> Results:
     return emit_row(ctx, "affine_grid", theta, size=size.as_sizes("the size"))
 
 
-def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
+def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group: int) -> Results:
     conv = ConvAttrs(**window_attrs(ctx, x, weight))
-    groups = ctx.integer("offset_group")
-    return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
+    return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=offset_group)
 
 
 def _roi_align(ctx: NodeContext) -> Results:

@@ -19,18 +19,17 @@ def _compress(ctx: NodeContext, x: Operand, mask: Operand) -> Results:
     return x.compress(mask, axis=axis, size=fresh_count())
 
 
-def _unique(ctx: NodeContext, x: Operand) -> Results:
+def _unique(ctx: NodeContext, x: Operand, *, sorted: bool) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    in_order = ctx.flag("sorted")
     if x.dtype is STRING:
         # Handles of strings have no order, so the strings are replaced by their ranks in sorted
         # order.
         ranks, ordered = x.emit_all("string_rank")
         values, *other_results = ranks.emit_all(
-            "unique", axis=axis, sorted=in_order, size=fresh_count()
+            "unique", axis=axis, sorted=sorted, size=fresh_count()
         )
         return [ordered.gather(values, axis=0), *other_results]
-    return x.emit_all("unique", axis=axis, sorted=in_order, size=fresh_count())
+    return x.emit_all("unique", axis=axis, sorted=sorted, size=fresh_count())
 
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
@@ -67,10 +66,9 @@ def _eye_like(ctx: NodeContext, x: Operand) -> Results:
     return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
-def _depth_to_space(ctx: NodeContext, x: Operand) -> Results:
-    block, mode = ctx.integer("blocksize"), ctx.text("mode", "DCR")
-    _holds_whole_blocks(x, (1,), block * block)
-    return x.depth_to_space(blocksize=block, mode=mode)
+def _depth_to_space(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
+    _holds_whole_blocks(x, (1,), blocksize * blocksize)
+    return x.depth_to_space(blocksize=blocksize, mode=mode)
 
 
 def _holds_whole_blocks(x: Operand, axes: Sequence[int], block: int) -> None:
@@ -83,18 +81,17 @@ def _holds_whole_blocks(x: Operand, axes: Sequence[int], block: int) -> None:
             require(size % block, const(0), f"blocks of {block} take all of an axis")
 
 
-def _space_to_depth(ctx: NodeContext, x: Operand) -> Results:
-    block = ctx.integer("blocksize")
-    _holds_whole_blocks(x, (2, 3), block)
-    if ctx.text("mode", "DCR") == "DCR":
-        return x.space_to_depth(blocksize=block)
-    if x.rank != 4 or block < 1:
-        raise Refusal(f"blocks of {block} in {x.type!r}")
+def _space_to_depth(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
+    _holds_whole_blocks(x, (2, 3), blocksize)
+    if mode == "DCR":
+        return x.space_to_depth(blocksize=blocksize)
+    if x.rank != 4 or blocksize < 1:
+        raise Refusal(f"blocks of {blocksize} in {x.type!r}")
     n, c, h, w = x.shape
-    rows, columns = floordiv(h, block), floordiv(w, block)
-    split = x.reshape((n, c, rows, block, columns, block))
+    rows, columns = floordiv(h, blocksize), floordiv(w, blocksize)
+    split = x.reshape((n, c, rows, blocksize, columns, blocksize))
     transposed = split.transpose((0, 1, 3, 5, 2, 4))
-    return transposed.reshape((n, c * block * block, rows, columns))
+    return transposed.reshape((n, c * blocksize * blocksize, rows, columns))
 
 
 def _centered(x: Operand, axis: int, size: Index) -> Operand:

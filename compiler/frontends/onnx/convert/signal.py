@@ -5,7 +5,7 @@ from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.operand import Operand
 from tcc.ir.index import const
-from tcc.ir.types import F64
+from tcc.ir.types import F64, DType
 
 
 def _dft(
@@ -40,11 +40,12 @@ def _transform(ctx: NodeContext, x: Operand, axis: int, length_operand: Operand 
 
 
 def _stft(
-    ctx: NodeContext,
     x: Operand,
     step: Operand,
     window: Operand | None = None,
     frame: Operand | None = None,
+    *,
+    onesided: bool,
 ) -> Results:
     stride = step.as_size("frame_step", lo=1)
     if frame is not None:
@@ -53,17 +54,15 @@ def _stft(
         length = window.shape[0]
     else:
         raise Refusal("neither a window nor frame_length says how long a frame is")
-    onesided = ctx.flag("onesided")
     if x.rank == 3 and x.shape[2] is const(2) and onesided:
         raise Refusal("onesided spectra belong to real signals")
     return x.emit_all("stft", window, step=stride, length=length, onesided=onesided)
 
 
-def _mel_weights(ctx: NodeContext) -> Results:
+def _mel_weights(ctx: NodeContext, *, output_datatype: DType) -> Results:
     bins, length = (ctx.input(n).as_size("a mel parameter", lo=1) for n in range(2))
     scalars = [ctx.input(n).cast(F64).reshape(()) for n in range(2, 5)]
-    to = ctx.dtype("output_datatype")
-    return emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)
+    return emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=output_datatype)
 
 
 CONVERTERS: Converters = {

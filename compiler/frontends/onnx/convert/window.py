@@ -206,9 +206,8 @@ def _global(op: str) -> Converter:
     return convert
 
 
-def _global_lp_pool(ctx: NodeContext, x: Operand) -> Results:
+def _global_lp_pool(x: Operand, *, p: int) -> Results:
     axes = tuple(range(2, 2 + _spatial(x)))
-    p = ctx.integer("p")
     if p in (1, 2):
         return x.emit(f"reduce_l{p}", axes=axes, keepdims=True)
     power = abs(x) ** x.like(p)
@@ -217,7 +216,12 @@ def _global_lp_pool(ctx: NodeContext, x: Operand) -> Results:
 
 
 def _max_unpool(
-    ctx: NodeContext, x: Operand, indices: Operand, shape_operand: Operand | None = None
+    ctx: NodeContext,
+    x: Operand,
+    indices: Operand,
+    shape_operand: Operand | None = None,
+    *,
+    kernel_shape: tuple[int, ...],
 ) -> Results:
     """Converts MaxUnpool.
 
@@ -225,14 +229,13 @@ def _max_unpool(
     only pads the result.
     """
     axes = _spatial(x)
-    kernel = ctx.integers("kernel_shape")
     strides = _per_axis(ctx, "strides", axes)
     before, after = _explicit(ctx, axes)
-    if len(kernel) != axes:
-        raise Refusal(f"kernel_shape is {kernel}; {axes} numbers are due")
+    if len(kernel_shape) != axes:
+        raise Refusal(f"kernel_shape is {kernel_shape}; {axes} numbers are due")
     spatial = [
         (size - 1) * s + k - b - a
-        for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
+        for size, s, k, b, a in zip(x.shape[2:], strides, kernel_shape, before, after, strict=True)
     ]
     shape = (*x.shape[:2], *spatial)
     result = x.max_unpool(indices, shape=shape)
