@@ -241,7 +241,8 @@ class Emitter:
         self, op: str, x: Operand, axes: int | Sequence[int], *, keepdims: bool = False
     ) -> Operand:
         """Reduces `x` with `reduce_OP` over one axis or several."""
-        over = (axes,) if isinstance(axes, int) else tuple(axes)
+        axes = (axes,) if isinstance(axes, int) else axes
+        over = tuple(axis + x.rank if axis < 0 else axis for axis in axes)
         return self.emit(f"reduce_{op}", x, axes=over, keepdims=keepdims)
 
     def where(self, condition: Operand, x: Operand | float, y: Operand | float) -> Operand:
@@ -267,7 +268,8 @@ class Emitter:
 
     def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
         """Removes axes of extent one."""
-        return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
+        dropped = {axis + x.rank if axis < 0 else axis for axis in axes}
+        return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in dropped])
 
     def unsqueeze(self, x: Operand, axis: int) -> Operand:
         """Inserts an axis of extent one before `axis`."""
@@ -290,8 +292,9 @@ class Emitter:
 
     def moved(self, x: Operand, source: int, target: int) -> Operand:
         """Returns `x` with its axis `source` moved to `target`; other axes keep their order."""
-        perm = [n for n in range(x.rank) if n != source]
-        perm.insert(target, source)
+        perm = [*range(x.rank)]
+        axis = perm.pop(source)
+        perm.insert(target if target >= 0 else x.rank + target, axis)
         return self.transpose(x, perm)
 
     def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:

@@ -41,7 +41,7 @@ class Cell:
 
     def enters(self, number: int, x: Operand) -> Operand:
         """Returns the part of the projected input that belongs to a gate."""
-        return x.slice_axis(x.rank - 1, self.places[number] * self.hidden, self.hidden)
+        return x.slice_axis(-1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, number: int, x: Operand, h: Operand) -> Operand:
         """Returns the input of the gate's activation."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, TypeAlias, get_origin
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.emit import Emitter, parameters
 from tcc.frontends.extents import forward_range
-from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, current
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
@@ -18,6 +18,8 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
+from tcc.ops import OPS
+from tcc.ops.shapes import Shape
 
 _MOST_NODES = 20_000  # one call becomes at most this many nodes of the graph
 
@@ -39,11 +41,15 @@ class NamedValues:
 
 
 Results: TypeAlias = Operands
-# Annotations of converters' parameters: operands converted to a dtype, or to that of the result.
-Truths: TypeAlias = Annotated[Operand, BOOL]
-Integers: TypeAlias = Annotated[Operand, I64]
-Doubles: TypeAlias = Annotated[Operand, F64]
-Computed: TypeAlias = Annotated[Operand, None]
+# Annotations of converters' parameters.
+Truths: TypeAlias = Annotated[Operand, "converted to bool"]
+Integers: TypeAlias = Annotated[Operand, "converted to i64"]
+Doubles: TypeAlias = Annotated[Operand, "converted to f64"]
+Computed: TypeAlias = Annotated[Operand, "converted to the dtype of the result"]
+ResultType: TypeAlias = Annotated[DType, "the dtype of the result"]
+ResultShape: TypeAlias = Annotated[Shape, "the shape of the result"]
+Start: TypeAlias = Annotated[Index, "0 by default"]
+Line: TypeAlias = Annotated[tuple[Operand, int], "see CallContext.along"]
 # A function whose parameters `CallContext.run` fills.
 Converter: TypeAlias = Callable[..., Any]
 Converters: TypeAlias = dict[str, Converter]
@@ -89,8 +95,6 @@ class CallContext(Emitter):
             name = "self" if "self" in self.arguments else "input"
         if parameter.default is not parameter.empty and not self.has(name):
             return parameter.default
-        if get_origin(kind) is Annotated:
-            return self.operand(name, kind.__metadata__[0] or self.result_dtype())
         return _READERS[kind](self, name)
 
     # ---- results
@@ -262,6 +266,16 @@ class CallContext(Emitter):
         return computed_type(metas, self.loc)
 
 
+def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) -> None:
+    """Stops the run with an error unless the elements of `x` are positions in an axis of `size`.
+
+    `signed`: positions may be counted from the end.
+    """
+    ctx, row = current(), OPS["check_indices"]
+    attrs = row.attrs(size, reason=reason, signed=signed)
+    ctx.scope.builder.add(row, [x.value], attrs, loc=ctx.loc)
+
+
 def widened(x: Operand) -> Operand:
     """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
     return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
@@ -289,6 +303,14 @@ _PLAIN_READERS: dict[Any, Callable[[CallContext, str], Any]] = {
     float: CallContext.real,
     bool: CallContext.flag,
     str: CallContext.text,
+    Truths: lambda ctx, name: ctx.operand(name, BOOL),
+    Integers: lambda ctx, name: ctx.operand(name, I64),
+    Doubles: lambda ctx, name: ctx.operand(name, F64),
+    Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
+    ResultType: lambda ctx, _: ctx.result_dtype(),
+    ResultShape: lambda ctx, _: ctx.result_shape(),
+    Start: lambda ctx, name: ctx.index(name, 0),
+    Line: lambda ctx, _: ctx.along(),
 }
 # How the argument for a converter's parameter is read, by the parameter's annotation.
 _READERS = {

@@ -39,7 +39,7 @@ def _split_gelu(x: Operand, bias: Operand) -> Results:
     width = as_int(x.shape[-1])
     if width is None or width % 2:
         raise Refusal(f"the last axis of {x.type!r} has no two halves")
-    linear, gate = (x.slice_axis(x.rank - 1, n * width // 2, width // 2) for n in range(2))
+    linear, gate = (x.slice_axis(-1, n * width // 2, width // 2) for n in range(2))
     return linear * gate.gelu()
 
 
@@ -125,7 +125,7 @@ def _group_norm(
             x = x + other
     if x.rank < 2:
         raise Refusal(f"{x.type!r} has no axis of channels")
-    first = x.moved(x.rank - 1, 1) if channels_last else x
+    first = x.moved(-1, 1) if channels_last else x
     operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
     y = emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if activation:

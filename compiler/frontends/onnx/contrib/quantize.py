@@ -181,7 +181,7 @@ def _gather_blocks(
             zero = filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = zero.slice_axis(zero.rank - 1, 0, scale.shape[-1])
+        zero = zero.slice_axis(-1, 0, scale.shape[-1])
     rows = data.dequantize_linear(scale, zero, axis=quantize_axis, block_size=block_size)
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
@@ -202,7 +202,7 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
         if not (always or channels_last):
             return ctx.run(make)
         x = ctx.input(0)
-        inner = _of(ctx, x.moved(x.rank - 1, 1), *ctx.inputs[1:])
+        inner = _of(ctx, x.moved(-1, 1), *ctx.inputs[1:])
         return [y and y.moved(1, x.rank - 1) for y in inner.run(make)]
 
     return convert

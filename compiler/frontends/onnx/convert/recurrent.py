@@ -104,7 +104,7 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
     )
     hidden = layer.hidden
     columns = (
-        [o if o.rank == 0 else o.slice_axis(o.rank - 1, n * hidden, hidden) for o in recurrence]
+        [o if o.rank == 0 else o.slice_axis(-1, n * hidden, hidden) for o in recurrence]
         for n in range(layer.kind.gates)
     )
     products = tuple(partial(quantised_product, matrix=gate) for gate in columns)

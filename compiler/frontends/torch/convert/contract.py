@@ -100,7 +100,7 @@ def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
         if is_visible.any(-1).all():
             return attended
     low = ~mask if mask.dtype is BOOL else mask.is_inf(detect_positive=False, detect_negative=True)
-    none = low.min(mask.rank - 1, keepdims=True)
+    none = low.min(-1, keepdims=True)
     return none.select(0, attended)
 
 
@@ -132,7 +132,7 @@ def _attention_and_sums(ctx: CallContext) -> Results:
 def _distances(x1: Operand, x2: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
     gap = x1.unsqueeze(x1.rank - 1) - x2.unsqueeze(x2.rank - 2)
-    return p_norm(gap, p, (gap.rank - 1,), False)
+    return p_norm(gap, p, (-1,), False)
 
 
 def _pair_distances(x: Operand, p: float) -> Operand:

@@ -3,27 +3,25 @@
 import numpy as np
 from tcc.frontends.emit import constant, emit, filled
 from tcc.frontends.operand import Operand, current
-from tcc.frontends.torch.context import CallContext, Converters
+from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
 
-def _filled(ctx: CallContext) -> Operand:
+def _filled(ctx: CallContext, dtype: ResultType, shape: ResultShape) -> Operand:
     """Returns a tensor of the result's shape, filled with a number.
 
     Contents that torch leaves undefined are zero.
     """
-    dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
     one = filled(0, dtype) if name is None else ctx.operand(name, dtype)
-    return one.reshape(()).expand(ctx.result_shape())
+    return one.reshape(()).expand(shape)
 
 
-def _arange(ctx: CallContext) -> Operand:
+def _arange(ctx: CallContext, dtype: ResultType, shape: ResultShape) -> Operand:
     """Returns start + n * step; real numbers are computed in f64, as in torch."""
-    dtype = ctx.result_dtype()
     wide = F64 if dtype.is_float else dtype
-    (size,) = ctx.result_shape()
+    (size,) = shape
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
         return counted(size).cast(F64) * step + start
@@ -49,9 +47,9 @@ def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
     return down, counted(columns).reshape((1, columns))
 
 
-def _blackman_window(ctx: CallContext, periodic: bool = True) -> Operand:
-    (size,) = ctx.result_shape()
-    return emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
+def _blackman_window(shape: ResultShape, dtype: ResultType, periodic: bool = True) -> Operand:
+    (size,) = shape
+    return emit("blackman_window", size=size, periodic=periodic, to=dtype)
 
 
 _EMPTY = ("empty", "empty_strided", "empty_permuted")

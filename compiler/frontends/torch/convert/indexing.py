@@ -10,6 +10,7 @@ from tcc.frontends.torch.context import (
     Converter,
     Converters,
     Integers,
+    Line,
     Results,
     numbers,
 )
@@ -20,38 +21,30 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I32, I64, U8
 
 
-def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
-    """Returns an index tensor whose element type is i32 or i64.
-
-    `source` is the tensor, or the name of the call's argument that has it. A tensor of another type
-    is cast to i64.
-    """
-    x = ctx.operand(source) if isinstance(source, str) else source
+def as_indices(x: Operand) -> Operand:
+    """Returns an index tensor in i32 or i64; a tensor of another type is cast to i64."""
     return x if x.dtype in (I32, I64) else x.cast(I64)
 
 
-def _index_select(ctx: CallContext) -> Operand:
-    x, axis = ctx.along()
-    at = as_indices(ctx, "index").flat()
-    return x.gather(at, axis=axis)
+def _index_select(line: Line, index: Operand) -> Operand:
+    x, axis = line
+    return x.gather(as_indices(index).flat(), axis=axis)
 
 
-def _embedding(ctx: CallContext, weight: Operand) -> Operand:
-    at = as_indices(ctx, "indices")
-    return weight.gather(at, axis=0)
+def _embedding(weight: Operand, indices: Operand) -> Operand:
+    return weight.gather(as_indices(indices), axis=0)
 
 
-def _gather(ctx: CallContext) -> Operand:
-    x, axis = ctx.along()
-    at = as_indices(ctx, ctx.lined("index"))
+def _gather(ctx: CallContext, line: Line) -> Operand:
+    x, axis = line
+    at = as_indices(ctx.lined("index"))
     if at.is_empty:
         return full(0, x.dtype, at.shape)
     return x.gather_elements(at, axis=axis)
 
 
-def _take(ctx: CallContext, x: Operand) -> Operand:
-    at = as_indices(ctx, "index")
-    return x.flat().gather(at, axis=0)
+def _take(x: Operand, index: Operand) -> Operand:
+    return x.flat().gather(as_indices(index), axis=0)
 
 
 # ---- index tensors on several axes ---------------------------------------------------------------
@@ -82,7 +75,7 @@ def places_of(ctx: CallContext, rank: int) -> Places:
         elif value.dtype in (BOOL, U8):
             tensors.extend(_positions(value))
         else:
-            tensors.append(as_indices(ctx, value))
+            tensors.append(as_indices(value))
     axes = tuple(n for n, tensor in enumerate(tensors) if tensor is not None)
     present = [tensor for tensor in tensors if tensor is not None]
     shape = broadcast(*(tensor.shape for tensor in present))
@@ -122,28 +115,28 @@ def _ordered(x: Operand, axis: int, k: Index, largest: bool = False) -> tuple[Op
     return values.cast(x.dtype), at
 
 
-def _line(ctx: CallContext) -> tuple[Operand, int, int]:
-    """Returns a tensor, the call's axis, and the size of the axis, which must be a known number
-    above zero."""
-    x, axis = ctx.along()
+def _sorted(line: Line) -> tuple[Operand, int, int, tuple[Operand, Operand]]:
+    """Returns a tensor, an axis, its size, which must be a known number above zero, and the tensor
+    sorted along the axis, with the positions before the sort."""
+    x, axis = line
     size = as_int(x.shape[axis])
     if not size:
         raise Refusal(f"the size of {x.type!r} along the axis must be known, and not zero")
-    return x, axis, size
+    return x, axis, size, _ordered(x, axis, const(size))
 
 
-def _top_k(ctx: CallContext, k: Index, largest: bool) -> Sequence[Operand]:
-    x, axis = ctx.along()
+def _top_k(k: Index, largest: bool, line: Line) -> Sequence[Operand]:
+    x, axis = line
     return _ordered(x, axis, k, largest)
 
 
-def _sort(ctx: CallContext, descending: bool) -> Sequence[Operand]:
-    x, axis = ctx.along()
+def _sort(descending: bool, line: Line) -> Sequence[Operand]:
+    x, axis = line
     return _ordered(x, axis, x.shape[axis], descending)
 
 
-def _kth_value(ctx: CallContext, k: int) -> Sequence[Operand]:
-    x, axis = ctx.along()
+def _kth_value(k: int, line: Line) -> Sequence[Operand]:
+    x, axis = line
     return [part.slice_axis(axis, k - 1, 1) for part in _ordered(x, axis, const(k))]
 
 
@@ -152,43 +145,39 @@ def _first(x: Operand, axis: int) -> Operand:
     return x.arg_max(axis=axis, keepdims=True, select_last=False)
 
 
-def _median(ctx: CallContext) -> Any:
+def _median(line: Line, dim: int | None = None) -> Any:
     """Returns the lower median and, if there is an axis, its position; NaN if an element is NaN."""
-    x, axis, size = _line(ctx)
-    pair = _ordered(x, axis, const(size))
+    x, axis, size, pair = _sorted(line)
     middle, at = (part.slice_axis(axis, (size - 1) // 2, 1) for part in pair)
     if x.dtype.is_float:
         odd = x.is_nan()
         some = odd.max(axis, keepdims=True)
         middle = some.select(float("nan"), middle)
         at = some.select(_first(numbers(odd), axis), at)
-    return (middle, at) if ctx.has("dim") else middle
+    return middle if dim is None else (middle, at)
 
 
-def _nan_median(ctx: CallContext) -> Any:
+def _nan_median(line: Line, dim: int | None = None) -> Any:
     """Returns the lower median of the elements that are not NaN and, if there is an axis, its
     position."""
-    x, axis, size = _line(ctx)
+    x, axis, size, pair = _sorted(line)
     odd = x.is_nan().cast(I64) if x.dtype.is_float else filled(0, I64)
     count = odd.expand(x.shape).sum(axis, keepdims=True)
     half = (size - 1 - count).maximum(0) / 2
-    pair = _ordered(x, axis, const(size))
     value, at = (part.gather_elements(half, axis=axis) for part in pair)
-    return (value, at) if ctx.has("dim") else value
+    return value if dim is None else (value, at)
 
 
-def _mode(ctx: CallContext) -> Sequence[Operand]:
+def _mode(line: Line) -> Sequence[Operand]:
     """Returns the most frequent value along an axis and its last position.
 
     If several values are most frequent, it is the smallest.
     """
-    x, axis, size = _line(ctx)
-    ranked, _ = _ordered(x, axis, const(size))
+    x, axis, _, (ranked, _) = _sorted(line)
     is_equal = ranked.unsqueeze(axis).equals(ranked.unsqueeze(axis + 1))
     count = is_equal.cast(I64).sum(axis + 1)
     value = ranked.gather_elements(_first(count, axis), axis=axis)
-    here = numbers(x.equals(value))
-    return value, here.arg_max(axis=axis, keepdims=True, select_last=True)
+    return value, numbers(x.equals(value)).arg_max(axis=axis, keepdims=True, select_last=True)
 
 
 # ---- data-dependent sizes -----------------------------------------------------------------------
@@ -224,26 +213,27 @@ def _non_zero_static(x: Operand, size: int, fill_value: int) -> Operand:
     return concat([positions, filler], 0).slice_axis(0, 0, size)
 
 
-def _unique(ctx: CallContext, x: Operand) -> Results:
+def _unique(x: Operand, return_inverse: bool, return_counts: bool) -> Results:
     """Returns the distinct elements, for each element its position among them, and how often each
     occurs."""
     values, _, inverse, counts = x.flat().emit_all(
         "unique", axis=None, sorted=True, size=fresh_count()
     )
-    return values, *_requested(ctx, inverse.reshape(x.shape), counts)
+    return (
+        values,
+        inverse.reshape(x.shape) if return_inverse else None,
+        counts if return_counts else None,
+    )
 
 
-def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
-    candidates = ("return_inverse", inverse), ("return_counts", counts)
-    return [value if ctx.flag(name) else None for name, value in candidates]
-
-
-def _unique_consecutive(ctx: CallContext, x: Operand) -> Results:
+def _unique_consecutive(
+    x: Operand, return_inverse: bool, return_counts: bool, dim: int | None = None
+) -> Results:
     """Returns three results for runs of equal elements.
 
     They are the first element of each run, the number of each element's run, and the runs' lengths.
     """
-    if ctx.has("dim") and x.rank != 1:
+    if dim is not None and x.rank != 1:
         raise Refusal("runs of slices are not supported")
     if x.is_empty:
         raise Refusal("it has no elements")
@@ -256,7 +246,11 @@ def _unique_consecutive(ctx: CallContext, x: Operand) -> Results:
     number = new.cast(I64).cum_sum(axis=0) - 1
     one_each = full(1, I64, (length,))
     counts = full(0, I64, (size,)).scatter_elements(number, one_each, axis=0, reduction="add")
-    return values, *_requested(ctx, number.reshape(x.shape), counts)
+    return (
+        values,
+        number.reshape(x.shape) if return_inverse else None,
+        counts if return_counts else None,
+    )
 
 
 # ---- search --------------------------------------------------------------------------------------
@@ -281,7 +275,7 @@ def _search(name: str) -> Converter:
         right = ctx.flag("right") or ctx.given("side") == "right"
         edges = ctx.operand(name, dtype)
         if ctx.has("sorter") and not edges.is_empty:
-            order = as_indices(ctx, "sorter")
+            order = as_indices(ctx.operand("sorter"))
             edges = edges.gather_elements(order, axis=edges.rank - 1)
         return _searched(edges, ctx.operand("self", dtype), right)
 

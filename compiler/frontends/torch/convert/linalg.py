@@ -6,12 +6,11 @@ Everything between operands and results is computed in f64.
 import numpy as np
 from tcc.frontends.emit import Refusal, broadcast, concat, emit_all, filled, full, size_scalar
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converters, Doubles, Results
+from tcc.frontends.torch.context import CallContext, Converters, Doubles, Results, check_indices
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
-from tcc.ops import OPS
 
 # ---- matrices ------------------------------------------------------------------------------------
 
@@ -40,8 +39,8 @@ def _triangle(x: Operand, upper: bool, offset: int = 0) -> Operand:
 
 def _diagonal(x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
-    x = x.slice_axis(x.rank - 2, 0, few).slice_axis(x.rank - 1, 0, few)
-    return _triangle(_triangle(x, True), False).sum(x.rank - 1)
+    x = x.slice_axis(-2, 0, few).slice_axis(-1, 0, few)
+    return _triangle(_triangle(x, True), False).sum(-1)
 
 
 def _batched(*operands: Operand) -> list[Operand]:
@@ -134,14 +133,13 @@ def _is_row_major(ctx: CallContext) -> bool:
     return meta.strides[-2:] == (meta.shape[-1], 1)
 
 
-def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
+def _checked(info: Operand, what: str = "a matrix is singular") -> None:
     """Stops the run with an error unless all of `info` are zero."""
-    attrs = OPS["check_indices"].attrs(const(1), reason=what)
-    ctx.scope.builder.add(OPS["check_indices"], [info.value], attrs, loc=ctx.loc)
+    check_indices(info, const(1), what, signed=True)
 
 
-def _check_errors(ctx: CallContext, info: Operand, api_name: str) -> Results:
-    _checked(ctx, info, f"{api_name} has no result for a matrix")
+def _check_errors(info: Operand, api_name: str) -> Results:
+    _checked(info, f"{api_name} has no result for a matrix")
     return ()
 
 
@@ -154,9 +152,9 @@ def _halves(packed: Operand) -> tuple[Operand, Operand]:
     """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
-    first_columns = packed.slice_axis(packed.rank - 1, 0, few)
+    first_columns = packed.slice_axis(-1, 0, few)
     lower = _triangle(first_columns, False, 1) + _eye(rows, few)
-    return lower, _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
+    return lower, _triangle(packed.slice_axis(-2, 0, few), True)
 
 
 def _exchange(pivots: Operand, rows: Index) -> Operand:
@@ -187,11 +185,11 @@ def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
     B = B.cast(F64)
     info = _first_zero(packed)
     if check_errors:
-        _checked(ctx, info)
+        _checked(info)
     columns = B.rank in (1, packed.rank - 1)
     right = B.unsqueeze(B.rank) if columns else B
     solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
-    result = solution.squeeze((solution.rank - 1,)) if columns else solution
+    result = solution.squeeze((-1,)) if columns else solution
     return result, packed, pivots, info
 
 
@@ -199,7 +197,7 @@ def _inverse(ctx: CallContext, check_errors: bool) -> Results:
     packed, pivots = _eliminated(ctx)
     info = _first_zero(packed)
     if check_errors:
-        _checked(ctx, info)
+        _checked(info)
     return _solve_factored(ctx, packed, pivots, _eye(packed.shape[-1])), info
 
 
@@ -212,7 +210,7 @@ def _sign_and_log(ctx: CallContext) -> Results:
     """Returns the sign of the determinant and the logarithm of its absolute value."""
     packed, pivots = _eliminated(ctx, _is_row_major(ctx))
     diagonal = _diagonal(packed)
-    last = (diagonal.rank - 1,)
+    last = (-1,)
     steps = counted(diagonal.shape[-1]) + 1
     stays = pivots.cast(I64).equals(steps)
     turns = stays.select(filled(1.0, F64), -1.0)
@@ -247,7 +245,7 @@ def _cholesky(ctx: CallContext) -> Results:
     factor, info = emit_all("cholesky", [_transposed(x) if upper else x])
     factor = _transposed(factor) if upper else factor
     if ctx.flag("check_errors", True):
-        _checked(ctx, info, "a matrix is not positive definite")
+        _checked(info, "a matrix is not positive definite")
     return factor, info
 
 
@@ -276,7 +274,7 @@ def _reflectors(packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
     (I + D S)^-1 D.
     """
     count = tau.shape[-1]
-    columns = packed.slice_axis(packed.rank - 1, 0, count)
+    columns = packed.slice_axis(-1, 0, count)
     eye = _eye(columns.shape[-2], count)
     vectors = _triangle(columns, False, 1) + eye
     above = _triangle(_transposed(vectors) @ vectors, True, 1)
@@ -289,7 +287,7 @@ def _reflectors(packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
 def _orthogonal(packed: Operand, tau: Operand, columns: Index) -> Operand:
     """Returns the first `columns` columns of the product of the reflections."""
     vectors, middle = _reflectors(packed, tau)
-    head = vectors.slice_axis(vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
+    head = vectors.slice_axis(-2, 0, minimum(columns, vectors.shape[-2]))
     transposed = _transposed(head)
     change = vectors @ middle @ transposed
     return _eye(packed.shape[-2], columns) - change
@@ -316,7 +314,7 @@ def _qr(A: Doubles, mode: str) -> Results:
     packed, tau = A.emit_all("qr")
     rows, columns = A.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
-    right = _triangle(packed.slice_axis(packed.rank - 2, 0, few), True)
+    right = _triangle(packed.slice_axis(-2, 0, few), True)
     return None if mode == "r" else _orthogonal(packed, tau, few), right
 
 
@@ -328,7 +326,7 @@ def _completed(x: Operand) -> Operand:
     packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
     basis = _orthogonal(packed, tau, rows)
-    more = basis.slice_axis(basis.rank - 1, columns, rows - columns)
+    more = basis.slice_axis(-1, columns, rows - columns)
     return concat([x, more], x.rank - 1)
 
 
@@ -349,10 +347,10 @@ def _eigen(x: Operand, upper: bool) -> tuple[Operand, Operand]:
     """
     half = _triangle(x, upper)
     symmetric = half + _transposed(_triangle(x, upper, 1))
-    shift = symmetric.reduce("l2", (x.rank - 2, x.rank - 1), keepdims=True)
+    shift = symmetric.reduce("l2", (-2, -1), keepdims=True)
     scaled = shift * _eye(x.shape[-1])
     _, s, vt = (symmetric + scaled).emit_all("svd")
-    values = s - shift.squeeze((x.rank - 1,))
+    values = s - shift.squeeze((-1,))
     return flipped(values, x.rank - 2), flipped(_transposed(vt), x.rank - 1)
 
 
@@ -370,7 +368,7 @@ def _pseudo_inverse(ctx: CallContext, x: Doubles, hermitian: bool) -> Operand:
         sizes = signed
     if x.is_empty:
         return full(0, F64, ctx.result_shape())
-    largest = sizes.max(sizes.rank - 1, keepdims=True)
+    largest = sizes.max(-1, keepdims=True)
     bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
     bound = bound.maximum(_limit(ctx, "atol", 0.0))
     is_large = sizes > bound
@@ -412,8 +410,8 @@ def _exponential(x: Doubles) -> Operand:
     """
     if x.is_empty:
         return x
-    norm = abs(x).sum(x.rank - 1, keepdims=True)
-    norm = norm.max(x.rank - 2, keepdims=True)
+    norm = abs(x).sum(-1, keepdims=True)
+    norm = norm.max(-2, keepdims=True)
     double = (norm * 2).maximum(1)
     log = double.log() / float(np.log(2))
     count = log.ceil().minimum(float(_SQUARINGS))

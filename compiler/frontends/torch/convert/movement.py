@@ -7,16 +7,26 @@ import numpy as np
 from tcc.frontends.emit import Refusal, checked_axes, checked_axis, concat, constant, emit
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, cut, of_axes
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    Line,
+    ResultShape,
+    ResultType,
+    Start,
+    cut,
+    of_axes,
+)
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
 
 
-def _view(ctx: CallContext, x: Operand) -> Operand:
+def _view(ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
     if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
         raise Refusal("it reads the bits of elements as those of another type")
-    return x.reshape(ctx.result_shape())
+    return x.reshape(shape)
 
 
 def _permute(ctx: CallContext, x: Operand) -> Operand:
@@ -33,10 +43,9 @@ def _channel_shuffle(x: Operand, groups: int) -> Operand:
 # ---- selections of elements ----------------------------------------------------------------------
 
 
-def _slice(ctx: CallContext, step: int) -> Operand:
-    x, axis = ctx.along()
-    start, end = ctx.index("start", 0), ctx.index("end", x.shape[axis])
-    return cut(x, axis, start, end, step)
+def _slice(line: Line, step: int, start: Start, end: Index | None = None) -> Operand:
+    x, axis = line
+    return cut(x, axis, start, x.shape[axis] if end is None else end, step)
 
 
 def select(x: Operand, axis: int, position: Index) -> Operand:
@@ -44,13 +53,13 @@ def select(x: Operand, axis: int, position: Index) -> Operand:
     return x.element(axis, from_front(position, x.shape[axis]))
 
 
-def _select(ctx: CallContext, index: Index) -> Operand:
-    return select(*ctx.along(), index)
+def _select(index: Index, line: Line) -> Operand:
+    return select(*line, index)
 
 
-def _split_parts(ctx: CallContext) -> Sequence[Operand]:
+def _split_parts(ctx: CallContext, line: Line) -> Sequence[Operand]:
     """Returns the parts of a tensor; their sizes are the sizes of the call's results."""
-    x, axis = ctx.along()
+    x, axis = line
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
     return x.emit_all("split", axis=axis, sizes=sizes)
 
@@ -85,11 +94,10 @@ def _roll(ctx: CallContext, shifts: tuple[int, ...], dims: tuple[int, ...]) -> O
     return x.reshape(source.shape)
 
 
-def _diagonal(ctx: CallContext, x: Operand, offset: int) -> Operand:
+def _diagonal(ctx: CallContext, x: Operand, offset: int, shape: ResultShape) -> Operand:
     """Returns the elements of a diagonal, gathered from the two axes merged into one."""
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
-    shape = ctx.result_shape()
     rows, columns = x.shape[first], x.shape[second]
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
@@ -112,7 +120,7 @@ def _unfold(ctx: CallContext, x: Operand, size: int, step: int) -> Operand:
         raise Refusal("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
     windows = x.gather(constant(places), axis=axis)
-    return windows.moved(axis + 1, windows.rank - 1)
+    return windows.moved(axis + 1, -1)
 
 
 # The most elements of a tensor with strides; each takes eight bytes of memory in the compiler.
@@ -155,8 +163,8 @@ def _as_strided(ctx: CallContext, x: Operand) -> Operand:
     return x.flat().gather(places, axis=0)
 
 
-def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
-    source = ctx.operand("src", ctx.result_dtype())
+def _as_strided_scatter(ctx: CallContext, x: Operand, dtype: ResultType) -> Operand:
+    source = ctx.operand("src", dtype)
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
@@ -167,8 +175,7 @@ def _as_strided_scatter(ctx: CallContext, x: Operand) -> Operand:
 # ---- joins and repeats ---------------------------------------------------------------------------
 
 
-def _cat(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
+def _cat(ctx: CallContext, dtype: ResultType) -> Operand:
     parts = ctx.operands("tensors", dtype)
     rank = len(ctx.result().shape)
     nonempty = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]

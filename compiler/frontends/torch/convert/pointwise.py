@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from tcc.frontends.emit import Refusal, emit
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Truths, numbers
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    Converters,
+    ResultType,
+    Truths,
+    numbers,
+)
 from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
@@ -48,15 +56,13 @@ def _bitwise_not(x: Operand) -> Operand:
 
 
 def _shift(direction: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.both()
+    def convert(x: Computed, other: Computed, dtype: ResultType) -> Operand:
         if not dtype.is_integer:
             raise Refusal(f"it shifts {dtype.name}")
         if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
-            inside = y >= 0
-            y = inside.select(y, dtype.bits)
-        return x.bit_shift(y, direction=direction)
+            inside = other >= 0
+            other = inside.select(other, dtype.bits)
+        return x.bit_shift(other, direction=direction)
 
     return convert
 
@@ -67,13 +73,12 @@ def _shift(direction: str) -> Converter:
 def _sum(op: str) -> Converter:
     """Returns a converter of sums and differences; the second operand is multiplied by `alpha`."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x, y = ctx.both()
+    def convert(ctx: CallContext, x: Computed, other: Computed) -> Operand:
         if x.dtype is BOOL:
-            return x | y
+            return x | other
         if ctx.real("alpha") != 1:
-            y = y * ctx.operand("alpha", x.dtype)
-        return x.emit(op, y)
+            other = other * ctx.operand("alpha", x.dtype)
+        return x.emit(op, other)
 
     return convert
 
@@ -170,8 +175,7 @@ def _remainder(ctx: CallContext) -> Operand:
     return differs_in_sign.select(remainder + y, remainder)
 
 
-def _pow(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
+def _pow(ctx: CallContext, dtype: ResultType) -> Operand:
     base, exponent = list(ctx.arguments)[:2]
     value = ctx.arguments[exponent]
     x = ctx.operand(base, dtype)
@@ -183,18 +187,15 @@ def _pow(ctx: CallContext) -> Operand:
     return x ** ctx.operand(exponent, dtype)
 
 
-def _where(ctx: CallContext, condition: Truths) -> Operand:
-    dtype = ctx.result_dtype()
+def _where(ctx: CallContext, condition: Truths, dtype: ResultType) -> Operand:
     return condition.select(ctx.operand("self", dtype), ctx.operand("other", dtype))
 
 
-def _clamp(ctx: CallContext) -> Operand:
+def _clamp(ctx: CallContext, x: Computed, dtype: ResultType) -> Operand:
     """Clamps to bounds.
 
     Where the lower bound is above the upper bound, the result is the upper one. NaN stays NaN.
     """
-    dtype = ctx.result_dtype()
-    x = ctx.input()
     low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
     if low is not None:
         x = x.maximum(low)
@@ -204,13 +205,12 @@ def _clamp(ctx: CallContext) -> Operand:
 def _extremum(op: str) -> Converter:
     """Returns a converter of fmax or fmin, which prefer a number to NaN."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x, y = ctx.both()
-        extremum = x.emit(op, y)
+    def convert(x: Computed, other: Computed) -> Operand:
+        extremum = x.emit(op, other)
         if not x.dtype.is_float:
             return extremum
-        other = y.is_nan().select(x, extremum)
-        return x.is_nan().select(y, other)
+        number = other.is_nan().select(x, extremum)
+        return x.is_nan().select(other, number)
 
     return convert
 

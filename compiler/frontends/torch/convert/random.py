@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.emit import full
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, ResultType
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, F32, I64
 
@@ -20,26 +20,26 @@ def _drawn(law: str, *numbers: str) -> Converter:
     arguments with the defaults 0 and 1.
     """
 
-    def convert(ctx: CallContext) -> Operand:
+    def convert(ctx: CallContext, shape: ResultShape, dtype: ResultType) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        drawn = draws(ctx, ctx.result_shape())
-        numbers_drawn: Operand = getattr(drawn, law)(ctx.result_dtype(), *parameters)
+        drawn = draws(ctx, shape)
+        numbers_drawn: Operand = getattr(drawn, law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
 
 
-def _integers(ctx: CallContext) -> Operand:
+def _integers(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws integers; the limits are called `low` and `high`, or `from` and `to`."""
     low, high = (next(filter(ctx.has, names), "") for names in (("low", "from"), ("high", "to")))
     lower_limit = ctx.integer(low) if low else 0
-    return draws(ctx, ctx.result_shape()).integers(lower_limit, ctx.integer(high))
+    return draws(ctx, shape).integers(lower_limit, ctx.integer(high))
 
 
-def _coins(ctx: CallContext) -> Operand:
+def _coins(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws ones and zeros; the chance of a one is `p`, or else the element of the input."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
-    return draws(ctx, ctx.result_shape()).uniform(F32) < chance
+    return draws(ctx, shape).uniform(F32) < chance
 
 
 def _dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
@@ -64,12 +64,12 @@ def _multinomial(ctx: CallContext, x: Operand, num_samples: Index, replacement: 
     return classes if x.rank == 2 else classes.squeeze((0,))
 
 
-def _permutation(ctx: CallContext) -> Operand:
+def _permutation(ctx: CallContext, shape: ResultShape) -> Operand:
     """Returns a random permutation: the sort order of random numbers.
 
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
     """
-    keys = draws(ctx, ctx.result_shape()).bits(63).cast(I64)
+    keys = draws(ctx, shape).bits(63).cast(I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
     return keys.emit_all("top_k", **options)[1]
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.emit import checked_axes, size_scalar
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers, widened
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    Converters,
+    Line,
+    ResultType,
+    numbers,
+    widened,
+)
 from tcc.frontends.torch.convert.create import grid
 from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType
@@ -45,8 +54,8 @@ def _extremum(op: str) -> Converter:
 def _extremum_at(op: str) -> Converter:
     """Returns a converter of the extremum along one axis, and its position."""
 
-    def convert(ctx: CallContext, keepdim: bool) -> Sequence[Operand]:
-        x, axis = ctx.along()
+    def convert(keepdim: bool, line: Line) -> Sequence[Operand]:
+        x, axis = line
         extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
         at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
         return extremum, at
@@ -55,8 +64,8 @@ def _extremum_at(op: str) -> Converter:
 
 
 def _arg(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x, axis = ctx.along()
+    def convert(ctx: CallContext, line: Line) -> Operand:
+        x, axis = line
         keepdim = ctx.flag("keepdim") and ctx.has("dim")
         return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
 
@@ -106,8 +115,7 @@ def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     return power_sum ** (1 / p)
 
 
-def _norm(ctx: CallContext, keepdim: bool, ord: float = 2.0) -> Operand:
-    x = ctx.input()
+def _norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Operand:
     return p_norm(x, ord, _axes(ctx, x.rank), keepdim)
 
 
@@ -117,8 +125,8 @@ def _norm(ctx: CallContext, keepdim: bool, ord: float = 2.0) -> Operand:
 def along_axis(op: str) -> Converter:
     """Returns a converter of the op along `dim`, with the dtype of the result."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x, axis = ctx.along(ctx.result_dtype())
+    def convert(ctx: CallContext, dtype: ResultType) -> Operand:
+        x, axis = ctx.along(dtype)
         return x.emit(op, axis=axis)
 
     return convert
@@ -129,15 +137,15 @@ def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
 
     Row n of the last two axes has the elements k of the axis for k <= n, and `fill` for k > n.
     """
-    last = x.moved(axis, x.rank - 1)
+    last = x.moved(axis, -1)
     dim = x.shape[axis]
     wide = last.unsqueeze(x.rank - 1).expand((*last.shape[:-1], dim, dim))
     row, column = grid(dim, dim)
     return (column <= row).select(wide, fill)
 
 
-def _running_log_sum(ctx: CallContext) -> Operand:
-    x, axis = ctx.along(ctx.result_dtype())
+def _running_log_sum(ctx: CallContext, dtype: ResultType) -> Operand:
+    x, axis = ctx.along(dtype)
     prefixes = _prefixes(x, axis, -math.inf)
     return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
 
@@ -151,8 +159,8 @@ def extreme(dtype: DType, below: bool) -> float:
 
 
 def _running_extremum(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x, axis = ctx.along()
+    def convert(line: Line) -> Sequence[Operand]:
+        x, axis = line
         x = x.cast(x.dtype if x.dtype.is_float else I64)
         prefixes = _prefixes(x, axis, extreme(x.dtype, below=op == "max"))
         extremum = prefixes.reduce(op, x.rank)

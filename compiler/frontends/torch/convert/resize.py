@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tcc.frontends.emit import Refusal, constant
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
+from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, of_axes
 from tcc.ir.index import Index, as_int
 
 _PADDING = ("zeros", "border", "reflection")
@@ -53,10 +53,10 @@ def interpolation(
 
 
 def _upsample(mode: str, smooth: bool = False) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
+    def convert(ctx: CallContext, shape: ResultShape) -> Operand:
         x = ctx.operand(ctx.first())
         scales = axis_scales(ctx, x.rank - 2)
-        attributes = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
+        attributes = interpolation(ctx, x, shape, scales, mode, smooth)
         return x.resize(**attributes)
 
     return convert
@@ -69,12 +69,12 @@ def _nearest(exact: bool) -> Converter:
     quotient. If sizes are constant and these positions differ, a constant holds torch's positions.
     """
 
-    def convert(ctx: CallContext) -> Operand:
-        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
+    def convert(ctx: CallContext, shape: ResultShape) -> Operand:
+        x = ctx.operand(ctx.first())
         scales = axis_scales(ctx, x.rank - 2)
-        informative = _informative_scales(sizes[2:], x.shape[2:], scales)
+        informative = _informative_scales(shape[2:], x.shape[2:], scales)
         for axis, scale in enumerate(informative, 2):
-            n, m = as_int(x.shape[axis]), as_int(sizes[axis])
+            n, m = as_int(x.shape[axis]), as_int(shape[axis])
             if not n or not m:
                 continue
             places = nearest_places(n, m, scale, exact)
@@ -82,7 +82,7 @@ def _nearest(exact: bool) -> Converter:
                 x = x.gather(constant(places), axis=axis)
                 informative[axis - 2] = None
         return x.resize(
-            sizes=sizes,
+            sizes=shape,
             scales=(1.0, 1.0, *informative),
             mode="nearest",
             coordinate_mode="half_pixel" if exact else "asymmetric",

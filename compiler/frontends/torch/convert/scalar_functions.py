@@ -4,7 +4,7 @@ import math
 
 from tcc.frontends.emit import full
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, numbers
+from tcc.frontends.torch.context import CallContext, Computed, Converter, Converters, numbers
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
@@ -12,15 +12,13 @@ from tcc.ir.types import BOOL, F64
 def _rounding(op: str) -> Converter:
     """Returns a converter of a rounding function; integers are unchanged."""
 
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.input()
+    def convert(x: Computed) -> Operand:
         return x.emit(op) if x.dtype.is_float else x
 
     return convert
 
 
-def _round(ctx: CallContext) -> Operand:
-    x = ctx.input()
+def _round(ctx: CallContext, x: Computed) -> Operand:
     places = int(ctx.given("decimals", 0))
     if not x.dtype.is_float:
         return x
@@ -31,14 +29,12 @@ def _round(ctx: CallContext) -> Operand:
     return x.emit(up, factor).round().emit(down, factor)
 
 
-def _abs(ctx: CallContext) -> Operand:
-    x = ctx.input()
+def _abs(x: Computed) -> Operand:
     return x if x.dtype is BOOL else abs(x)
 
 
-def _sign(ctx: CallContext) -> Operand:
+def _sign(x: Computed) -> Operand:
     """Returns -1, 0 or 1; 0 for NaN."""
-    x = ctx.input()
     if x.dtype is BOOL:
         return x
     sign = x.sign()
@@ -47,22 +43,19 @@ def _sign(ctx: CallContext) -> Operand:
     return x.is_nan().select(0, sign)
 
 
-def _exp2(ctx: CallContext) -> Operand:
-    x = ctx.input()
+def _exp2(x: Computed) -> Operand:
     return x.like(2) ** x
 
 
-def _expm1(ctx: CallContext) -> Operand:
+def _expm1(x: Computed) -> Operand:
     """Returns 2 sinh(x/2) exp(x/2), which does not cancel near zero."""
-    x = ctx.input()
     half = x * 0.5
     result = half.sinh() * half.exp() * 2
     return (x < -30).select(-1, result)
 
 
-def _log1p(ctx: CallContext) -> Operand:
+def _log1p(x: Computed) -> Operand:
     """Returns log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
-    x = ctx.input()
     near_zero = 2 * (x / (x + 2)).atanh()
     elsewhere = (x + 1).log()
     return (abs(x) < 0.5).select(near_zero, elsewhere)
@@ -72,9 +65,9 @@ def _logarithm(base: float) -> Converter:
     return lambda ctx: ctx.input().log() * (1 / math.log(base))
 
 
-def _erfc(ctx: CallContext) -> Operand:
+def _erfc(x: Computed) -> Operand:
     """Returns 1 - erf(x), with the difference in f64."""
-    return 1 - ctx.input().cast(F64).erf()
+    return 1 - x.cast(F64).erf()
 
 
 def is_negative(x: Operand) -> Operand:
@@ -86,10 +79,9 @@ def is_negative(x: Operand) -> Operand:
     return x.equals(0).select(has_negative_reciprocal, below)
 
 
-def _copysign(ctx: CallContext) -> Operand:
-    x, sign = ctx.both()
+def _copysign(x: Computed, other: Computed) -> Operand:
     size = abs(x)
-    return is_negative(sign).select(-size, size)
+    return is_negative(other).select(-size, size)
 
 
 def angle_of(y: Operand, x: Operand) -> Operand:
@@ -101,9 +93,8 @@ def angle_of(y: Operand, x: Operand) -> Operand:
     return is_negative(y).select(-angle, angle)
 
 
-def _angle(ctx: CallContext) -> Operand:
+def _angle(x: Computed) -> Operand:
     """Returns the angle of a real number: pi where it is negative."""
-    x = ctx.input()
     angle = (x < 0).select(x.like(math.pi), 0)
     return x.is_nan().select(x, angle) if x.dtype.is_float else angle
 

@@ -5,22 +5,33 @@ import math
 from tcc.frontends.emit import Refusal, concat, constant, full, size_scalar
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Integers, Results, cut
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    Converters,
+    Integers,
+    Line,
+    Results,
+    ResultShape,
+    ResultType,
+    Start,
+    Truths,
+    check_indices,
+    cut,
+)
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
-from tcc.ops import OPS
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
 
 
-def _scattered(
-    ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int, how: str = "none"
-) -> Operand:
+def _scattered(x: Operand, at: Operand, source: Operand, axis: int, how: str = "none") -> Operand:
     """Writes `source` to positions `at` along an axis of `x`.
 
     Unless `how` is "none", it is the operation that combines `source` with the elements there.
@@ -29,19 +40,23 @@ def _scattered(
         return x
     for n, size in enumerate(at.shape):
         source = source.slice_axis(n, 0, size)
-    at = as_indices(ctx, at)
+    at = as_indices(at)
     return x.scatter_elements(at, source, axis=axis, reduction=how)
 
 
 def _scatter(how: str = "none") -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        (x, axis), at = ctx.along(), ctx.lined("index")
-        if ctx.has("src"):
-            source = ctx.lined("src", x.dtype)
-        else:
-            source = ctx.operand("value", x.dtype).expand(at.shape)
-        combined = _REDUCTIONS[ctx.text("reduce")] if ctx.has("reduce") else how
-        return _scattered(ctx, x, at, source, axis, combined)
+    def convert(
+        ctx: CallContext,
+        line: Line,
+        src: Operand | None = None,
+        reduce: str | None = None,
+    ) -> Operand:
+        (x, axis), at = line, ctx.lined("index")
+        combined = _REDUCTIONS[reduce] if reduce else how
+        source = (
+            ctx.lined("src", x.dtype) if src else ctx.operand("value", x.dtype).expand(at.shape)
+        )
+        return _scattered(x, at, source, axis, combined)
 
     return convert
 
@@ -52,12 +67,12 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: 
     how, include_self = ctx.text("reduce"), ctx.flag("include_self")
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if include_self and how != "mean":
-        return _scattered(ctx, x, at, source, axis, row)
+        return _scattered(x, at, source, axis, row)
     zeros, one_each = full(0, I64, x.shape), full(1, I64, at.shape)
-    count = _scattered(ctx, zeros, at, one_each, axis, "add")
+    count = _scattered(zeros, at, one_each, axis, "add")
     untouched = count.equals(0)
     start = x if include_self else untouched.select(x, _neutral(x.dtype, row))
-    result = _scattered(ctx, start, at, source, axis, row)
+    result = _scattered(start, at, source, axis, row)
     if how != "mean":
         return result
     divisor = count + 1 if include_self else count.maximum(1)
@@ -71,8 +86,8 @@ def _neutral(dtype: DType, row: str) -> float:
     return extreme(dtype, below=row == "max")
 
 
-def _scatter_reduce(ctx: CallContext) -> Operand:
-    x, axis = ctx.along()
+def _scatter_reduce(ctx: CallContext, line: Line) -> Operand:
+    x, axis = line
     return _combined(ctx, x, ctx.lined("index"), ctx.lined("src"), axis)
 
 
@@ -104,48 +119,43 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
     return wide.cast(BOOL).select(value.reshape(()), x)
 
 
-def _bin_count(ctx: CallContext, minlength: Index) -> Operand:
+def _bin_count(ctx: CallContext, x: Integers, minlength: Index, dtype: ResultType) -> Operand:
     """Returns how often each integer occurs, or the sum of its weights.
 
     The number of bins depends on data.
     """
-    at, minimum = ctx.operand("self", I64), size_scalar(minlength - 1)
-    last = concat([at, minimum.reshape((1,))], 0).max(0, keepdims=True)
+    minimum = size_scalar(minlength - 1)
+    last = concat([x, minimum.reshape((1,))], 0).max(0, keepdims=True)
     (size,) = (last + 1).as_sizes("the number of bins")
-    reason = "bincount counts numbers from zero on"
-    attrs = OPS["check_indices"].attrs(size, reason=reason, signed=False)
-    ctx.scope.builder.add(OPS["check_indices"], [at.value], attrs, loc=ctx.loc)
-    dtype = ctx.result_dtype()
+    check_indices(x, size, "bincount counts numbers from zero on")
     weights = ctx.operand("weights", dtype, 1)
     start = full(0, dtype, (size,))
-    return _scattered(ctx, start, at, weights.expand(at.shape), 0, "add")
+    return _scattered(start, x, weights.expand(x.shape), 0, "add")
 
 
 # ---- whole slices --------------------------------------------------------------------------------
 
 
-def _along(
-    ctx: CallContext, x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]
-) -> Operand:
+def _along(x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]) -> Operand:
     """Reshapes positions to lie along `axis`, and repeats them over the other axes to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
-    return as_indices(ctx, at).reshape(line).expand(shape)
+    return as_indices(at).reshape(line).expand(shape)
 
 
-def _index_reduce(ctx: CallContext, index: Operand) -> Operand:
+def _index_reduce(ctx: CallContext, index: Operand, line: Line) -> Operand:
     """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
-    x, axis = ctx.along()
+    x, axis = line
     count = element_count(index.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
     source = ctx.operand("source", x.dtype).reshape(shape)
-    return _combined(ctx, x, _along(ctx, x, axis, index, shape), source, axis)
+    return _combined(ctx, x, _along(x, axis, index, shape), source, axis)
 
 
 def _put(ctx: CallContext, x: Operand, accumulate: bool, index: Operand) -> Operand:
     """Writes `source` to positions of the flattened tensor."""
     flat, at, source = (part.flat() for part in (x, index, ctx.operand("source", x.dtype)))
     how = "add" if accumulate else "none"
-    return _scattered(ctx, flat, at, source, 0, how).reshape(x.shape)
+    return _scattered(flat, at, source, 0, how).reshape(x.shape)
 
 
 def _embedding_bag(
@@ -156,6 +166,7 @@ def _embedding_bag(
     mode: int,
     include_last_offset: bool,
     padding_idx: Index,
+    per_sample_weights: Operand | None = None,
 ) -> Results:
     """Combines the table rows of each bag, which is a range of `indices` that begins at an offset.
 
@@ -169,17 +180,17 @@ def _embedding_bag(
     begun = (starts <= places).cast(I64)
     bag = begun.sum(1) - 1
     rows = weight.gather(indices, axis=0)
-    if ctx.has("per_sample_weights"):
-        rows = rows * ctx.operand("per_sample_weights").unsqueeze(1)
+    if per_sample_weights:
+        rows = rows * per_sample_weights.unsqueeze(1)
     start = rows.like(0 if mode < 2 else -math.inf)
     is_counted = full(True, BOOL, indices.shape)
     if as_int(padding_idx) != -1:
         is_counted = ~indices.equals(size_scalar(padding_idx))
         rows = is_counted.unsqueeze(1).select(rows, start)
-    count = _scattered(ctx, full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
+    count = _scattered(full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
     how, target = "max" if mode == 2 else "add", start.expand((bags, weight.shape[1]))
-    along = _along(ctx, rows, 0, bag, rows.shape)
-    bag_values = _scattered(ctx, target, along, rows, 0, how)
+    along = _along(rows, 0, bag, rows.shape)
+    bag_values = _scattered(target, along, rows, 0, how)
     if mode == 1:
         counts = count.maximum(1).unsqueeze(1)
         bag_values = bag_values / counts.cast(rows.dtype)
@@ -187,10 +198,10 @@ def _embedding_bag(
     return empty.select(0, bag_values), None, None, None
 
 
-def _masked_scatter(ctx: CallContext, source: Operand) -> Operand:
+def _masked_scatter(x: Operand, source: Operand, mask: Truths, shape: ResultShape) -> Operand:
     """Writes elements of `source`, one after the other, where the mask is true."""
-    x = ctx.operand("self").expand(ctx.result_shape())
-    mask = ctx.operand("mask", BOOL).expand(x.shape)
+    x = x.expand(shape)
+    mask = mask.expand(shape)
     if x.is_empty or source.is_empty:
         return x
     flat_mask = mask.flat().cast(I64)
@@ -199,9 +210,7 @@ def _masked_scatter(ctx: CallContext, source: Operand) -> Operand:
     return mask.select(gathered, x)
 
 
-def _strided_write(
-    ctx: CallContext, x: Operand, source: Operand, axis: int, start: Index, step: int
-) -> Operand:
+def _strided_write(x: Operand, source: Operand, axis: int, start: Index, step: int) -> Operand:
     """Writes `source` to the positions `start`, `start + step`, ... of an axis."""
     size = source.shape[axis]
     if step == 1:
@@ -209,50 +218,53 @@ def _strided_write(
         parts.append(x.slice_axis(axis, start + size, x.shape[axis] - start - size))
         return concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
     at = counted(size) * constant(step) + size_scalar(start)
-    return _scattered(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
+    return _scattered(x, _along(x, axis, at, source.shape), source, axis)
 
 
-def _slice_scatter(ctx: CallContext, step: int) -> Operand:
-    x, axis = ctx.along()
+def _slice_scatter(ctx: CallContext, line: Line, step: int, start: Start) -> Operand:
+    x, axis = line
     dim = x.shape[axis]
-    start = from_front(ctx.index("start", 0), dim)
+    start = from_front(start, dim)
     size = cut(x, axis, start, ctx.index("end", dim), step).shape
     source = ctx.operand("src", x.dtype).expand(size)
     number, extent = as_int(start), as_int(dim)
     if number is not None and extent is not None:
         start = const(min(max(number, 0), extent))
-    return _strided_write(ctx, x, source, axis, start, step)
+    return _strided_write(x, source, axis, start, step)
 
 
-def _select_scatter(ctx: CallContext, index: Index) -> Operand:
-    x, axis = ctx.along()
+def _select_scatter(ctx: CallContext, index: Index, line: Line) -> Operand:
+    x, axis = line
     start = from_front(index, x.shape[axis])
     shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
     source = ctx.operand("src", x.dtype).reshape(shape)
-    return _strided_write(ctx, x, source, axis, start, 1)
+    return _strided_write(x, source, axis, start, 1)
 
 
-def _diagonal_scatter(ctx: CallContext, x: Operand, offset: int) -> Operand:
+def _diagonal_scatter(ctx: CallContext, x: Operand, src: Computed, offset: int) -> Operand:
     """Writes `src` to a diagonal, by a mask of row and column."""
-    source = ctx.operand("src", ctx.result_dtype())
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
     rows, columns = x.shape[first], x.shape[second]
-    if source.is_empty:
+    if src.is_empty:
         return x
     row, column = grid(rows, columns)
     is_diagonal = (row + constant(offset)).equals(column)
     # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
     # column.
     along = column if offset < 0 else row
-    last = size_scalar(source.shape[-1] - 1)
+    last = size_scalar(src.shape[-1] - 1)
     place = along.minimum(last).expand((rows, columns))
-    spread = source.gather(place, axis=source.rank - 1)
+    spread = src.gather(place, axis=src.rank - 1)
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     order = (*other_axes, first, second)
     back = tuple(order.index(n) for n in range(x.rank))
     transposed = spread.transpose(back)
     mask = is_diagonal.reshape((*[1] * len(other_axes), rows, columns))
     return mask.transpose(back).select(transposed, x)
+
+
+def _copy(src: Computed, shape: ResultShape) -> Operand:
+    return src.expand(shape)
 
 
 CONVERTERS: Converters = {
@@ -268,5 +280,5 @@ CONVERTERS: Converters = {
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,
-    "copy": lambda ctx: ctx.operand("src", ctx.result_dtype()).expand(ctx.result_shape()),
+    "copy": _copy,
 }

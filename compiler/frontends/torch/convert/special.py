@@ -8,7 +8,7 @@ from operator import mul
 import numpy as np
 from tcc.frontends.emit import constant
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import Computed, Converter, Converters
 from tcc.frontends.torch.convert.scalar_functions import is_negative
 from tcc.ir.types import F64
 
@@ -26,8 +26,8 @@ _NEWTON = 3
 
 
 def _special(function: Callable[[Operand], Operand]) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        return function(ctx.input().cast(F64))
+    def convert(x: Computed) -> Operand:
+        return function(x.cast(F64))
 
     return convert
 
