@@ -5,8 +5,8 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import Refusal, emit
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import emit
+from tcc.frontends.operand import Operand, Refusal
 
 
 def einsum(text: str, operands: Sequence[Operand]) -> Operand:

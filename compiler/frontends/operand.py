@@ -12,15 +12,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.frontends.shapes import MAX_SIZES, sizes_of_array
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, Indices, const
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array
-from tcc.ir.types import DType, TensorType
+from tcc.ir.types import F32, I32, STRING, DType, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
+
+EXPANDED = "an operand is expanded to another shape"
+# The largest size that a run accepts.  Exporters write slices "to the end of the axis" with ends
+# from 10**9 on, which are then provably behind the end of any axis.
+LARGEST_SIZE = 10**9 - 1
+
+
+class Refusal(UserError):
+    """The reason why the current source node cannot be imported, and a hint.
+
+    `Emitter.writing` adds the node and its location.
+    """
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(why, hint=hint)
+
 
 EMITTER: ContextVar[Any] = ContextVar("emitter")  # set by `Emitter.writing`
 
@@ -35,14 +51,6 @@ def current() -> Any:
 
 def _reduction(op: str) -> Callable[..., Operand]:
     return lambda x, *arguments, **options: x.reduce(op, *arguments, **options)
-
-
-def _method(name: str) -> Callable[..., Operand]:
-    """Returns a method of operands that calls the method `name` of the current emitter.
-
-    The emitter's method gets the operand and the arguments of the call.
-    """
-    return lambda x, *arguments, **options: getattr(current(), name)(x, *arguments, **options)
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[..., Operand]:
@@ -139,20 +147,11 @@ class Operand:
         results: tuple[Operand, ...] = current().emit_all(op, [self, *others], **attrs)
         return results
 
-    def reduce(self, op: str, *arguments: Any, **options: Any) -> Operand:
-        """Calls `Emitter.reduce` with this operand."""
-        result: Operand = current().reduce(op, self, *arguments, **options)
-        return result
-
-    def as_sizes(self, hint: str, lo: int = 0, *arguments: Any, **options: Any) -> Indices:
-        """Calls `Emitter.sizes` with this operand."""
-        sizes: Indices = current().sizes(self, hint, lo, *arguments, **options)
-        return sizes
-
-    def as_size(self, hint: str, lo: int = 0) -> Index:
-        """Calls `Emitter.size` with this operand."""
-        size: Index = current().size(self, hint, lo)
-        return size
+    def reduce(self, op: str, axes: int | Sequence[int], *, keepdims: bool = False) -> Operand:
+        """Reduces with `reduce_OP` over one axis or several, negative ones counted from the end."""
+        axes = (axes,) if isinstance(axes, int) else axes
+        over = tuple(axis + self.rank if axis < 0 else axis for axis in axes)
+        return self.emit(f"reduce_{op}", axes=over, keepdims=keepdims)
 
     __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
     __rsub__, __rmul__, __rtruediv__ = (_operator(op, True) for op in ("sub", "mul", "div"))
@@ -164,14 +163,175 @@ class Operand:
     maximum, minimum = _operator("max"), _operator("min")
     equals = _operator("equal")  # element by element; `==` compares the Python objects
 
-    # The emitter's methods of these names, with the operand as their first argument.
-    cast, reshape, expand, flat = map(_method, ("cast", "reshape", "expand", "flat"))
-    squeeze, unsqueeze = map(_method, ("squeeze", "unsqueeze"))
-    transpose, moved, swap_axes = map(_method, ("transpose", "moved", "swap_axes"))
-    slice_axis, element, holds = map(_method, ("slice_axis", "element", "holds"))
-    sized, ranked, like = map(_method, ("sized", "ranked", "like"))
-    select = _method("where")  # for a condition: elements of two operands
     sum, mean, max, min = map(_reduction, ("sum", "mean", "max", "min"))
+
+    def like(self, value: float | int | bool) -> Operand:
+        """Returns a scalar constant in the operand's dtype."""
+        constant: Operand = current().filled(value, self.dtype)
+        return constant
+
+    def part(self, array: Any) -> Operand:
+        """Returns `array` as a constant with the operand's name and dtype.
+
+        `array` is a part or a transpose of the operand's elements.
+        """
+        constant: Operand = current().scope.constant(array, self.dtype, self.name)
+        return constant
+
+    def select(self, x: Operand | float, y: Operand | float) -> Operand:
+        """Selects `x` where this condition holds, else `y`; a number gets the dtype of the other
+        operand."""
+        if isinstance(x, int | float):
+            assert isinstance(y, Operand)
+            x = y.like(x)
+        return self.emit("where", x, x.like(y) if isinstance(y, int | float) else y)
+
+    # ---- sizes that nodes read from the operand
+
+    def as_sizes(
+        self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE, *, signed: bool = False
+    ) -> tuple[Index, ...]:
+        """Returns the elements of an integer vector; elements that are known only at run time get
+        new symbols.
+
+        A new symbol is in [lo, hi]; the run refuses other values. If `signed`, the run accepts
+        numbers below zero, which cannot be the size of an array. `hint` is the message's noun for
+        the operand.
+        """
+        elements = self.index_elements
+        if elements is not None:
+            return tuple(elements.reshape(-1))
+        ctx = current()
+        bound: dict[tuple[Operand, int], tuple[Index, ...]] = ctx.scope.bound
+        if (self, lo) not in bound:
+            shape = self.type.static_shape
+            if shape is None or len(shape) > 1:
+                raise Refusal(f"{hint} is a tensor of type {self.type!r}, not a short vector")
+            symbols = []
+            for element in range(shape[0] if shape else 1):
+                fresh = ctx.scope.session.fresh_symbol(f"{self.name}.{element}", lo, hi)
+                attrs = OPS["bind_size"].attrs(fresh, element, signed)
+                ctx.scope.builder.add(OPS["bind_size"], [self.value], attrs, loc=ctx.loc)
+                symbols.append(fresh)
+            bound[self, lo] = tuple(symbols)
+        return bound[self, lo]
+
+    def as_size(self, hint: str, lo: int = 0) -> Index:
+        """Returns the only element of an integer scalar or vector; `as_sizes` explains `lo`."""
+        elements = self.as_sizes(hint, lo)
+        if len(elements) != 1:
+            raise Refusal(f"{hint} is one number, not {self.type!r}")
+        return elements[0]
+
+    # ---- axes
+
+    def ranked(self, *ranks: int) -> Operand:
+        """Returns the operand; raises `UserError` unless its rank is in `ranks`."""
+        if self.rank not in ranks:
+            due = " or ".join(map(str, ranks))
+            raise Refusal(f"{self.type!r} has {self.rank} axes; {due} are due")
+        return self
+
+    def reshape(self, shape: Sequence[IndexLike]) -> Operand:
+        """Reshapes the operand. The run checks equal element counts if the import cannot prove them
+        equal."""
+        target = tuple(map(as_index, shape))
+        if target == self.shape:
+            return self
+        counts = element_count(self.shape), element_count(target)
+        if as_int(counts[0] - counts[1]) is None:
+            current().require(*counts, "a reshape keeps all elements")
+        return self.emit("reshape", shape=target)
+
+    def squeeze(self, axes: Sequence[int]) -> Operand:
+        """Removes axes of extent one; negative ones count from the end."""
+        dropped = {axis + self.rank if axis < 0 else axis for axis in axes}
+        return self.reshape([dim for n, dim in enumerate(self.shape) if n not in dropped])
+
+    def unsqueeze(self, axis: int) -> Operand:
+        """Inserts an axis of extent one before `axis`."""
+        return self.reshape([*self.shape[:axis], const(1), *self.shape[axis:]])
+
+    def flat(self) -> Operand:
+        """Flattens the operand to one axis."""
+        return self.reshape((element_count(self.shape),))
+
+    def transpose(self, perm: Sequence[int]) -> Operand:
+        same = tuple(perm) == tuple(range(self.rank))
+        return self if same else self.emit("transpose", perm=tuple(perm))
+
+    def swap_axes(self, a: int, b: int) -> Operand:
+        """Exchanges two axes."""
+        perm = [*range(self.rank)]
+        perm[a], perm[b] = perm[b], perm[a]
+        return self.transpose(perm)
+
+    def moved(self, source: int, target: int) -> Operand:
+        """Moves axis `source` to `target`; other axes keep their order."""
+        perm = [*range(self.rank)]
+        axis = perm.pop(source)
+        perm.insert(target if target >= 0 else self.rank + target, axis)
+        return self.transpose(perm)
+
+    def expand(self, shape: Sequence[IndexLike]) -> Operand:
+        """Repeats the operand to fill `shape`.
+
+        If the import cannot prove that a size is 1 or the size in `shape`, every run checks it.
+        """
+        x, target, ctx = self, tuple(map(as_index, shape)), current()
+        for back in range(1, min(x.rank, len(target)) + 1):
+            size, due = x.shape[-back], target[-back]
+            is_proved = size is due or const(1) in (size, due) or not (size.terms or due.terms)
+            if not is_proved and not ctx.scope.fits(size, due, EXPANDED, ctx.loc):
+                x = x.sized(-back, due, EXPANDED)
+        return x if target == x.shape else x.emit("expand", shape=target)
+
+    def slice_axis(self, axis: int, start: IndexLike, size: IndexLike, step: int = 1) -> Operand:
+        """Returns `size` elements of an axis: start, start + step, ..."""
+        starts, sizes, steps = [const(0)] * self.rank, list(self.shape), [1] * self.rank
+        starts[axis], sizes[axis], steps[axis] = as_index(start), as_index(size), step
+        if tuple(sizes) == self.shape and not as_int(starts[axis]) and step == 1:
+            return self
+        return self.emit("slice", starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
+
+    def element(self, axis: int, number: IndexLike) -> Operand:
+        """Returns element `number` along an axis, without that axis."""
+        return self.slice_axis(axis, number, 1).squeeze((axis,))
+
+    def sized(self, axis: int, size: Index, reason: str) -> Operand:
+        """Returns the operand with `size` as the size of an axis; every run checks that they are
+        equal."""
+        if self.shape[axis] is not size:
+            current().require(self.shape[axis], size, reason)
+        return self.slice_axis(axis, 0, size)
+
+    def holds(self, axis: int, count: int) -> Operand:
+        """Returns the operand; every run checks that a symbolic axis has at least `count`
+        elements."""
+        size = self.shape[axis]
+        if as_int(size) is None:
+            current().require(maximum(size, count), size, f"an axis holds {count} elements")
+        return self
+
+    # ---- element types
+
+    def cast(self, dtype: DType) -> Operand:
+        if self.dtype is dtype:
+            return self
+        if STRING in (self.dtype, dtype):
+            return self._cast_text(dtype)
+        return self.emit("cast", to=dtype)
+
+    def _cast_text(self, dtype: DType) -> Operand:
+        """Parses strings as numbers or formats numbers as strings; narrow types go by way of f32 or
+        i32."""
+        other = self.dtype if dtype is STRING else dtype
+        wide = other
+        if other.is_packed or (other.is_float and other.bits < F32.bits):
+            wide = F32 if other.is_float else I32
+        if dtype is STRING:
+            return self.cast(wide).emit("string_format")
+        return self.emit("string_parse", to=wide).cast(dtype)
 
     @property
     def rank(self) -> int:

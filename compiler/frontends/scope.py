@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
 from tcc.frontends.shapes import check_types, is_small, propagate
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
@@ -37,9 +37,6 @@ from tcc.schedule.nest import typical
 # The most elements of a result that the import folds. A pass folds larger results if it pays.
 _FOLD_RESULT = 1024
 _FOLD_OPERAND = 1 << 16
-# The largest size that a run accepts.  Exporters write slices "to the end of the axis" with ends
-# from 10**9 on, which are then provably behind the end of any axis.
-LARGEST_SIZE = 10**9 - 1
 # At most this many checks that sizes are equal are added for one node.
 _MOST_DEMANDS = 16
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from tcc.errors import UserError
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.reader import check_opsets
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
-from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]

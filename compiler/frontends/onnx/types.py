@@ -2,9 +2,9 @@
 
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, element_type
+from tcc.frontends.operand import Refusal
 from tcc.ir.index import Index, const
 from tcc.ir.lists import NOTHING, Dims, ListType, optional_of, sequence_of
 from tcc.ir.types import DType, TensorType

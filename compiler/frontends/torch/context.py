@@ -131,7 +131,7 @@ class CallContext(Emitter):
         """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(result, Operand):
             return result
-        result = self.cast(result, element_type(described.dtype, self.loc))
+        result = result.cast(element_type(described.dtype, self.loc))
         if result.rank == len(described.shape):
             return result
         target = self.symbols.shape(described.shape, self.loc)
@@ -140,7 +140,7 @@ class CallContext(Emitter):
         if len(dims) != sum(dim is not one for dim in target):
             return result
         remaining = iter(dims)
-        return self.reshape(result, [one if dim is one else next(remaining) for dim in target])
+        return result.reshape([one if dim is one else next(remaining) for dim in target])
 
     def known(self, name: str) -> Tensor:
         """Returns the program's description of an argument that is a tensor."""
@@ -182,7 +182,7 @@ class CallContext(Emitter):
     def lined(self, name: str, dtype: DType | None = None) -> Operand:
         """Returns a tensor or number as an operand with at least one axis."""
         x = self.operand(name, dtype)
-        return x if x.rank else self.reshape(x, (1,))
+        return x if x.rank else x.reshape((1,))
 
     def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
         """Returns the first argument and its axis `dim`.
@@ -190,7 +190,7 @@ class CallContext(Emitter):
         Without `dim` the argument is flattened to one axis. A scalar gets one axis.
         """
         x = self.lined(self.first(), dtype)
-        return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)
+        return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (x.flat(), 0)
 
     def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
         return self.operand(name, dtype) if self.has(name) else None
@@ -201,9 +201,9 @@ class CallContext(Emitter):
 
     def as_operand(self, value: Any, dtype: DType | None = None) -> Operand:
         if isinstance(value, Operand):
-            return value if dtype is None else self.cast(value, dtype)
+            return value if dtype is None else value.cast(dtype)
         if isinstance(value, Index):
-            return self.cast(self.size_scalar(value), dtype or I64)
+            return self.size_scalar(value).cast(dtype or I64)
         if isinstance(value, bool):
             return self.filled(value, dtype or BOOL)
         if isinstance(value, int | float):

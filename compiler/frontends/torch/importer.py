@@ -90,7 +90,8 @@ class _Importer:
             return _number(scope, symbols, call)
         region = REGIONS.get(target)
         if region is not None:
-            return region(CallContext(call, scope, names, symbols), self.run)
+            with CallContext(call, scope, names, symbols).writing() as ctx:
+                return region(ctx, self.run)
         if isinstance(described, Number) and described.kind == "float":
             return real_size(scope, symbols, described.value, call.location)
         result = _converted(scope, symbols, names, call)

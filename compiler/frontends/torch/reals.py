@@ -36,7 +36,8 @@ def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
     reals.names = ("rounded",)
     if formula.head != "TruncToInt":  # for TruncToInt, the cast below is enough
         number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
-    return reals.size(reals.cast(number, I64), "a size")
+    with reals.writing():
+        return number.cast(I64).as_size("a size")
 
 
 class _Reals(Emitter):

@@ -33,8 +33,8 @@ def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
 
 
 def _finished(ctx: CallContext, scope: Scope, results: Sequence[Any]) -> Graph:
-    inner = ctx.inside(scope)
-    return scope.builder.finish([inner.as_operand(result).value for result in results])
+    with ctx.inside(scope).writing() as inner:
+        return scope.builder.finish([inner.as_operand(result).value for result in results])
 
 
 def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
@@ -104,19 +104,19 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.input("carried", type) for type in types]
-    inner = ctx.inside(scope)
-    results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
-    if [r.type for r in results] != types:
-        raise ctx.fail("carried values change their types")
-    (goes_on,) = run_block(scope, test, [*results, *extra])
-    keeps = _truth(inner, goes_on)
-    body = scope.builder.finish([keeps.value, *(r.value for r in results)])
+    with ctx.inside(scope).writing() as inner:
+        results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
+        if [r.type for r in results] != types:
+            raise ctx.fail("carried values change their types")
+        (goes_on,) = run_block(scope, test, [*results, *extra])
+        keeps = _truth(inner, goes_on)
+        body = scope.builder.finish([keeps.value, *(r.value for r in results)])
     return ctx.emit_all("loop", [None, _truth(ctx, begins), *start], body=body, types=tuple(types))
 
 
 def _truth(ctx: CallContext, condition: Any) -> Operand:
     """Returns a condition as a scalar."""
-    return ctx.reshape(ctx.as_operand(condition, BOOL), ())
+    return ctx.as_operand(condition, BOOL).reshape(())
 
 
 def _map(ctx: CallContext, run_block: Run) -> Any:

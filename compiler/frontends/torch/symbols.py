@@ -10,7 +10,8 @@ from math import isfinite, prod
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.scope import LARGEST_SIZE, ImportSession
+from tcc.frontends.operand import LARGEST_SIZE
+from tcc.frontends.scope import ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
 from tcc.frozen import entity
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 
-from tcc.frontends.emit import Refusal, concat, emit, filled, full, require, size_scalar, stack
+from tcc.frontends.emit import concat, emit, filled, full, require, size_scalar, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import positions
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64
 

@@ -4,10 +4,9 @@ inlined."""
 from functools import partial
 
 from onnx import FunctionProto, parser
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext
 from tcc.frontends.onnx.functions import call
-from tcc.frontends.operand import Operands
+from tcc.frontends.operand import Operands, Refusal
 
 _HEAD = '<domain: "com.microsoft", opset_import: ["" : 21, "com.microsoft" : 1]>'
 _BODIES = """

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 
 
 def _operand(ctx: NodeContext, *supported: str) -> Operand:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.draws import dropped
-from tcc.frontends.emit import Refusal, emit, full
+from tcc.frontends.emit import emit, full
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import BOOL, F64, I32, I64
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
-from tcc.frontends.emit import Refusal, constant
+from tcc.frontends.emit import constant
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frozen import entity
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32

@@ -6,9 +6,9 @@ A weight is `(level - zero point) * scale`.  Levels are small integers, several 
 from math import prod
 
 import numpy as np
-from tcc.frontends.emit import Refusal, constant, emit
+from tcc.frontends.emit import constant, emit
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import F32, U2, U4, U8, DType

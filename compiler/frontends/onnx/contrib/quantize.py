@@ -7,7 +7,7 @@ Matmuls keep this form too; targets with int8 matmuls recognise it.
 
 from copy import copy
 
-from tcc.frontends.emit import Refusal, concat, emit, filled
+from tcc.frontends.emit import concat, emit, filled
 from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
@@ -16,7 +16,7 @@ from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from tcc.frontends.emit import Refusal, emit
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import emit
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import Activation
 
 # By the lower-case name: the function of an operand and its parameters, and their defaults.

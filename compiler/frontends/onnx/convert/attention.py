@@ -7,10 +7,10 @@ attention use ONNX's body.
 
 from math import sqrt
 
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
+from tcc.frontends.operand import Refusal
 from tcc.ir.index import as_int
 from tcc.ir.types import BF16, F16
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.onnx.scope import OnnxScope
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import are_among
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tcc.errors import UserError
-from tcc.frontends.emit import Refusal, checked_axis, require, scan, stack
+from tcc.frontends.emit import checked_axis, require, scan, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
     Body,
@@ -16,7 +16,7 @@ from tcc.frontends.onnx.convert.bodies import (
     inlined,
     is_single,
 )
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import are_among
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.types import I64

@@ -6,13 +6,13 @@ axis corresponds.
 """
 
 from onnx import TensorProto
-from tcc.frontends.emit import Refusal, concat
+from tcc.frontends.emit import concat
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 
 

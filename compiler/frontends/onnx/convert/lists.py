@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from tcc.frontends.emit import Refusal, concat, constant, filled, require, size_scalar
+from tcc.frontends.emit import concat, constant, filled, require, size_scalar
 from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results
 from tcc.frontends.onnx.types import entry_type, list_type
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.lists import ListType
 from tcc.ir.types import BOOL, F32, I64, DType, TensorType

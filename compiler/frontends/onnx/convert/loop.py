@@ -16,7 +16,7 @@ from functools import reduce
 import numpy as np
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.emit import Refusal, concat, constant, emit_all, full, stack
+from tcc.frontends.emit import concat, constant, emit_all, full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
     Body,
@@ -27,7 +27,7 @@ from tcc.frontends.onnx.convert.bodies import (
     of_rank,
 )
 from tcc.frontends.onnx.convert.control import choose
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import are_among
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, maximum

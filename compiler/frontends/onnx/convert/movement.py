@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.emit import (
-    Refusal,
     broadcast,
     checked_axes,
     concat,
@@ -28,7 +27,7 @@ from tcc.frontends.onnx.axes import (
     unsqueezed,
 )
 from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import exact_quotient, sign
 from tcc.ir.index.names import is_long

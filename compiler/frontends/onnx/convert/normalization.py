@@ -1,9 +1,8 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.emit import Refusal
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
 

@@ -1,8 +1,8 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from tcc.frontends.emit import Refusal, emit
+from tcc.frontends.emit import emit
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 
 
 def _clip(ctx: NodeContext, x: Operand) -> Results:

@@ -3,9 +3,9 @@
 import struct
 
 from tcc.frontends.draws import draws, dropped, race
-from tcc.frontends.emit import Refusal, filled
+from tcc.frontends.emit import filled
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import as_index, const
 from tcc.ir.types import BOOL, F32, I32
 from tcc.ops.shapes import FLOATS

@@ -6,11 +6,11 @@ They resolve ONNX's layout, direction, peepholes, clipping, coupled gates and le
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tcc.frontends.emit import Refusal, full, stack
+from tcc.frontends.emit import full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
 from tcc.frontends.onnx.convert.activations import activation
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import (
     KINDS,
     Activation,
@@ -51,14 +51,14 @@ def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Op
     if count is not None and number >= count:
         raise Refusal(f"{operand.type!r} has nothing for direction {number + 1}")
     if operand.array is not None:
-        return ctx.part_of(operand, operand.array[number])
+        return operand.part(operand.array[number])
     operand = operand.holds(0, number + 1)
     return operand.element(0, number)
 
 
 def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
     if matrix.array is not None:
-        return ctx.part_of(matrix, matrix.array.T)
+        return matrix.part(matrix.array.T)
     return matrix.transpose((1, 0))
 
 

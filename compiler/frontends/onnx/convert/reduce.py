@@ -1,12 +1,12 @@
 """Converters of reductions, softmax and other operators along axes."""
 
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import Refusal, checked_axes, checked_axis
+from tcc.frontends.emit import checked_axes, checked_axis
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 from tcc.ir.types import element_count
 

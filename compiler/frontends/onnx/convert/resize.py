@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from tcc.frontends.emit import Refusal, checked_axes, concat, constant, filled, size_vector
+from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand
-from tcc.frontends.scope import LARGEST_SIZE
+from tcc.frontends.operand import LARGEST_SIZE, Operand, Refusal
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, floordiv
 from tcc.ir.types import F32, F64, I64, DType

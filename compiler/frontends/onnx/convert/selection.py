@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import Refusal, checked_axes, fresh_count, require
+from tcc.frontends.emit import checked_axes, fresh_count, require
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
 from tcc.ops.shapes import replaced

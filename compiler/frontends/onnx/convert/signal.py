@@ -1,9 +1,9 @@
 """Converters of Fourier transforms, spectrograms and mel weights."""
 
-from tcc.frontends.emit import Refusal, checked_axis, emit
+from tcc.frontends.emit import checked_axis, emit
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 from tcc.ir.types import F64, DType
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import Refusal, broadcast, constant
+from tcc.frontends.emit import broadcast, constant
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import I64, STRING
 from tcc.ops.data.strings import change_case

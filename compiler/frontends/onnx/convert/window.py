@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tcc.frontends.emit import Refusal, emit_all, require
+from tcc.frontends.emit import emit_all, require
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.known import all_known
 from tcc.ops.algebra.window import transposed_count, window_count

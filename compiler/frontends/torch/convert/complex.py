@@ -11,8 +11,8 @@ from copy import copy
 from typing import Any
 
 from tcc.frontends.einsum import explicit_equation
-from tcc.frontends.emit import Emitter, Refusal, checked_axes, size_scalar, stack
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import Emitter, checked_axes, size_scalar, stack
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
@@ -83,7 +83,7 @@ class ComplexContext(CallContext):
 
     def as_pair(self, value: Any, dtype: DType) -> Complex:
         if isinstance(value, Complex):
-            return value.each(lambda part: self.cast(part, dtype))
+            return value.each(lambda part: part.cast(dtype))
         if isinstance(value, complex):
             return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
         real = self.as_operand(value, dtype)

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import Refusal, checked_axes, constant
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import checked_axes, constant
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Converter,

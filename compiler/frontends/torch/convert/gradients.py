@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Refusal, constant, filled, full, size_scalar
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import constant, filled, full, size_scalar
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Converter,

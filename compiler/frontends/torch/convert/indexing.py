@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tcc.frontends.emit import Refusal, broadcast, concat, filled, fresh_count, full, stack
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import broadcast, concat, filled, fresh_count, full, stack
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Converter,

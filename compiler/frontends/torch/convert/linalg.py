@@ -4,8 +4,8 @@ Everything between operands and results is computed in f64.
 """
 
 import numpy as np
-from tcc.frontends.emit import Refusal, broadcast, concat, emit_all, filled, full, size_scalar
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import broadcast, concat, emit_all, filled, full, size_scalar
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import CallContext, Converters, Doubles, Results, check_indices
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import Refusal, checked_axes, checked_axis, concat, constant, emit
+from tcc.frontends.emit import checked_axes, checked_axis, concat, constant, emit
 from tcc.frontends.extents import from_front
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Converter,

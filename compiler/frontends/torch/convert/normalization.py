@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import Refusal, constant
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import constant
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, widened
 from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int

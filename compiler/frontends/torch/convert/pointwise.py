@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import Refusal, emit
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import emit
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Computed,

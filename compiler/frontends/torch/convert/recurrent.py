@@ -3,8 +3,8 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import Refusal, concat, stack
-from tcc.frontends.operand import Operand
+from tcc.frontends.emit import concat, stack
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select

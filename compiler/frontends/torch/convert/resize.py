@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tcc.frontends.emit import Refusal, constant
+from tcc.frontends.emit import constant
 from tcc.frontends.extents import widened_taps
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, of_axes
 from tcc.ir.index import Index, as_int
 

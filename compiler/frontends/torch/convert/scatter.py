@@ -2,9 +2,9 @@
 
 import math
 
-from tcc.frontends.emit import Refusal, concat, constant, full, size_scalar
+from tcc.frontends.emit import concat, constant, full, size_scalar
 from tcc.frontends.extents import from_front
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Computed,
