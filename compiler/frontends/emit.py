@@ -46,6 +46,12 @@ def parameters(converter: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(p for p in declared if p.name not in bound)
 
 
+def family(converter: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Returns a function that binds the first parameters of a converter, which tell the members of
+    a family of operators apart."""
+    return partial(partial, converter)
+
+
 class Emitter:
     """Base class of the converters' contexts: writes one source node as nodes of the graph.
 

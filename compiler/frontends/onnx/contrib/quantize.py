@@ -7,7 +7,7 @@ Matmuls keep this form too; targets with int8 matmuls recognise it.
 
 from copy import copy
 
-from tcc.frontends.emit import concat, emit, filled
+from tcc.frontends.emit import concat, emit, family, filled
 from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
@@ -46,22 +46,17 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
 # ---- pointwise ---------------------------------------------------------------------------------
 
 
-def _binary(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        return _levels(ctx, _floats(ctx, 0).emit(op, _floats(ctx, 3)), 6, x)
-
-    return convert
+@family
+def _binary(op: str, ctx: NodeContext, x: Operand) -> Results:
+    return _levels(ctx, _floats(ctx, 0).emit(op, _floats(ctx, 3)), 6, x)
 
 
-def _unary(make: Converter) -> Converter:
-    """Returns a converter that applies `make` to the dequantised first input."""
-
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        (result,) = _of(ctx, _floats(ctx, 0)).run(make)
-        assert result is not None
-        return _levels(ctx, result, 3, x)
-
-    return convert
+@family
+def _unary(make: Converter, ctx: NodeContext, x: Operand) -> Results:
+    """applies `make` to the dequantised first input."""
+    (result,) = _of(ctx, _floats(ctx, 0)).run(make)
+    assert result is not None
+    return _levels(ctx, result, 3, x)
 
 
 def _of(ctx: NodeContext, *inputs: Operand | None) -> NodeContext:

@@ -1,6 +1,7 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import family
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import as_int, const
@@ -49,14 +50,12 @@ def _training_norm(ctx: NodeContext) -> Results:
     return [y, *running]
 
 
-def _layer_norm(op: str, affine: int) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        _check_stash_type(ctx)
-        axis = ctx.axis_of("axis", ctx.input(0).rank, -1)
-        operands = (ctx.optional(n) for n in range(1 + affine))
-        return emit_row(ctx, op, *operands, axis=axis, outputs=ctx.wanted)
-
-    return convert
+@family
+def _layer_norm(op: str, affine: int, ctx: NodeContext) -> Results:
+    _check_stash_type(ctx)
+    axis = ctx.axis_of("axis", ctx.input(0).rank, -1)
+    operands = (ctx.optional(n) for n in range(1 + affine))
+    return emit_row(ctx, op, *operands, axis=axis, outputs=ctx.wanted)
 
 
 def _check_stash_type(ctx: NodeContext) -> None:
@@ -82,12 +81,10 @@ def _per_channel(values: Operand, repeat: int) -> Operand:
     return spread.reshape((groups * repeat,))
 
 
-def _loss(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
-        return emit_row(ctx, op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
-
-    return convert
+@family
+def _loss(op: str, ctx: NodeContext) -> Results:
+    ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
+    return emit_row(ctx, op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
 
 
 _SIMPLIFIED = "SimplifiedLayerNormalization"

@@ -1,7 +1,7 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from tcc.frontends.emit import emit
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import emit, family
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.operand import Operand, Refusal
 
 
@@ -16,14 +16,12 @@ def _clip(ctx: NodeContext, x: Operand) -> Results:
     return x.clip(*bounds)
 
 
-def _variadic(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        operands = ctx.present()
-        if not operands:
-            raise Refusal("it has no inputs")
-        return operands[0] if len(operands) == 1 else emit(op, *operands)
-
-    return convert
+@family
+def _variadic(op: str, ctx: NodeContext) -> Results:
+    operands = ctx.present()
+    if not operands:
+        raise Refusal("it has no inputs")
+    return operands[0] if len(operands) == 1 else emit(op, *operands)
 
 
 CONVERTERS: Converters = {

@@ -1,9 +1,9 @@
 """Converters of reductions, softmax and other operators along axes."""
 
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import checked_axes, checked_axis
+from tcc.frontends.emit import checked_axes, checked_axis, family
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
@@ -24,30 +24,26 @@ _REDUCTIONS = {
 }
 
 
-def _reduction(op: str) -> Converter:
-    def convert(
-        ctx: NodeContext, x: Operand, *, keepdims: bool, noop_with_empty_axes: bool
-    ) -> Results:
-        late = late_axes(ctx, 1)
-        if late is not None:
-            return reduce_along(op, x, run_axes(late, x.rank), keepdims)
-        named_axes = axes_argument(ctx, 1)
-        if not named_axes and noop_with_empty_axes:
-            axes: tuple[int, ...] = ()
-        else:
-            axes = tuple(sorted(checked_axes(named_axes or range(x.rank), x.rank)))
-        if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
-            return x
-        return x.emit(op, axes=axes, keepdims=keepdims)
-
-    return convert
+@family
+def _reduction(
+    op: str, ctx: NodeContext, x: Operand, *, keepdims: bool, noop_with_empty_axes: bool
+) -> Results:
+    late = late_axes(ctx, 1)
+    if late is not None:
+        return reduce_along(op, x, run_axes(late, x.rank), keepdims)
+    named_axes = axes_argument(ctx, 1)
+    if not named_axes and noop_with_empty_axes:
+        axes: tuple[int, ...] = ()
+    else:
+        axes = tuple(sorted(checked_axes(named_axes or range(x.rank), x.rank)))
+    if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
+        return x
+    return x.emit(op, axes=axes, keepdims=keepdims)
 
 
-def _softmax(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand, *, axis: Axis) -> Results:
-        return along_axis(op, x, axis, ctx.opset)
-
-    return convert
+@family
+def _softmax(op: str, ctx: NodeContext, x: Operand, *, axis: Axis) -> Results:
+    return along_axis(op, x, axis, ctx.opset)
 
 
 def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
@@ -70,18 +66,16 @@ def _top_k(
     return x.emit_all("top_k", axis=axis, k=k, largest=largest, sorted=sorted)
 
 
-def _cumulative(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
-        if axis_operand.type.static_shape not in ((), (1,)):
-            raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
-        if axis_operand.array is None:
-            (late,) = run_axes(axis_operand, x.rank)
-            (sums,) = emit_row(ctx, op, around(x, late), axis=1)
-            return sums.reshape(x.shape)
-        (axis,) = ctx.static_ints(1, "the axis")
-        return emit_row(ctx, op, x, axis=checked_axis(axis, x.rank))
-
-    return convert
+@family
+def _cumulative(op: str, ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
+    if axis_operand.type.static_shape not in ((), (1,)):
+        raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
+    if axis_operand.array is None:
+        (late,) = run_axes(axis_operand, x.rank)
+        (sums,) = emit_row(ctx, op, around(x, late), axis=1)
+        return sums.reshape(x.shape)
+    (axis,) = ctx.static_ints(1, "the axis")
+    return emit_row(ctx, op, x, axis=checked_axis(axis, x.rank))
 
 
 CONVERTERS: Converters = {

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tcc.frontends.emit import emit_all, require
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import emit_all, family, require
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
@@ -198,12 +198,10 @@ def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
     return emit_row(ctx, "lp_pool", x, **pool_attrs(ctx, x))
 
 
-def _global(op: str) -> Converter:
-    def convert(x: Operand) -> Results:
-        axes = tuple(range(2, 2 + _spatial(x)))
-        return x.emit(op, axes=axes, keepdims=True)
-
-    return convert
+@family
+def _global(op: str, x: Operand) -> Results:
+    axes = tuple(range(2, 2 + _spatial(x)))
+    return x.emit(op, axes=axes, keepdims=True)
 
 
 def _global_lp_pool(x: Operand, *, p: int) -> Results:

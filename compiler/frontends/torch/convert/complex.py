@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any
 
 from tcc.frontends.einsum import explicit_equation
-from tcc.frontends.emit import Emitter, checked_axes, size_scalar, stack
+from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
@@ -115,28 +115,24 @@ class ComplexContext(CallContext):
         return other
 
 
-def _by_parts(converter: Converter) -> ComplexConverter:
-    def convert(ctx: ComplexContext) -> Any:
-        real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
-        if isinstance(real, Operand):
-            return Complex(real, imag)
-        return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
-
-    return convert
+@family
+def _by_parts(converter: Converter, ctx: ComplexContext) -> Any:
+    real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
+    if isinstance(real, Operand):
+        return Complex(real, imag)
+    return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _sum(op: str) -> ComplexConverter:
-    def convert(ctx: ComplexContext) -> Complex:
-        x, y = ctx.pair("self"), ctx.pair("other")
-        factor = ctx.real("alpha", 1.0)
-        if factor != 1:
-            y = y.each(lambda part: part * factor)
-        return Complex(x.real.emit(op, y.real), x.imag.emit(op, y.imag))
-
-    return convert
+@family
+def _sum(op: str, ctx: ComplexContext) -> Complex:
+    x, y = ctx.pair("self"), ctx.pair("other")
+    factor = ctx.real("alpha", 1.0)
+    if factor != 1:
+        y = y.each(lambda part: part * factor)
+    return Complex(x.real.emit(op, y.real), x.imag.emit(op, y.imag))
 
 
 def _multiplied(x: Complex, y: Complex, op: str = "mul", **attrs: Any) -> Complex:

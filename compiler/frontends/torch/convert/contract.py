@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import checked_axes, constant
+from tcc.frontends.emit import checked_axes, constant, family
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -158,30 +158,27 @@ def _trilinear(ctx: CallContext, sumdim: tuple[int, ...]) -> Operand:
     return products.sum(tuple(sorted(axes)))
 
 
-def _grouped(rows: str, weights: str) -> Converter:
-    """Returns a converter of grouped matmuls, in which each group of consecutive rows has its own
+@family
+def _grouped(rows: str, weights: str, ctx: CallContext, offs: Integers) -> Operand:
+    """Converts grouped matmuls, in which each group of consecutive rows has its own
     matrix.
 
     `offs` are the ends of the groups.
     """
-
-    def convert(ctx: CallContext, offs: Integers) -> Operand:
-        x, weight = ctx.operand(rows), ctx.operand(weights)
-        if x.rank != 2 or weight.rank != 3:
-            raise Refusal(f"its operands are {x.type!r} and {weight.type!r}")
-        if ctx.has("bias") or ctx.has("out_dtype"):
-            raise Refusal("a bias or an element type of its own is not supported")
-        places = counted(x.shape[0]).unsqueeze(1)
-        group = (offs <= places).cast(I64).sum(1)
-        count = as_int(weight.shape[0])
-        if not count:
-            raise Refusal("the number of matrices must be known")
-        matrices = weight.gather(group.minimum(count - 1), axis=0)
-        outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
-        covered = (group < count).unsqueeze(1)
-        return covered.select(outputs, 0)
-
-    return convert
+    x, weight = ctx.operand(rows), ctx.operand(weights)
+    if x.rank != 2 or weight.rank != 3:
+        raise Refusal(f"its operands are {x.type!r} and {weight.type!r}")
+    if ctx.has("bias") or ctx.has("out_dtype"):
+        raise Refusal("a bias or an element type of its own is not supported")
+    places = counted(x.shape[0]).unsqueeze(1)
+    group = (offs <= places).cast(I64).sum(1)
+    count = as_int(weight.shape[0])
+    if not count:
+        raise Refusal("the number of matrices must be known")
+    matrices = weight.gather(group.minimum(count - 1), axis=0)
+    outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
+    covered = (group < count).unsqueeze(1)
+    return covered.select(outputs, 0)
 
 
 CONVERTERS: Converters = {

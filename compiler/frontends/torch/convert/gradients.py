@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import constant, filled, full, size_scalar
+from tcc.frontends.emit import constant, family, filled, full, size_scalar
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -130,22 +130,20 @@ def _line(values: Operand, axis: int, rank: int) -> Operand:
     return values.reshape([values.shape[0] if n == axis else 1 for n in range(rank)])
 
 
-def _average_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = batched(ctx, axes, "grad_output", "self")
-        attrs = pool_attrs(ctx, axes)
-        if ctx.has("divisor_override"):
-            gradient = gradient / ctx.real("divisor_override")
-        else:
-            for n in range(axes):
-                lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
-                line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
-                gradient = gradient / line
-        taps = element_count(tuple(map(const, attrs["kernel"])))
-        shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
-        return _patches(gradient.unsqueeze(2).expand(shape), x, attrs)
-
-    return convert
+@family
+def _average_pool(axes: int, ctx: CallContext) -> Operand:
+    gradient, x = batched(ctx, axes, "grad_output", "self")
+    attrs = pool_attrs(ctx, axes)
+    if ctx.has("divisor_override"):
+        gradient = gradient / ctx.real("divisor_override")
+    else:
+        for n in range(axes):
+            lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
+            line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
+            gradient = gradient / line
+    taps = element_count(tuple(map(const, attrs["kernel"])))
+    shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
+    return _patches(gradient.unsqueeze(2).expand(shape), x, attrs)
 
 
 def _lengths(
@@ -163,17 +161,14 @@ def _lengths(
     return length
 
 
-def _max_pool(axes: int) -> Converter:
-    """Returns a converter that adds each window's gradient to the element that was its maximum."""
-
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-        attrs = pool_attrs(ctx, axes)
-        place = _places(gradient.shape[2:], x.shape[2:], attrs)
-        is_maximum = maximum_places.unsqueeze(2).equals(place)
-        return _patches(is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
-
-    return convert
+@family
+def _max_pool(axes: int, ctx: CallContext) -> Operand:
+    """adds each window's gradient to the element that was its maximum."""
+    gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
+    attrs = pool_attrs(ctx, axes)
+    place = _places(gradient.shape[2:], x.shape[2:], attrs)
+    is_maximum = maximum_places.unsqueeze(2).equals(place)
+    return _patches(is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
 
 
 def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]) -> Operand:
@@ -187,38 +182,33 @@ def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, A
     return place.reshape((element_count(place.shape[:axes]), *counts))
 
 
-def _adaptive_average(axes: int) -> Converter:
-    """Returns a converter of the gradient of adaptive averages.
+@family
+def _adaptive_average(axes: int, ctx: CallContext) -> Operand:
+    """Converts the gradient of adaptive averages.
 
     If an adaptive pool has m results for n inputs, result i reads the inputs i*n // m to
     ceil((i + 1) * n / m) - 1. The results that read input j are the results j*m // n to
     ceil((j + 1) * m / n) - 1: window j of an adaptive pool from m to n elements. So the gradient is
     this pool, with sums of gradient[i] / (size of window i).
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = batched(ctx, axes, "grad_output", "self")
-        for axis in range(2, x.rank):
-            _, _, length = adaptive_windows(x.shape[axis], gradient.shape[axis])
-            gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
-            gradient = adapted(gradient, axis, x.shape[axis], "sum")
-        return gradient
-
-    return convert
+    gradient, x = batched(ctx, axes, "grad_output", "self")
+    for axis in range(2, x.rank):
+        _, _, length = adaptive_windows(x.shape[axis], gradient.shape[axis])
+        gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
+        gradient = adapted(gradient, axis, x.shape[axis], "sum")
+    return gradient
 
 
-def _adaptive_max(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-        flat = [
-            part.reshape((*x.shape[:2], element_count(part.shape[2:])))
-            for part in (maximum_places, gradient)
-        ]
-        start = full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
-        scattered = start.scatter_elements(*flat, axis=2, reduction="add")
-        return scattered.reshape(x.shape)
-
-    return convert
+@family
+def _adaptive_max(axes: int, ctx: CallContext) -> Operand:
+    gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
+    flat = [
+        part.reshape((*x.shape[:2], element_count(part.shape[2:])))
+        for part in (maximum_places, gradient)
+    ]
+    start = full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
+    scattered = start.scatter_elements(*flat, axis=2, reduction="add")
+    return scattered.reshape(x.shape)
 
 
 # ---- linear maps along one axis ------------------------------------------------------------------
@@ -257,22 +247,24 @@ def _static(size: Index) -> int:
     return number
 
 
-def _resize(terms: Callable[..., Terms]) -> Converter:
-    """Returns a converter of a resize's gradient.
+@family
+def _resize(
+    terms: Callable[..., Terms],
+    ctx: CallContext,
+    input_size: tuple[Index, ...],
+    grad_output: Operand,
+) -> Operand:
+    """Converts a resize's gradient.
 
     `terms(ctx, extent, size, scale)` are the terms of one axis, which the resize maps from `extent`
     to `size` elements.
     """
-
-    def convert(ctx: CallContext, input_size: tuple[Index, ...], grad_output: Operand) -> Operand:
-        gradient = widened(grad_output)
-        scales = axis_scales(ctx, gradient.rank - 2)
-        for axis, scale in enumerate(scales, 2):
-            extent, size = _static(input_size[axis]), _static(gradient.shape[axis])
-            gradient = _weighted_sums(gradient, axis, extent, terms(ctx, extent, size, scale))
-        return gradient
-
-    return convert
+    gradient = widened(grad_output)
+    scales = axis_scales(ctx, gradient.rank - 2)
+    for axis, scale in enumerate(scales, 2):
+        extent, size = _static(input_size[axis]), _static(gradient.shape[axis])
+        gradient = _weighted_sums(gradient, axis, extent, terms(ctx, extent, size, scale))
+    return gradient
 
 
 def _nearest(exact: bool) -> Converter:
@@ -298,20 +290,17 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
     return _resize(terms)
 
 
-def _edge_pad(axes: int) -> Converter:
-    """Returns a converter of the gradient of padding that repeats the elements at the border."""
-
-    def convert(x: Operand, grad_output: Operand, padding: tuple[int, ...]) -> Operand:
-        gradient = widened(grad_output)
-        before = padding[::2]
-        for n in range(axes):
-            axis = x.rank - 1 - n
-            extent, size = _static(x.shape[axis]), _static(gradient.shape[axis])
-            to = np.clip(np.arange(size) - before[n], 0, extent - 1)
-            gradient = _weighted_sums(gradient, axis, extent, _scattered(to))
-        return gradient
-
-    return convert
+@family
+def _edge_pad(axes: int, x: Operand, grad_output: Operand, padding: tuple[int, ...]) -> Operand:
+    """Converts the gradient of padding that repeats the elements at the border."""
+    gradient = widened(grad_output)
+    before = padding[::2]
+    for n in range(axes):
+        axis = x.rank - 1 - n
+        extent, size = _static(x.shape[axis]), _static(gradient.shape[axis])
+        to = np.clip(np.arange(size) - before[n], 0, extent - 1)
+        gradient = _weighted_sums(gradient, axis, extent, _scattered(to))
+    return gradient
 
 
 # ---- attention, activations ----------------------------------------------------------------------
@@ -345,27 +334,21 @@ def _weight_norm(ctx: CallContext) -> Results:
     return (gradient - v * along / norms) * g / norms, along
 
 
-def _shrink(name: str) -> Converter:
-    """Returns a converter of a gradient that is zero where the forward result is zero."""
-
-    def convert(ctx: CallContext, x: Operand, lambd: float) -> Operand:
-        return (abs(x) <= lambd).select(0, ctx.operand(name))
-
-    return convert
+@family
+def _shrink(name: str, ctx: CallContext, x: Operand, lambd: float) -> Operand:
+    """Converts a gradient that is zero where the forward result is zero."""
+    return (abs(x) <= lambd).select(0, ctx.operand(name))
 
 
-def _gated(gate: Callable[[Operand], tuple[Operand, Operand]]) -> Converter:
-    """Returns a converter of the gradient of x * g(x); `gate` returns g and its derivative.
+@family
+def _gated(gate: Callable[[Operand], tuple[Operand, Operand]], ctx: CallContext) -> Operand:
+    """Converts the gradient of x * g(x); `gate` returns g and its derivative.
 
     torch's export does not decompose these operators: it has rules for them, but also kernels.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x = widened(ctx.operand("self"))
-        value, slope = gate(x)
-        return ctx.operand("grad_output", x.dtype) * (value + x * slope)
-
-    return convert
+    x = widened(ctx.operand("self"))
+    value, slope = gate(x)
+    return ctx.operand("grad_output", x.dtype) * (value + x * slope)
 
 
 def _sigmoid(x: Operand) -> tuple[Operand, Operand]:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tcc.frontends.emit import broadcast, concat, filled, fresh_count, full, stack
+from tcc.frontends.emit import broadcast, concat, family, filled, fresh_count, full, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
-    Converter,
     Converters,
     Integers,
     Line,
@@ -267,19 +266,16 @@ def _searched(edges: Operand, x: Operand, right: bool) -> Operand:
     return below.cast(I64).sum(x.rank)
 
 
-def _search(name: str) -> Converter:
-    """Returns a converter that searches among the edges in an argument."""
-
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.promoted("self", name)
-        right = ctx.flag("right") or ctx.given("side") == "right"
-        edges = ctx.operand(name, dtype)
-        if ctx.has("sorter") and not edges.is_empty:
-            order = as_indices(ctx.operand("sorter"))
-            edges = edges.gather_elements(order, axis=edges.rank - 1)
-        return _searched(edges, ctx.operand("self", dtype), right)
-
-    return convert
+@family
+def _search(name: str, ctx: CallContext) -> Operand:
+    """searches among the edges in an argument."""
+    dtype = ctx.promoted("self", name)
+    right = ctx.flag("right") or ctx.given("side") == "right"
+    edges = ctx.operand(name, dtype)
+    if ctx.has("sorter") and not edges.is_empty:
+        order = as_indices(ctx.operand("sorter"))
+        edges = edges.gather_elements(order, axis=edges.rank - 1)
+    return _searched(edges, ctx.operand("self", dtype), right)
 
 
 def _histogram(ctx: CallContext, x: Operand, bins: int) -> Operand:

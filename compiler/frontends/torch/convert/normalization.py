@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import constant
+from tcc.frontends.emit import constant, family
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, widened
+from tcc.frontends.torch.context import CallContext, Converters, Results, widened
 from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
@@ -35,20 +35,17 @@ def _of_last_axes(ctx: CallContext) -> tuple[Operand, int, Operand]:
     return x, axis, ctx.optional("weight", x.dtype) or _ones(x, x.shape[axis:])
 
 
-def _layer_norm(outputs: int) -> Converter:
-    """Returns a converter with one result or three.
+@family
+def _layer_norm(outputs: int, ctx: CallContext, eps: float) -> Any:
+    """Gives one result or three.
 
     Three `outputs` are the normalised tensor, the means and the reciprocals of the deviations.
     """
-
-    def convert(ctx: CallContext, eps: float) -> Any:
-        x, axis, weight = _of_last_axes(ctx)
-        attrs = {"axis": axis, "epsilon": eps, "outputs": outputs}
-        bias = ctx.optional("bias", x.dtype)
-        results = x.emit_all("layer_normalization", weight, bias, **attrs)
-        return results if outputs > 1 else results[0]
-
-    return convert
+    x, axis, weight = _of_last_axes(ctx)
+    attrs = {"axis": axis, "epsilon": eps, "outputs": outputs}
+    bias = ctx.optional("bias", x.dtype)
+    results = x.emit_all("layer_normalization", weight, bias, **attrs)
+    return results if outputs > 1 else results[0]
 
 
 def _rms_norm(ctx: CallContext) -> Operand:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import emit
+from tcc.frontends.emit import emit, family
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -35,16 +35,14 @@ def _binary(op: str, of_truths: str) -> Converter:
     return lambda ctx: emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
 
 
-def _comparison(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.promoted("self", "other")
-        operands = ctx.both(dtype)
-        if dtype is BOOL and op != "equal":
-            operands = [numbers(x) for x in operands]
-        truths = emit("equal" if op == "not_equal" else op, *operands)
-        return ~truths if op == "not_equal" else truths
-
-    return convert
+@family
+def _comparison(op: str, ctx: CallContext) -> Operand:
+    dtype = ctx.promoted("self", "other")
+    operands = ctx.both(dtype)
+    if dtype is BOOL and op != "equal":
+        operands = [numbers(x) for x in operands]
+    truths = emit("equal" if op == "not_equal" else op, *operands)
+    return ~truths if op == "not_equal" else truths
 
 
 def _logical(op: str) -> Converter:
@@ -55,32 +53,27 @@ def _bitwise_not(x: Operand) -> Operand:
     return x.emit("not" if x.dtype is BOOL else "bitwise_not")
 
 
-def _shift(direction: str) -> Converter:
-    def convert(x: Computed, other: Computed, dtype: ResultType) -> Operand:
-        if not dtype.is_integer:
-            raise Refusal(f"it shifts {dtype.name}")
-        if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
-            inside = other >= 0
-            other = inside.select(other, dtype.bits)
-        return x.bit_shift(other, direction=direction)
-
-    return convert
+@family
+def _shift(direction: str, x: Computed, other: Computed, dtype: ResultType) -> Operand:
+    if not dtype.is_integer:
+        raise Refusal(f"it shifts {dtype.name}")
+    if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
+        inside = other >= 0
+        other = inside.select(other, dtype.bits)
+    return x.bit_shift(other, direction=direction)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _sum(op: str) -> Converter:
-    """Returns a converter of sums and differences; the second operand is multiplied by `alpha`."""
-
-    def convert(ctx: CallContext, x: Computed, other: Computed) -> Operand:
-        if x.dtype is BOOL:
-            return x | other
-        if ctx.real("alpha") != 1:
-            other = other * ctx.operand("alpha", x.dtype)
-        return x.emit(op, other)
-
-    return convert
+@family
+def _sum(op: str, ctx: CallContext, x: Computed, other: Computed) -> Operand:
+    """Converts sums and differences; the second operand is multiplied by `alpha`."""
+    if x.dtype is BOOL:
+        return x | other
+    if ctx.real("alpha") != 1:
+        other = other * ctx.operand("alpha", x.dtype)
+    return x.emit(op, other)
 
 
 def _factor_type(ctx: CallContext) -> DType:
@@ -202,17 +195,14 @@ def _clamp(ctx: CallContext, x: Computed, dtype: ResultType) -> Operand:
     return x if high is None else x.minimum(high)
 
 
-def _extremum(op: str) -> Converter:
-    """Returns a converter of fmax or fmin, which prefer a number to NaN."""
-
-    def convert(x: Computed, other: Computed) -> Operand:
-        extremum = x.emit(op, other)
-        if not x.dtype.is_float:
-            return extremum
-        number = other.is_nan().select(x, extremum)
-        return x.is_nan().select(other, number)
-
-    return convert
+@family
+def _extremum(op: str, x: Computed, other: Computed) -> Operand:
+    """Converts fmax or fmin, which prefer a number to NaN."""
+    extremum = x.emit(op, other)
+    if not x.dtype.is_float:
+        return extremum
+    number = other.is_nan().select(x, extremum)
+    return x.is_nan().select(other, number)
 
 
 # ---- activations ---------------------------------------------------------------------------------

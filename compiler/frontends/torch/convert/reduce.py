@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import checked_axes, size_scalar
+from tcc.frontends.emit import checked_axes, family, size_scalar
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import (
     CallContext,
@@ -51,36 +51,28 @@ def _extremum(op: str) -> Converter:
     return lambda ctx, x: _reduced(ctx, op, _narrow(x))
 
 
-def _extremum_at(op: str) -> Converter:
-    """Returns a converter of the extremum along one axis, and its position."""
-
-    def convert(keepdim: bool, line: Line) -> Sequence[Operand]:
-        x, axis = line
-        extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
-        at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
-        return extremum, at
-
-    return convert
+@family
+def _extremum_at(op: str, keepdim: bool, line: Line) -> Sequence[Operand]:
+    """Converts the extremum along one axis, and its position."""
+    x, axis = line
+    extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
+    at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
+    return extremum, at
 
 
-def _arg(op: str) -> Converter:
-    def convert(ctx: CallContext, line: Line) -> Operand:
-        x, axis = line
-        keepdim = ctx.flag("keepdim") and ctx.has("dim")
-        return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
-
-    return convert
+@family
+def _arg(op: str, ctx: CallContext, line: Line) -> Operand:
+    x, axis = line
+    keepdim = ctx.flag("keepdim") and ctx.has("dim")
+    return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
 
 
-def _truth(op: str) -> Converter:
-    """Returns a converter of `any` or `all`."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand("self", BOOL)
-        # An empty list means no axis.
-        return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
-
-    return convert
+@family
+def _truth(op: str, ctx: CallContext) -> Operand:
+    """Converts `any` or `all`."""
+    x = ctx.operand("self", BOOL)
+    # An empty list means no axis.
+    return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
 
 
 # ---- moments -------------------------------------------------------------------------------------
@@ -122,14 +114,11 @@ def _norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Ope
 # ---- along one axis ------------------------------------------------------------------------------
 
 
-def along_axis(op: str) -> Converter:
-    """Returns a converter of the op along `dim`, with the dtype of the result."""
-
-    def convert(ctx: CallContext, dtype: ResultType) -> Operand:
-        x, axis = ctx.along(dtype)
-        return x.emit(op, axis=axis)
-
-    return convert
+@family
+def along_axis(op: str, ctx: CallContext, dtype: ResultType) -> Operand:
+    """Converts the op along `dim`, with the dtype of the result."""
+    x, axis = ctx.along(dtype)
+    return x.emit(op, axis=axis)
 
 
 def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
@@ -158,16 +147,14 @@ def extreme(dtype: DType, below: bool) -> float:
     return int(info.min if below else info.max)
 
 
-def _running_extremum(op: str) -> Converter:
-    def convert(line: Line) -> Sequence[Operand]:
-        x, axis = line
-        x = x.cast(x.dtype if x.dtype.is_float else I64)
-        prefixes = _prefixes(x, axis, extreme(x.dtype, below=op == "max"))
-        extremum = prefixes.reduce(op, x.rank)
-        at = prefixes.emit(f"arg_{op}", axis=x.rank, keepdims=False, select_last=True)
-        return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
-
-    return convert
+@family
+def _running_extremum(op: str, line: Line) -> Sequence[Operand]:
+    x, axis = line
+    x = x.cast(x.dtype if x.dtype.is_float else I64)
+    prefixes = _prefixes(x, axis, extreme(x.dtype, below=op == "max"))
+    extremum = prefixes.reduce(op, x.rank)
+    at = prefixes.emit(f"arg_{op}", axis=x.rank, keepdims=False, select_last=True)
+    return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
 
 
 CONVERTERS: Converters = {

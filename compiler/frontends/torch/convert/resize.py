@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tcc.frontends.emit import constant
+from tcc.frontends.emit import constant, family
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, of_axes
@@ -62,34 +62,31 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
     return convert
 
 
-def _nearest(exact: bool) -> Converter:
-    """Returns a converter of nearest neighbours, with positions at pixel centres if `exact`.
+@family
+def _nearest(exact: bool, ctx: CallContext, shape: ResultShape) -> Operand:
+    """Converts nearest neighbours, with positions at pixel centres if `exact`.
 
     torch rounds a product in f32 down, which may give the position before that of the exact
     quotient. If sizes are constant and these positions differ, a constant holds torch's positions.
     """
-
-    def convert(ctx: CallContext, shape: ResultShape) -> Operand:
-        x = ctx.operand(ctx.first())
-        scales = axis_scales(ctx, x.rank - 2)
-        informative = _informative_scales(shape[2:], x.shape[2:], scales)
-        for axis, scale in enumerate(informative, 2):
-            n, m = as_int(x.shape[axis]), as_int(shape[axis])
-            if not n or not m:
-                continue
-            places = nearest_places(n, m, scale, exact)
-            if scale is not None or (places != _exact_places(n, m, exact)).any():
-                x = x.gather(constant(places), axis=axis)
-                informative[axis - 2] = None
-        return x.resize(
-            sizes=shape,
-            scales=(1.0, 1.0, *informative),
-            mode="nearest",
-            coordinate_mode="half_pixel" if exact else "asymmetric",
-            nearest_mode="round_prefer_ceil" if exact else "floor",
-        )
-
-    return convert
+    x = ctx.operand(ctx.first())
+    scales = axis_scales(ctx, x.rank - 2)
+    informative = _informative_scales(shape[2:], x.shape[2:], scales)
+    for axis, scale in enumerate(informative, 2):
+        n, m = as_int(x.shape[axis]), as_int(shape[axis])
+        if not n or not m:
+            continue
+        places = nearest_places(n, m, scale, exact)
+        if scale is not None or (places != _exact_places(n, m, exact)).any():
+            x = x.gather(constant(places), axis=axis)
+            informative[axis - 2] = None
+    return x.resize(
+        sizes=shape,
+        scales=(1.0, 1.0, *informative),
+        mode="nearest",
+        coordinate_mode="half_pixel" if exact else "asymmetric",
+        nearest_mode="round_prefer_ceil" if exact else "floor",
+    )
 
 
 def nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:

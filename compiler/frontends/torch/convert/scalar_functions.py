@@ -2,20 +2,17 @@
 
 import math
 
-from tcc.frontends.emit import full
+from tcc.frontends.emit import family, full
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Computed, Converter, Converters, numbers
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
 
-def _rounding(op: str) -> Converter:
-    """Returns a converter of a rounding function; integers are unchanged."""
-
-    def convert(x: Computed) -> Operand:
-        return x.emit(op) if x.dtype.is_float else x
-
-    return convert
+@family
+def _rounding(op: str, x: Computed) -> Operand:
+    """Converts a rounding function; integers are unchanged."""
+    return x.emit(op) if x.dtype.is_float else x
 
 
 def _round(ctx: CallContext, x: Computed) -> Operand:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 import numpy as np
-from tcc.frontends.emit import constant
+from tcc.frontends.emit import constant, family
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import Computed, Converter, Converters
 from tcc.frontends.torch.convert.scalar_functions import is_negative
@@ -25,11 +25,9 @@ _SHIFT = 8  # the shift of arguments: from 8 on, this series has 15 digits
 _NEWTON = 3
 
 
-def _special(function: Callable[[Operand], Operand]) -> Converter:
-    def convert(x: Computed) -> Operand:
-        return function(x.cast(F64))
-
-    return convert
+@family
+def _special(function: Callable[[Operand], Operand], x: Computed) -> Operand:
+    return function(x.cast(F64))
 
 
 def _part(x: Operand) -> Operand:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import concat, filled, full, size_scalar
+from tcc.frontends.emit import concat, family, filled, full, size_scalar
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
 from tcc.frontends.torch.convert.create import counted
@@ -62,31 +62,26 @@ def _max_pool(axes: int) -> Converter:
     return lambda ctx: _image(ctx, axes).max_pool(**pool_attrs(ctx, axes))
 
 
-def _max_pool_indices(axes: int) -> Converter:
-    """Returns a converter of the maxima, and of their positions in the image of their channel."""
-
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x = _image(ctx, axes)
-        maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
-        image = size_scalar(element_count(x.shape[2:]))
-        return maxima, at.mod(image, fmod=False)
-
-    return convert
+@family
+def _max_pool_indices(axes: int, ctx: CallContext) -> Sequence[Operand]:
+    """Converts the maxima, and of their positions in the image of their channel."""
+    x = _image(ctx, axes)
+    maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
+    image = size_scalar(element_count(x.shape[2:]))
+    return maxima, at.mod(image, fmod=False)
 
 
-def _average_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext, count_include_pad: bool) -> Operand:
-        x = _image(ctx, axes)
-        attrs = pool_attrs(ctx, axes)
-        divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
-        if divisor is None:
-            return x.average_pool(**attrs, count_include_pad=count_include_pad)
-        if attrs["ceil_mode"]:
-            x, attrs = _whole_windows(ctx, x, attrs)
-        mean = x.average_pool(**attrs, count_include_pad=True)
-        return mean * (float(np.prod(attrs["kernel"])) / divisor)
-
-    return convert
+@family
+def _average_pool(axes: int, ctx: CallContext, count_include_pad: bool) -> Operand:
+    x = _image(ctx, axes)
+    attrs = pool_attrs(ctx, axes)
+    divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
+    if divisor is None:
+        return x.average_pool(**attrs, count_include_pad=count_include_pad)
+    if attrs["ceil_mode"]:
+        x, attrs = _whole_windows(ctx, x, attrs)
+    mean = x.average_pool(**attrs, count_include_pad=True)
+    return mean * (float(np.prod(attrs["kernel"])) / divisor)
 
 
 def _whole_windows(
@@ -149,33 +144,30 @@ def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
     return window_sum / length.cast(x.dtype).reshape((*length.shape, *trailing))
 
 
-def _adaptive(op: str, reduce: str, axes: int) -> Converter:
-    """Returns a converter of pools whose windows follow from the sizes.
+@family
+def _adaptive(op: str, reduce: str, axes: int, ctx: CallContext) -> Operand:
+    """Converts pools whose windows follow from the sizes.
 
     The windows are equal if the input's sizes are multiples of the result's. Otherwise each window
     is a slice if the sizes are constant.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x = _image(ctx, axes)
-        target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
-        if all(as_int(n) == 1 for n in target):
-            return x.reduce(reduce, tuple(range(2, 2 + axes)), keepdims=True)
-        pairs = [*zip(map(as_int, x.shape[2:]), map(as_int, target), strict=True)]
-        if all(n and size is not None and size % n == 0 for size, n in pairs):
-            kernel = tuple(size // n for size, n in pairs if size is not None and n)
-            zeros = (const(0),) * axes
-            return x.emit(
-                op, kernel=kernel, strides=kernel, before=zeros, after=zeros, dilations=(1,) * axes
-            )
-        for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
-            if size is None or count is None:
-                x = adapted(x, axis, bins, reduce)
-            else:
-                x = _binned(x, axis, size, count, reduce)
-        return x
-
-    return convert
+    x = _image(ctx, axes)
+    target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
+    if all(as_int(n) == 1 for n in target):
+        return x.reduce(reduce, tuple(range(2, 2 + axes)), keepdims=True)
+    pairs = [*zip(map(as_int, x.shape[2:]), map(as_int, target), strict=True)]
+    if all(n and size is not None and size % n == 0 for size, n in pairs):
+        kernel = tuple(size // n for size, n in pairs if size is not None and n)
+        zeros = (const(0),) * axes
+        return x.emit(
+            op, kernel=kernel, strides=kernel, before=zeros, after=zeros, dilations=(1,) * axes
+        )
+    for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
+        if size is None or count is None:
+            x = adapted(x, axis, bins, reduce)
+        else:
+            x = _binned(x, axis, size, count, reduce)
+    return x
 
 
 def _binned(x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
