@@ -341,6 +341,10 @@ class Operand:
     def shape(self) -> Shape:
         return self.type.shape
 
+    def extent(self, axis: int) -> int | None:
+        """Returns the size of an axis; None if it is symbolic."""
+        return as_int(self.shape[axis])
+
     @property
     def dtype(self) -> DType:
         return self.type.dtype

@@ -12,7 +12,7 @@ from tcc.frontends.emit import Emitter, parameters
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.operand import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType, element_count
@@ -124,14 +124,14 @@ class NodeContext(Emitter):
         attribute = self._attributes.get(name) or self.defaults[name]
         actual = _KINDS.get(attribute.type, str(attribute.type))
         if actual != kind:
-            raise self.fail(f"attribute {name} is of kind {actual}; {kind} is due")
+            raise Refusal(f"attribute {name} is of kind {actual}; {kind} is due")
         return attribute
 
     def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
         if self.has_value(name):
             return getattr(self._attribute(name, kind), field)
         if default is None:
-            raise self.fail(f"attribute {name} is missing")
+            raise Refusal(f"attribute {name} is missing")
         return default
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -184,7 +184,7 @@ class NodeContext(Emitter):
     def input(self, number: int) -> Operand:
         operand = self.optional(number)
         if operand is None:
-            raise self.fail(f"input {number} is missing")
+            raise Refusal(f"input {number} is missing")
         return operand
 
     def present(self, count: int | None = None) -> list[Operand]:
@@ -232,20 +232,20 @@ class NodeContext(Emitter):
         """Returns the contents of an input that must be constant; `what` names it in messages."""
         operand = self.input(number)
         if operand.array is None:
-            raise self.fail(f"{what} must be constant; input {number} is computed")
+            raise Refusal(f"{what} must be constant; input {number} is computed")
         return operand.array
 
     def static_ints(self, number: int, what: str) -> tuple[int, ...]:
         array = self.static(number, what)
         if array.dtype.kind not in "iu" or array.ndim > 1:
-            raise self.fail(f"{what} must be a vector of integers")
+            raise Refusal(f"{what} must be a vector of integers")
         return tuple(int(v) for v in array.reshape(-1))
 
     def truth(self, operand: Operand) -> bool | None:
         """Returns the value of a one-element condition; None if it is known only at run time."""
         size = as_int(element_count(operand.shape))
         if operand.dtype is not BOOL or size not in (1, None):
-            raise self.fail(f"a condition has type {operand.type!r}")
+            raise Refusal(f"a condition has type {operand.type!r}")
         if operand.array is None:
             return None
         return bool(operand.array.reshape(()))

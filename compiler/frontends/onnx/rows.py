@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from tcc.errors import UserError
+from tcc.frontends.emit import emit_all
 from tcc.frontends.onnx.context import READERS, NodeContext
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, current
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 
@@ -53,14 +54,12 @@ def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     return results
 
 
-def emit_row(
-    ctx: NodeContext, op: str, *operands: Operand | None, **attrs: Any
-) -> tuple[Operand, ...]:
+def emit_row(op: str, *operands: Operand | None, **attrs: Any) -> tuple[Operand, ...]:
     """Adds a node of `op` and returns its results.
 
-    Attributes of the op that are not among `attrs` are those of the ONNX node.
+    Attributes of the op that are not among `attrs` are those of the ONNX node under import.
     """
-    return ctx.emit_all(op, operands, **_row_attrs(ctx, OPS[op], **attrs))
+    return emit_all(op, operands, **_row_attrs(current(), OPS[op], **attrs))
 
 
 def _names(row: OpSpec) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from tcc.frontends.emit import Emitter, parameters
 from tcc.frontends.extents import forward_range
-from tcc.frontends.operand import Operand, Operands, current
+from tcc.frontends.operand import Operand, Operands, Refusal, current
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
@@ -75,7 +75,7 @@ class CallContext(Emitter):
     def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         self._made += 1
         if self._made > _MOST_NODES:
-            raise self.fail(f"it would become more than {_MOST_NODES} nodes")
+            raise Refusal(f"it would become more than {_MOST_NODES} nodes")
         return super().emit_all(op, operands, **attrs)
 
     def run(self, converter: Converter) -> Any:
@@ -147,7 +147,7 @@ class CallContext(Emitter):
         argument = self.call.arguments[name]
         described = self._known[argument.name] if isinstance(argument, Ref) else None
         if not isinstance(described, Tensor):
-            raise self.fail(f"argument {name} is no tensor")
+            raise Refusal(f"argument {name} is no tensor")
         return described
 
     # ---- arguments
@@ -168,7 +168,7 @@ class CallContext(Emitter):
         """Returns a tensor or number as an operand, converted to `dtype` if given."""
         value = self.given(name, default)
         if value is None:
-            raise self.fail(f"argument {name} is missing")
+            raise Refusal(f"argument {name} is missing")
         return self.as_operand(value, dtype)
 
     def input(self) -> Operand:
@@ -208,7 +208,7 @@ class CallContext(Emitter):
             return self.filled(value, dtype or BOOL)
         if isinstance(value, int | float):
             return self.filled(value, dtype or (I64 if isinstance(value, int) else F64))
-        raise self.fail(f"{value!r} is no tensor")
+        raise Refusal(f"{value!r} is no tensor")
 
     def index(self, name: str, default: IndexLike | None = None) -> Index:
         """Returns an argument that is a size, constant or symbolic."""
@@ -219,7 +219,7 @@ class CallContext(Emitter):
             return as_index(value)
         if isinstance(value, float) and value.is_integer():
             return const(int(value))
-        raise self.fail(f"{value!r} is no size")
+        raise Refusal(f"{value!r} is no size")
 
     def indices(self, name: str) -> Indices:
         value = self.arguments[name]
@@ -236,7 +236,7 @@ class CallContext(Emitter):
         """
         numbers = all_known(map(as_int, self.indices(name)))
         if numbers is None:
-            raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
+            raise Refusal(f"argument {name} must be known; it depends on symbolic sizes")
         return numbers * count if count is not None and len(numbers) == 1 else numbers
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -246,7 +246,7 @@ class CallContext(Emitter):
         if isinstance(value, Operand) and value.array is not None and value.array.size == 1:
             value = value.array.item()
         if not isinstance(value, int | float):
-            raise self.fail(f"argument {name} must be known")
+            raise Refusal(f"argument {name} must be known")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:

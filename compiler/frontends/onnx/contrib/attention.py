@@ -26,7 +26,7 @@ from tcc.ir.types import BOOL, I64
 
 def _heads(x: Operand, count: int) -> Operand:
     """Reshapes `[batch, position, heads * width]` to `[batch, head, position, width]`."""
-    width = as_int(x.shape[-1]) if x.rank == 3 else None
+    width = x.extent(-1) if x.rank == 3 else None
     if count < 1 or width is None or width % count:
         raise Refusal(f"{x.type!r} has no {count} heads side by side")
     split = x.reshape((*x.shape[:2], count, width // count))
@@ -101,7 +101,7 @@ def _rotary(
         raise Refusal("a scale is not supported")
     split = x.ranked(3, 4)
     if x.rank == 3:
-        half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
+        half, width = cos.extent(-1), x.extent(-1)
         if not num_heads and (not half or width is None or rotated):
             raise Refusal("the number of heads is not known")
         split = _heads(x, num_heads or (width or 0) // (2 * (half or 1)))
@@ -192,7 +192,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
     packed = first if key is None else key
     if packed.rank == 5:  # [batch, position, head, query/key/value, width]
-        parts = as_int(packed.shape[3]) or 0
+        parts = packed.extent(3) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise Refusal(f"packed heads {packed.type!r} are not supported")
         packed_parts = [packed.element(3, n) for n in range(parts)]
@@ -203,7 +203,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     projections = []
     start = 0
     for x in (first, key, value):
-        width = as_int(x.shape[-1])
+        width = x.extent(-1)
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
             bias = bias.ranked(1).holds(0, start + width)
@@ -243,7 +243,7 @@ def _attended(
 
     `mask` and `past` are the positions of inputs of the node; `bias` is added to the scores.
     """
-    width = as_int(packed.shape[-1])
+    width = packed.extent(-1)
     if width is None:
         raise Refusal("the widths of queries, keys and values are not known")
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
@@ -351,7 +351,7 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     if k is not None and v is not None:
         return [q, k, v]
-    width = as_int(q.shape[-1])
+    width = q.extent(-1)
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
         raise Refusal(f"{q.type!r} does not hold {many} and twice {few} heads")
     head_width = width // (many + 2 * few)
@@ -367,7 +367,7 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
     """Applies the rotary embedding to queries or keys at their positions."""
     cos, sin, position_operand = ctx.input(7).ranked(2), ctx.input(8), ctx.optional(9)
     places = cache.places if position_operand is None else position_operand
-    half = as_int(cos.shape[1])
+    half = cos.extent(1)
     if half is None:
         raise Refusal("the width of the angles is not known")
     return _rotate(x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)

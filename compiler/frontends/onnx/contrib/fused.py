@@ -13,7 +13,7 @@ from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F64, I32, I64
 
 
@@ -36,7 +36,7 @@ def _gelu(x: Operand, bias: Operand | None = None, *, approximate: str = "none")
 def _split_gelu(x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
     x = x + bias
-    width = as_int(x.shape[-1])
+    width = x.extent(-1)
     if width is None or width % 2:
         raise Refusal(f"the last axis of {x.type!r} has no two halves")
     linear, gate = (x.slice_axis(-1, n * width // 2, width // 2) for n in range(2))
@@ -151,7 +151,7 @@ def _bias_dropout(
     mask = full(True, BOOL, y.shape)
     if drops is not False:
         training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
-        y, mask = dropped(ctx, y, 0.5 if ratio is None else ratio, training_flag, fixed)
+        y, mask = dropped(y, 0.5 if ratio is None else ratio, training_flag, fixed)
     return [y if residual is None else y + residual, mask]
 
 

@@ -42,7 +42,7 @@ def _scores(ctx: NodeContext) -> Operand:
 def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
     """Returns the k best scores of each token, and the indices of their experts: [token, k]."""
     count = ctx.integer("k", 1)
-    experts = as_int(scores.shape[1])
+    experts = scores.extent(1)
     if experts is not None and not 1 <= count <= experts:
         raise Refusal(f"k is {count}, of {experts} experts")
     return scores.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
@@ -140,7 +140,7 @@ def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -
             raise Refusal("swiglu without fusion needs a third product")
         gate, linear = up, experts.matmul(tokens, _GATE)
     else:
-        width = as_int(up.shape[3])
+        width = up.extent(3)
         if fusion not in (1, 2) or width is None or width % 2:
             raise Refusal(f"swiglu_fusion is {fusion} for {up.shape[3]} columns")
         gate, linear = (_half(up, n, width // 2, fusion == 1) for n in range(2))

@@ -17,7 +17,6 @@ from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Operands, Refusal
-from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
 
 
@@ -71,7 +70,7 @@ def _softmax(x: Operand, *, axis: Axis = -1, opset: int) -> Operand:
 
 
 def _average(ctx: NodeContext, x: Operand) -> Operand:
-    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))[0]
+    return emit_row("average_pool", x, **pool_attrs(ctx, x))[0]
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -175,7 +174,7 @@ def _gather_blocks(
         if zero is None:
             zero = filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
-    if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
+    if zero is not None and zero.extent(-1) != scale.extent(-1):
         zero = zero.slice_axis(-1, 0, scale.shape[-1])
     rows = data.dequantize_linear(scale, zero, axis=quantize_axis, block_size=block_size)
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
@@ -207,7 +206,7 @@ CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda x: x.sigmoid()),
-    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row(ctx, "leaky_relu", x)[0]),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)[0]),
     "QLinearSoftmax": _unary(_softmax),
     "QLinearAveragePool": _channels_last(_unary(_average)),
     "QLinearGlobalAveragePool": _channels_last(

@@ -20,7 +20,7 @@ def _attention(ctx: NodeContext) -> Results:
         width = as_int(ctx.input(0).shape[3])
         assert width is not None
         scale = ctx.real("scale", 1 / sqrt(width))
-        return emit_row(ctx, "attention", *ctx.inputs[:3], scale=scale)
+        return emit_row("attention", *ctx.inputs[:3], scale=scale)
     body = typed_body(ctx)
     if body is None:
         raise Refusal("it is not supported with these attributes or types")
@@ -35,7 +35,7 @@ def _is_plain_half(ctx: NodeContext) -> bool:
     for operand in ctx.present(3):
         if operand.rank != 4 or operand.dtype not in (BF16, F16):
             return False
-        if as_int(operand.shape[1]) is None or not as_int(operand.shape[3]):
+        if operand.extent(1) is None or not operand.extent(3):
             return False
     return True
 

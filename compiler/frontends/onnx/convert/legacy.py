@@ -34,7 +34,7 @@ def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    return emit_row(ctx, "gemm", *ctx.present())
+    return emit_row("gemm", *ctx.present())
 
 
 def _prelu(x: Operand, slope: Operand) -> Results:

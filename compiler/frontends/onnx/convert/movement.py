@@ -171,7 +171,7 @@ def _squeeze(ctx: NodeContext, x: Operand) -> Results:
             require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
     else:
         axes = checked_axes(named_axes, x.rank)
-    wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
+    wrong = [n for n in axes if x.extent(n) not in (1, None)]
     if wrong:
         raise Refusal(f"axis {wrong[0]} of {x.type!r} is not of size 1")
     return x.squeeze(axes)
@@ -335,7 +335,7 @@ def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
 
 
 def _length(operand: Operand, what: str) -> int:
-    count = as_int(operand.shape[0]) if operand.rank == 1 else None
+    count = operand.extent(0) if operand.rank == 1 else None
     if count is None:
         raise Refusal(f"{what} must be a vector of known length")
     return count

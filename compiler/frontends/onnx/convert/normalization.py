@@ -4,7 +4,7 @@ from tcc.frontends.emit import family
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import as_int, const
+from tcc.ir.index import const
 from tcc.ir.types import element_count
 
 
@@ -24,7 +24,7 @@ def inference_norm(ctx: NodeContext) -> Results:
         count = element_count(x.shape[1:])
         moments = [o.reshape((count,)) for o in operands[1:]]
         operands = [x.reshape((*x.shape[:1], count)), *moments]
-    (normalized,) = emit_row(ctx, "batch_normalization", *operands)
+    (normalized,) = emit_row("batch_normalization", *operands)
     return normalized.reshape(x.shape)
 
 
@@ -39,7 +39,7 @@ def _training_norm(ctx: NodeContext) -> Results:
     squares = deviation * deviation
     variance = squares.mean(axes)
     moments = [mean.reshape((x.shape[1],)), variance]
-    (y,) = emit_row(ctx, "batch_normalization", x, scale, bias, *moments)
+    (y,) = emit_row("batch_normalization", x, scale, bias, *moments)
     momentum = ctx.real("momentum")
     running = []
     for n, moment in enumerate(moments):
@@ -55,7 +55,7 @@ def _layer_norm(op: str, affine: int, ctx: NodeContext) -> Results:
     _check_stash_type(ctx)
     axis = ctx.axis_of("axis", ctx.input(0).rank, -1)
     operands = (ctx.optional(n) for n in range(1 + affine))
-    return emit_row(ctx, op, *operands, axis=axis, outputs=ctx.wanted)
+    return emit_row(op, *operands, axis=axis, outputs=ctx.wanted)
 
 
 def _check_stash_type(ctx: NodeContext) -> None:
@@ -66,13 +66,13 @@ def _check_stash_type(ctx: NodeContext) -> None:
 def _group_norm(
     ctx: NodeContext, x: Operand, scale: Operand, bias: Operand, *, num_groups: int
 ) -> Results:
-    channels = as_int(x.shape[1]) if x.rank > 1 else None
+    channels = x.extent(1) if x.rank > 1 else None
     if channels is None or num_groups < 1 or channels % num_groups:
         raise Refusal(f"{num_groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
         scale, bias = (_per_channel(o, channels // num_groups) for o in (scale, bias))
     _check_stash_type(ctx)
-    return emit_row(ctx, "group_normalization", x, scale, bias)
+    return emit_row("group_normalization", x, scale, bias)
 
 
 def _per_channel(values: Operand, repeat: int) -> Operand:
@@ -84,7 +84,7 @@ def _per_channel(values: Operand, repeat: int) -> Operand:
 @family
 def _loss(op: str, ctx: NodeContext) -> Results:
     ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
-    return emit_row(ctx, op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
+    return emit_row(op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
 
 
 _SIMPLIFIED = "SimplifiedLayerNormalization"

@@ -31,13 +31,12 @@ def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     if ctx.integer("precision", 0):
         precision = ctx.dtype("precision")
     axis = _axis(ctx, x, scale)
-    return emit_row(ctx, "quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
+    return emit_row("quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
 
 
 def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
     return emit_row(
-        ctx,
         "dequantize_linear",
         x,
         scale,

@@ -38,20 +38,20 @@ def _drawn(law: str, *numbers: str) -> Converter:
         if dtype not in FLOATS:
             raise Refusal(f"it draws floating-point numbers, not {dtype.name}")
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        numbers_drawn: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *parameters)
+        numbers_drawn: Operand = getattr(draws(shape, seed_of(ctx)), law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
 
 
 def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
-    drawn = draws(ctx, chance.shape, seed_of(ctx)).uniform(chance.dtype)
+    drawn = draws(chance.shape, seed_of(ctx)).uniform(chance.dtype)
     return (drawn < chance).cast(ctx.dtype("dtype", chance.dtype))
 
 
 def _multinomial(ctx: NodeContext, logarithms: Operand, *, sample_size: int = 1) -> Results:
     count = const(sample_size)
-    scores = race(ctx, logarithms.ranked(2), count, seed_of(ctx))
+    scores = race(logarithms.ranked(2), count, seed_of(ctx))
     drawn = scores.arg_max(axis=2, keepdims=False, select_last=False)
     return drawn.cast(ctx.dtype("dtype", I32))
 
@@ -62,9 +62,7 @@ def _dropout(
     drops = False if training is None else ctx.truth(training)
     if drops is not False:
         chance = 0.5 if ratio is None else ratio
-        y, mask = dropped(
-            ctx, x, chance, None if drops else training, seed_of(ctx, as_integer=True)
-        )
+        y, mask = dropped(x, chance, None if drops else training, seed_of(ctx, as_integer=True))
         return [y, mask]
     if not ctx.wants(1):
         return x

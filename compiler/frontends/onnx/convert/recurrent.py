@@ -45,7 +45,7 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
 # ---- one direction -------------------------------------------------------------------------------
 
 
-def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
+def _direction(operand: Operand, number: int, rank: int) -> Operand:
     """Returns the part of an operand of rank `rank` that belongs to one direction."""
     count = as_int(operand.ranked(rank).shape[0])
     if count is not None and number >= count:
@@ -56,7 +56,7 @@ def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Op
     return operand.element(0, number)
 
 
-def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
+def _transposed(matrix: Operand) -> Operand:
     if matrix.array is not None:
         return matrix.part(matrix.array.T)
     return matrix.transpose((1, 0))
@@ -80,12 +80,12 @@ class _Layer:
 
 def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
     """Returns the projected input, without a bias, and the matmul of each gate with the state."""
-    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
+    weight, recurrence = (_direction(ctx.input(n), number, 3) for n in (1, 2))
     gates, hidden = layer.kind.gates, layer.hidden
     weight = weight.holds(0, gates * hidden)
     parts = (recurrence.slice_axis(0, n * hidden, hidden) for n in range(gates))
-    products = by_matrices(_transposed(ctx, part) for part in parts)
-    return layer.x @ _transposed(ctx, weight), products
+    products = by_matrices(_transposed(part) for part in parts)
+    return layer.x @ _transposed(weight), products
 
 
 def _is_quantised(ctx: NodeContext) -> bool:
@@ -99,7 +99,7 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
     The whole input is quantised at once. Each step quantises the states of all sequences together.
     """
     weight, recurrence = (
-        (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
+        (_direction(ctx.input(n), number, 3), *_scale(ctx, number, scale))
         for n, scale in ((1, 8), (2, 10))
     )
     hidden = layer.hidden
@@ -114,7 +114,7 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
 def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
     """Yields the scale and the zero point of a direction, from input `first` and the next one."""
     for operand in (ctx.input(first), ctx.input(first + 1)):
-        yield _direction(ctx, operand.ranked(1, 2), number, operand.rank)
+        yield _direction(operand.ranked(1, 2), number, operand.rank)
 
 
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
@@ -126,7 +126,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     bias = ctx.optional(3)
     if bias is not None:
         width = kind.gates * hidden
-        two_biases = _direction(ctx, bias, number, 2).holds(0, 2 * width)
+        two_biases = _direction(bias, number, 2).holds(0, 2 * width)
         biases = [two_biases.slice_axis(0, n * width, width) for n in range(2)]
         reset_late = ctx.node.op_type == "GRU" and linear_before
         projected, late = with_biases(projected, biases, hidden, reset_late)
@@ -149,7 +149,7 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
     operand = ctx.optional(7)
     if operand is None:
         return ()
-    of_direction = _direction(ctx, operand, number, 2).holds(0, 3 * hidden)
+    of_direction = _direction(operand, number, 2).holds(0, 3 * hidden)
     return tuple(of_direction.slice_axis(0, n * hidden, hidden) for n in range(3))
 
 
@@ -162,7 +162,7 @@ def _run_direction(
     step [batch, hidden].
     """
     cell, projected = _cell(ctx, layer, number)
-    states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
+    states = [_direction(initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
 
 
@@ -189,7 +189,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     rows, hidden = map(as_int, recurrence.shape[1:])
     if _is_quantised(ctx):
         rows, hidden = hidden, rows
-    if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
+    if hidden is None or rows != kind.gates * hidden or recurrence.extent(0) != directions:
         raise Refusal(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
     if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
         raise Refusal(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")

@@ -72,10 +72,10 @@ def _cumulative(op: str, ctx: NodeContext, x: Operand, axis_operand: Operand) ->
         raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
     if axis_operand.array is None:
         (late,) = run_axes(axis_operand, x.rank)
-        (sums,) = emit_row(ctx, op, around(x, late), axis=1)
+        (sums,) = emit_row(op, around(x, late), axis=1)
         return sums.reshape(x.shape)
     (axis,) = ctx.static_ints(1, "the axis")
-    return emit_row(ctx, op, x, axis=checked_axis(axis, x.rank))
+    return emit_row(op, x, axis=checked_axis(axis, x.rank))
 
 
 CONVERTERS: Converters = {

@@ -116,7 +116,6 @@ def _resize(ctx: NodeContext, x: Operand) -> Results:
         if late.array is not None:
             roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
     return emit_row(
-        ctx,
         "resize",
         x,
         target.late_scales,

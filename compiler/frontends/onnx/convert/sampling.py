@@ -8,14 +8,14 @@ from tcc.frontends.operand import Operand
 from tcc.ops.algebra.window import ConvAttrs
 
 
-def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand, *, mode: str) -> Results:
+def _grid_sample(x: Operand, grid: Operand, *, mode: str) -> Results:
     # Opset 16 names the methods after the two-dimensional case.
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return emit_row(ctx, "grid_sample", x, grid, mode=mode)
+    return emit_row("grid_sample", x, grid, mode=mode)
 
 
-def _affine_grid(ctx: NodeContext, theta: Operand, size: Operand) -> Results:
-    return emit_row(ctx, "affine_grid", theta, size=size.as_sizes("the size"))
+def _affine_grid(theta: Operand, size: Operand) -> Results:
+    return emit_row("affine_grid", theta, size=size.as_sizes("the size"))
 
 
 def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group: int) -> Results:
@@ -25,7 +25,7 @@ def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group:
 
 def _roi_align(ctx: NodeContext) -> Results:
     half = ctx.opset >= 16 and ctx.text("coordinate_transformation_mode") == "half_pixel"
-    return emit_row(ctx, "roi_align", *ctx.present(3), half_pixel=half)
+    return emit_row("roi_align", *ctx.present(3), half_pixel=half)
 
 
 CONVERTERS: Converters = {

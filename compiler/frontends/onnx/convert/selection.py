@@ -35,7 +35,7 @@ def _unique(ctx: NodeContext, x: Operand, *, sorted: bool) -> Results:
 def _non_max_suppression(ctx: NodeContext) -> Results:
     boxes, scores, *limits = ctx.inputs
     scalars = (o and o.reshape(()) for o in limits)
-    return emit_row(ctx, "non_max_suppression", boxes, scores, *scalars, size=fresh_count())
+    return emit_row("non_max_suppression", boxes, scores, *scalars, size=fresh_count())
 
 
 # ---- indices -------------------------------------------------------------------------------------
@@ -51,19 +51,19 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
 
 def _scatter(ctx: NodeContext) -> Results:
     """Converts ScatterElements under its older name."""
-    return emit_row(ctx, "scatter_elements", *ctx.inputs)
+    return emit_row("scatter_elements", *ctx.inputs)
 
 
 # ---- diagonals, blocks, crops --------------------------------------------------------------------
 
 
-def _trilu(ctx: NodeContext, x: Operand, k_operand: Operand | None = None) -> Results:
+def _trilu(x: Operand, k_operand: Operand | None = None) -> Results:
     k = const(0) if k_operand is None else k_operand.as_size("k", lo=-LARGEST)
-    return emit_row(ctx, "trilu", x, k=k)
+    return emit_row("trilu", x, k=k)
 
 
 def _eye_like(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
+    return emit_row("eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
 def _depth_to_space(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:

@@ -6,7 +6,7 @@ import numpy as np
 from tcc.frontends.emit import broadcast, constant
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 from tcc.ir.types import I64, STRING
 from tcc.ops.data.strings import change_case
 
@@ -44,7 +44,7 @@ def _normalizer(
     case_change_action: str,
     is_case_sensitive: bool,
 ) -> Results:
-    if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
+    if x.rank not in (1, 2) or (x.rank == 2 and x.extent(0) not in (None, 1)):
         raise Refusal(f"{x.type!r} is no row of strings")
     row = x.reshape((x.shape[-1],))
     if case_change_action not in ("NONE", "LOWER", "UPPER"):

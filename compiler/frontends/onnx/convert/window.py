@@ -187,15 +187,15 @@ def _max_pool(ctx: NodeContext, x: Operand) -> Results:
     attrs = pool_attrs(ctx, x)
     if not ctx.wants(1):
         return x.emit_all("max_pool", **attrs)
-    return emit_row(ctx, "max_pool_indices", x, **attrs)
+    return emit_row("max_pool_indices", x, **attrs)
 
 
 def _average_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))
+    return emit_row("average_pool", x, **pool_attrs(ctx, x))
 
 
 def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row(ctx, "lp_pool", x, **pool_attrs(ctx, x))
+    return emit_row("lp_pool", x, **pool_attrs(ctx, x))
 
 
 @family

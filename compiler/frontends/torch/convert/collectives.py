@@ -11,7 +11,7 @@ from tcc.frontends.emit import constant, emit
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.calls import Ranks
 from tcc.frontends.torch.context import CallContext, Converter, Integers
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 
 
 def _collective(op: str, root: str = "") -> Converter:
@@ -57,7 +57,7 @@ def _coordinate(full_mesh: Integers, index: int) -> Index:
     several meshes; this rank belongs to one of them.
     """
     axis = index + 1
-    size = as_int(full_mesh.shape[axis]) or 0
+    size = full_mesh.extent(axis) or 0
     place = np.arange(size).reshape(-1, *[1] * (full_mesh.rank - axis - 1))
     candidates = full_mesh.equal(emit("rank")).select(constant(place), -1)
     last = candidates.flat().max(0, keepdims=True)

@@ -16,7 +16,7 @@ from tcc.frontends.torch.context import (
 )
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.reduce import p_norm
-from tcc.ir.index import as_int, const
+from tcc.ir.index import const
 from tcc.ir.types import BOOL, I64
 
 
@@ -57,7 +57,7 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
 
 def _scale(ctx: CallContext, q: Operand) -> float:
     """Returns the factor of the scores, by default 1 / sqrt(width of a head)."""
-    width = as_int(q.shape[-1])
+    width = q.extent(-1)
     if width is None:
         raise Refusal("the head size must be known")
     return ctx.real("scale", 1 / math.sqrt(width or 1))
@@ -137,7 +137,7 @@ def _distances(x1: Operand, x2: Operand, p: float) -> Operand:
 
 def _pair_distances(x: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
-    rows = as_int(x.shape[0])
+    rows = x.extent(0)
     if rows is None:
         raise Refusal("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
@@ -172,7 +172,7 @@ def _grouped(rows: str, weights: str, ctx: CallContext, offs: Integers) -> Opera
         raise Refusal("a bias or an element type of its own is not supported")
     places = counted(x.shape[0]).unsqueeze(1)
     group = (offs <= places).cast(I64).sum(1)
-    count = as_int(weight.shape[0])
+    count = weight.extent(0)
     if not count:
         raise Refusal("the number of matrices must be known")
     matrices = weight.gather(group.minimum(count - 1), axis=0)

@@ -16,7 +16,7 @@ from tcc.frontends.torch.context import (
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
 from tcc.frozen import frozen
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I32, I64, U8
 
 
@@ -118,7 +118,7 @@ def _sorted(line: Line) -> tuple[Operand, int, int, tuple[Operand, Operand]]:
     """Returns a tensor, an axis, its size, which must be a known number above zero, and the tensor
     sorted along the axis, with the positions before the sort."""
     x, axis = line
-    size = as_int(x.shape[axis])
+    size = x.extent(axis)
     if not size:
         raise Refusal(f"the size of {x.type!r} along the axis must be known, and not zero")
     return x, axis, size, _ordered(x, axis, const(size))

@@ -66,7 +66,7 @@ def _split_parts(ctx: CallContext, line: Line) -> Sequence[Operand]:
 
 def flipped(x: Operand, *axes: int) -> Operand:
     """Reverses `x` along axes."""
-    axes = tuple(n for n in axes if as_int(x.shape[n]) not in (0, 1))
+    axes = tuple(n for n in axes if x.extent(n) not in (0, 1))
     if not axes:
         return x
     starts = tuple(d - 1 if n in axes else const(0) for n, d in enumerate(x.shape))
@@ -178,7 +178,7 @@ def _as_strided_scatter(ctx: CallContext, x: Operand, dtype: ResultType) -> Oper
 def _cat(ctx: CallContext, dtype: ResultType) -> Operand:
     parts = ctx.operands("tensors", dtype)
     rank = len(ctx.result().shape)
-    nonempty = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]
+    nonempty = [p for p in parts if p.rank == rank and not (rank == 1 and p.extent(0) == 0)]
     if not nonempty:
         return parts[0]
     return concat(nonempty, ctx.axis_of("dim", rank))

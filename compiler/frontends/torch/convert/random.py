@@ -22,7 +22,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
 
     def convert(ctx: CallContext, shape: ResultShape, dtype: ResultType) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        drawn = draws(ctx, shape)
+        drawn = draws(shape)
         numbers_drawn: Operand = getattr(drawn, law)(dtype, *parameters)
         return numbers_drawn
 
@@ -33,13 +33,13 @@ def _integers(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws integers; the limits are called `low` and `high`, or `from` and `to`."""
     low, high = (next(filter(ctx.has, names), "") for names in (("low", "from"), ("high", "to")))
     lower_limit = ctx.integer(low) if low else 0
-    return draws(ctx, shape).integers(lower_limit, ctx.integer(high))
+    return draws(shape).integers(lower_limit, ctx.integer(high))
 
 
 def _coins(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws ones and zeros; the chance of a one is `p`, or else the element of the input."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
-    return draws(ctx, shape).uniform(F32) < chance
+    return draws(shape).uniform(F32) < chance
 
 
 def _dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
@@ -49,13 +49,13 @@ def _dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
     """
     if ctx.arguments.get("train") is False or p == 0:
         return [x, full(True, BOOL, x.shape)]
-    return dropped(ctx, x, p)
+    return dropped(x, p)
 
 
-def _multinomial(ctx: CallContext, x: Operand, num_samples: Index, replacement: bool) -> Operand:
+def _multinomial(x: Operand, num_samples: Index, replacement: bool) -> Operand:
     rows = x if x.rank == 2 else x.unsqueeze(0)
     with_replacement = replacement or as_int(num_samples) == 1
-    scores = race(ctx, rows.log(), num_samples if with_replacement else const(1))
+    scores = race(rows.log(), num_samples if with_replacement else const(1))
     if with_replacement:
         classes = scores.arg_max(axis=2, keepdims=False, select_last=False)
     else:
@@ -64,12 +64,12 @@ def _multinomial(ctx: CallContext, x: Operand, num_samples: Index, replacement: 
     return classes if x.rank == 2 else classes.squeeze((0,))
 
 
-def _permutation(ctx: CallContext, shape: ResultShape) -> Operand:
+def _permutation(shape: ResultShape) -> Operand:
     """Returns a random permutation: the sort order of random numbers.
 
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
     """
-    keys = draws(ctx, shape).bits(63).cast(I64)
+    keys = draws(shape).bits(63).cast(I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
     return keys.emit_all("top_k", **options)[1]
 

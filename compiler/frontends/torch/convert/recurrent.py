@@ -8,7 +8,7 @@ from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select
-from tcc.ir.index import as_int, const
+from tcc.ir.index import const
 
 # For each gate in the order of `recurrent.KINDS`: its position among torch's gates.
 _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
@@ -26,8 +26,8 @@ def _direction(
     `name` is the kind of layer, such as "LSTM". `function` is the op of the activation "Tanh".
     """
     kind, places, (weight, recurrence, *biases) = KINDS[name], _PLACES[name], weights
-    hidden = as_int(recurrence.shape[1])
-    if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:
+    hidden = recurrence.extent(1)
+    if hidden is None or recurrence.extent(0) != kind.gates * hidden:
         raise Refusal("layers with a projection are not supported")
     projected, late_bias = x @ weight.swap_axes(0, 1), None
     if biases:

@@ -73,7 +73,7 @@ def _nearest(exact: bool, ctx: CallContext, shape: ResultShape) -> Operand:
     scales = axis_scales(ctx, x.rank - 2)
     informative = _informative_scales(shape[2:], x.shape[2:], scales)
     for axis, scale in enumerate(informative, 2):
-        n, m = as_int(x.shape[axis]), as_int(shape[axis])
+        n, m = x.extent(axis), as_int(shape[axis])
         if not n or not m:
             continue
         places = nearest_places(n, m, scale, exact)

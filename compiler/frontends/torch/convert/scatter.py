@@ -216,7 +216,7 @@ def _strided_write(x: Operand, source: Operand, axis: int, start: Index, step: i
     if step == 1:
         parts = [x.slice_axis(axis, 0, start), source]
         parts.append(x.slice_axis(axis, start + size, x.shape[axis] - start - size))
-        return concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
+        return concat([p for p in parts if p.extent(axis) != 0] or [source], axis)
     at = counted(size) * constant(step) + size_scalar(start)
     return _scattered(x, _along(x, axis, at, source.shape), source, axis)
 
