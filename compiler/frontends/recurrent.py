@@ -7,6 +7,7 @@ its new state.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter, concat, full, scan
 from tcc.frontends.operand import Operand
 from tcc.frozen import frozen
@@ -156,7 +157,7 @@ def run_cell(
             t = scope.input("t", _row_type(scanned[1]))
             is_active = t.less(lengths)
             row = is_active.select(row, 0.0)
-            new = tuple(is_active.select(*pair) for pair in zip(new, old, strict=True))
+            new = tuple(is_active.select(*pair) for pair in aligned(new, old))
     body = scope.builder.finish(o.value for o in (*new, row))
     results = scan(states, scanned, body, (reverse,) * len(scanned), (reverse,))
     return (results[-1], *results[:-1])

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
 from tcc.frontends.shapes import check_types, is_small, propagate
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
@@ -412,9 +413,7 @@ class Scope:
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
         elements_of_operands = [None if o is None else o.index_elements for o in operands]
-        if any(
-            o is not None and k is None for o, k in zip(operands, elements_of_operands, strict=True)
-        ):
+        if any(o is not None and k is None for o, k in aligned(operands, elements_of_operands)):
             return None
         types = self._types(op, operands, attrs, loc)
         if not all(is_small(t) for t in types):

@@ -12,6 +12,7 @@ Each new size is a symbol, bound to an element of one small tensor, so kernels r
 
 from collections.abc import Sequence
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import emit, filled, full, require, size_scalar, size_vector
 from tcc.frontends.onnx.context import LARGEST, NodeContext
 from tcc.frontends.operand import Operand
@@ -86,7 +87,7 @@ def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: 
     `marked`, get their entry of `other`.
     """
     return tuple(
-        total([is_same(axis, n) * value for axis, value in zip(axes, values, strict=True)])
+        total([is_same(axis, n) * value for axis, value in aligned(axes, values)])
         + (1 - marked[n]) * other[n]
         for n in range(rank)
     )
@@ -98,10 +99,7 @@ def kept_dims(dims: Sequence[Index], marked: Dims, count: int) -> Dims:
     places = [total(is_kept[:n]) for n in range(len(dims))]
     return tuple(
         total(
-            [
-                dim * keep * is_same(place, n)
-                for dim, keep, place in zip(dims, is_kept, places, strict=True)
-            ]
+            [dim * keep * is_same(place, n) for dim, keep, place in aligned(dims, is_kept, places)]
         )
         for n in range(count)
     )
@@ -111,7 +109,7 @@ def reduce_along(op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
     """Reduces `x` over axes that are known only at run time."""
     marked = marks(axes, x.rank)
     pairs = []
-    for dim, mark in zip(x.shape, marked, strict=True):
+    for dim, mark in aligned(x.shape, marked):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
     view = x.reshape(bound_sizes(pairs))
     reduced = view.emit(op, axes=tuple(range(1, 2 * x.rank, 2)), keepdims=False)
@@ -155,7 +153,7 @@ def squeezed(x: Operand, operand: Operand) -> Operand:
     """Removes axes of extent one at positions that are known only at run time."""
     axes = run_axes(operand, x.rank)
     marked = marks(axes, x.rank)
-    for dim, mark in zip(x.shape, marked, strict=True):
+    for dim, mark in aligned(x.shape, marked):
         require(mark * (dim - 1), const(0), "only axes of extent one can be squeezed")
     return x.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))
 
@@ -205,9 +203,7 @@ def _gather_strided(x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> O
         marked = marks(axes, rank)
         per_axis = [
             bound_sizes(spread(axes, values, rank, marked, other), lo)
-            for values, other, lo in zip(
-                parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST), strict=True
-            )
+            for values, other, lo in aligned(parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST))
         ]
         named = tuple(range(rank))
     else:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
@@ -60,7 +61,7 @@ class _Importer:
                 f"a block of the program takes {len(block.inputs)} values, it gets {len(inputs)}",
                 where=scope.path,
             )
-        named = zip(block.inputs, inputs, strict=True)
+        named = aligned(block.inputs, inputs)
         names = NamedValues({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
             try:

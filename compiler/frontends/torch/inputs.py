@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.operand import Operand
 from tcc.frontends.scope import Scope
@@ -64,7 +65,7 @@ def call_form(program: TorchProgram) -> list[Any] | None:
     plain = all(path[0] == 0 and len(path) == 2 for path in paths)
     if len(paths) != len(leaves) or (plain and all("input" in leaf for leaf in leaves)):
         return None
-    return [[list(path), leaf] for path, leaf in zip(paths, leaves, strict=True)]
+    return [[list(path), leaf] for path, leaf in aligned(paths, leaves)]
 
 
 def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
@@ -141,6 +142,6 @@ def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes
             continue
         dims = port_of(values[name]).shape
         check_rank(name, shape, len(dims), "program has")
-        for size, dim in zip(shape, dims, strict=True):
+        for size, dim in aligned(shape, dims):
             if as_int(dim) != size:
                 raise contradiction(name, size, "program has", dim.key)

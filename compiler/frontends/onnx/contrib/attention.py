@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, emit, filled, full, require, size_scalar, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import positions
@@ -78,7 +79,7 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
 def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
     ends = accumulate(widths)
-    return [x.slice_axis(2, end - n, n) for end, n in zip(ends, widths, strict=True)]
+    return [x.slice_axis(2, end - n, n) for end, n in aligned(ends, widths)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def _multi_head(ctx: NodeContext, *, unidirectional: bool, num_heads: int) -> Re
     q, k, v = _projected(ctx, num_heads)
     past = [_cache(ctx, n, 4) for n in (6, 7)]
     before = const(0) if past[0] is None else past[0].shape[2]
-    k, v = (x if p is None else concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
+    k, v = (x if p is None else concat([p, x], 2) for p, x in aligned(past, (k, v)))
     padding = ctx.optional(4)
     mask_of_padding = None if padding is None else _padding(ctx, padding, q, k.shape[2])
     mask = _added(ctx.optional(5), mask_of_padding)
@@ -255,7 +256,7 @@ def _attended(
     if cache is not None:
         cache, before = cache.holds(0, 2), cache.shape[3]
         old = [cache.element(0, n) for n in range(2)]
-        k, v = (concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
+        k, v = (concat([o, n], 2) for o, n in aligned(old, (k, v)))
     present = stack((k, v), 0) if ctx.wants(1) else None
     mask_operand = ctx.optional(mask)
     padding = None if mask_operand is None else _padding(ctx, mask_operand, q, k.shape[2])
@@ -281,10 +282,8 @@ def _group_query(
         raise Refusal("scores are not given")
     q, k, v = (
         _heads(x, n)
-        for x, n in zip(
-            _unpacked(ctx, num_heads, kv_num_heads),
-            (num_heads, kv_num_heads, kv_num_heads),
-            strict=True,
+        for x, n in aligned(
+            _unpacked(ctx, num_heads, kv_num_heads), (num_heads, kv_num_heads, kv_num_heads)
         )
     )
     if ctx.optional(14) is not None:
@@ -339,7 +338,7 @@ def _sunk(mask: Operand, sink: Operand, caches: Sequence[Operand]) -> tuple[Oper
         column.expand((batch, heads, length, const(1))),
     )
     rows = (full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
-    longer = (concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
+    longer = (concat([c, row], 2) for c, row in aligned(caches, rows))
     return concat(list(columns), 3), *longer
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
+from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.onnx.scope import OnnxScope
@@ -108,7 +109,7 @@ def run_body(
     """Imports the nodes of a body into `scope` and returns its outputs."""
     if len(proto.input) != len(inputs):
         raise Refusal(f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due")
-    for declared, operand in zip(proto.input, inputs, strict=True):
+    for declared, operand in aligned(proto.input, inputs):
         scope.define(declared.name, operand, ctx.loc)
     scope.define_initializers(proto)
     scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
@@ -158,7 +159,7 @@ class Outside:
                 f"'{name}' has type {a!r} one way and {b!r} the other",
                 "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
             )
-        dims = enumerate(zip(a.shape, b.shape, strict=True))
+        dims = enumerate(aligned(a.shape, b.shape))
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
     def _dim(self, x: Index, y: Index, name: str) -> Index:

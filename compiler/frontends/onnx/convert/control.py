@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axis, require, scan, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
@@ -49,17 +50,15 @@ def choose(
     With a `demand` only the second branch may fail; the text is the reason that the check gives.
     """
     symbols = set(ctx.session.symbols)
-    bodies = [_body(ctx, *pair, symbols) for pair in zip(branches, _NAMES, strict=True)]
+    bodies = [_body(ctx, *pair, symbols) for pair in aligned(branches, _NAMES)]
     if {len(body.types) for body in bodies} != {len(ctx.node.output)}:
         raise Refusal("the branches differ in their number of outputs")
-    pairs = list(zip(*(body.types for body in bodies), strict=True))
+    pairs = list(aligned(*(body.types for body in bodies)))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
             # A value has one rank. Values of one element broadcast equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
-            bodies = [
-                _body(ctx, *pair, symbols, ranks) for pair in zip(branches, _NAMES, strict=True)
-            ]
+            bodies = [_body(ctx, *pair, symbols, ranks) for pair in aligned(branches, _NAMES)]
         return _if_node(ctx, condition, bodies, ctx.node.output, symbols)
     return _with_rest_of_graph(ctx, condition, branches, symbols, demand)
 
@@ -84,8 +83,7 @@ def _if_node(
     then, otherwise = bodies
     outside = Outside(ctx, symbols)
     types = tuple(
-        outside.joined(a, b, name)
-        for a, b, name in zip(then.types, otherwise.types, names, strict=True)
+        outside.joined(a, b, name) for a, b, name in aligned(then.types, otherwise.types, names)
     )
     return condition.reshape(()).emit_all(
         "if", then=then.graph, otherwise=otherwise.graph, types=types
@@ -112,7 +110,7 @@ def _with_rest_of_graph(
     depth, calls = session.depth, session.calls
     names = [name for name in scope.ends if name not in scope.names]
     ways: dict[str, Body] = {}
-    for name, branch in zip(_NAMES, branches, strict=True) if len(scope.ways) < _MOST_WAYS else ():
+    for name, branch in aligned(_NAMES, branches) if len(scope.ways) < _MOST_WAYS else ():
         try:
             ways[name] = _branch_with_rest(ctx, branch, name, names, equality, symbols)
         except UserError:
@@ -123,7 +121,7 @@ def _with_rest_of_graph(
     if len(ways) == 2 and not (demand and types[0] != types[1]):
         scope.pending.clear()
         joined_results = _if_node(ctx, condition, list(ways.values()), names, symbols)
-        results = dict(zip(names, joined_results, strict=True))
+        results = dict(aligned(names, joined_results))
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result, ctx.loc)
@@ -168,7 +166,7 @@ def _branch_with_rest(
             scope.define(output, operand, ctx.loc)
         ctx.session.run_nodes(scope)
         operands = tuple(end(scope, name) for name in names)
-        for name, operand in zip(names, operands, strict=True):
+        for name, operand in aligned(names, operands):
             if outer.ends[name] not in (operand.rank, None):
                 raise Refusal(f"'{name}' is declared to have {outer.ends[name]} axes")
         return finished(inner, operands)
@@ -203,7 +201,7 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
     for n in range(batch):
         rows = [o.element(0, n) for o in operands]
         parts.append(_scan_of(ctx, rows))
-    return [stack(element_results, 0) for element_results in zip(*parts, strict=True)]
+    return [stack(element_results, 0) for element_results in aligned(*parts)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -215,11 +213,11 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         raise Refusal(f"num_scan_inputs is {count} for {len(operands)} inputs")
     axes = [
         checked_axis(axis, o.rank)
-        for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
+        for axis, o in aligned(_listed(ctx, "scan_input_axes", count), operands[states:])
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes: other axes are moved to the front, and back in the results.
-    sources = [o.moved(axis, 0) for o, axis in zip(operands[states:], axes, strict=True)]
+    sources = [o.moved(axis, 0) for o, axis in aligned(operands[states:], axes)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)
     state_types = [o.type for o in operands[:states]]
@@ -239,7 +237,7 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         [*map(bool, _listed(ctx, backwards, count))],
         [*map(bool, _listed(ctx, "scan_output_directions", rows))],
     )
-    placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
+    placed = aligned(results[states:], _listed(ctx, "scan_output_axes", rows))
     return [
         *results[:states],
         *(row.moved(0, checked_axis(axis, row.rank)) for row, axis in placed),

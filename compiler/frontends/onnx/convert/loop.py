@@ -16,6 +16,7 @@ from functools import reduce
 import numpy as np
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, constant, emit_all, full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
@@ -120,7 +121,7 @@ def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
     """Unrolls one trip; returns the remainder of the loop."""
     heads = [
         constant(np.full(type.static_shape, value, type.dtype.carrier))
-        for type, value in zip(_head_types(loop.proto), (loop.written, True), strict=True)
+        for type, value in aligned(_head_types(loop.proto), (loop.written, True))
     ]
     outputs = inlined(ctx, loop.proto, "body", [*heads, *loop.carried])
     count = 1 + len(loop.carried)
@@ -142,16 +143,13 @@ def _ended(loop: _LoopState, types: Sequence[TensorType], symbols: set[str]) -> 
     if loop.rows:
         return [*carried, *_written_rows(loop)]
     shapes = ((d if are_among((d,), symbols) else 0 for d in t.shape) for t in types[count:])
-    rows = zip(types[count:], shapes, strict=True)
+    rows = aligned(types[count:], shapes)
     return [*carried, *(full(0, t.dtype, (0, *shape)) for t, shape in rows)]
 
 
 def _written_rows(loop: _LoopState) -> list[Operand]:
     """Returns the rows of the unrolled trips, each in the shape of the first trip's row."""
-    return [
-        stack([_like(row, rows[0].shape) for row in rows], 0)
-        for rows in zip(*loop.rows, strict=True)
-    ]
+    return [stack([_like(row, rows[0].shape) for row in rows], 0) for rows in aligned(*loop.rows)]
 
 
 def _like(rows: Operand, shape: Shape) -> Operand:
@@ -173,18 +171,18 @@ def _as_loop(
     outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
-    for name, type in zip(names[count:], body.types[1 + count :], strict=True):
+    for name, type in aligned(names[count:], body.types[1 + count :]):
         row = around_rows.joined(type, type, name or "rows")
         length = ctx.session.fresh_symbol(f"{name or 'rows'}.rows") if length is None else length
         types.append(TensorType(row.dtype, (length, *row.shape)))
-    start = [of_rank(o, t.rank) for o, t in zip(loop.carried, inside, strict=True)]
+    start = [of_rank(o, t.rank) for o, t in aligned(loop.carried, inside)]
     results = emit_all(
         "loop", [loop.trips, loop.condition, *start], body=body.graph, types=tuple(types)
     )
     if not loop.rows:
         return results
     first = _written_rows(loop)
-    later = zip(first, results[count:], strict=True)
+    later = aligned(first, results[count:])
     rows = (concat([a, _like(b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
     return [*results[:count], *rows]
 
@@ -239,10 +237,10 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple
         symbol_of: dict[tuple[Index, Index], Index] = {}
         wider = all_known(
             _widened(ctx, old, new, name, carried_symbols, symbol_of)
-            for old, new, name in zip(types, body.types[1:count], names, strict=True)
+            for old, new, name in aligned(types, body.types[1:count], names)
         )
         first = first or [type.rank for type in body.types]
-        ranks = zip(body.types, first, strict=True)
+        ranks = aligned(body.types, first)
         if wider is None or any(t.rank != rank and not is_single(t) for t, rank in ranks):
             break
         if wider == types:
@@ -272,7 +270,7 @@ def _widened(
     if old.rank != new.rank:
         return TensorType(dtype, new.shape) if is_single(old) and is_single(new) else None
     dims = []
-    for axis, (x, y) in enumerate(zip(old.shape, new.shape, strict=True)):
+    for axis, (x, y) in enumerate(aligned(old.shape, new.shape)):
         if x is y and x not in carried_symbols:
             dims.append(x)
             continue

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import (
     broadcast,
     checked_axes,
@@ -311,7 +312,7 @@ def _slice(ctx: NodeContext, x: Operand) -> Results:
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise Refusal("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
+    for axis, start, end, by in aligned(axes, starts, ends, steps):
         if by == 0:
             raise Refusal("a step is zero")
         range_of = forward_range if by > 0 else backward_range

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
@@ -61,7 +62,7 @@ def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
 
 def _by_scales(x: Operand, axes: Sequence[int], factors: Sequence[float]) -> _Target:
     sizes, scales = list(x.shape), [1.0] * x.rank
-    for axis, factor in zip(axes, factors, strict=True):
+    for axis, factor in aligned(axes, factors):
         size = _scaled(x.shape[axis], factor)
         if size is None:
             return _scaled_late(x, axes, constant(np.array(factors)))
@@ -114,7 +115,7 @@ def _resize(ctx: NodeContext, x: Operand) -> Results:
     if coordinates == "tf_crop_and_resize":
         late = _every_axis(x, axes, ctx.input(1), (0.0, 1.0))
         if late.array is not None:
-            roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
+            roi, late = tuple(aligned(*late.array.reshape(2, x.rank).tolist())), None
     return emit_row(
         "resize",
         x,
@@ -184,7 +185,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
         if policy != "stretch":
             return _with_aspect_ratio(x, axes, target_sizes, policy)
         free: list[float | None] = [1.0] * x.rank
-        for axis, size in zip(axes, target_sizes, strict=True):
+        for axis, size in aligned(axes, target_sizes):
             sizes[axis], free[axis] = size, None
         return _Target(tuple(sizes), tuple(free))
     if ctx.input(2).array is None:

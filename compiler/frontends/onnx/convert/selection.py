@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, fresh_count, require
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
@@ -118,7 +119,7 @@ def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     axes = checked_axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(target_sizes) != len(axes):
         raise Refusal(f"{len(target_sizes)} sizes for {len(axes)} axes")
-    for axis, size in zip(axes, target_sizes, strict=True):
+    for axis, size in aligned(axes, target_sizes):
         x = _centered(x, axis, size)
     return x
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.einsum import explicit_equation
 from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
@@ -120,7 +121,7 @@ def _by_parts(converter: Converter, ctx: ComplexContext) -> Any:
     real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
     if isinstance(real, Operand):
         return Complex(real, imag)
-    return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
+    return tuple(Complex(*parts) for parts in aligned(real, imag))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, checked_axis, concat, constant, emit
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand, Refusal
@@ -83,7 +84,7 @@ def _roll(ctx: CallContext, shifts: tuple[int, ...], dims: tuple[int, ...]) -> O
     source = ctx.lined("self")
     axes = dims or (0,)
     x = source if ctx.arguments["dims"] else source.flat()
-    for shift, axis in zip(shifts, (checked_axis(axis, x.rank) for axis in axes), strict=True):
+    for shift, axis in aligned(shifts, (checked_axis(axis, x.rank) for axis in axes)):
         dim = x.shape[axis]
         if as_int(dim) == 0:
             continue
@@ -130,7 +131,7 @@ _MOST_PLACES = 1 << 28
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
     """Returns the position of each element in memory, for a tensor with these strides."""
     places = np.full(tuple(sizes), offset, np.int64)
-    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+    for axis, (size, stride) in enumerate(aligned(sizes, strides)):
         line = [-1 if n == axis else 1 for n in range(len(sizes))]
         places += (np.arange(size) * stride).reshape(line)
     return places

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
@@ -81,7 +82,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
                 rows.append(outputs[0])
                 last.append(outputs[1:])
             x = concat(rows, 2)
-        ends = [stack(final_states, 0) for final_states in zip(*last, strict=True)]
+        ends = [stack(final_states, 0) for final_states in aligned(*last)]
         return [x.swap_axes(0, 1) if batch_first else x, *ends]
 
     return convert

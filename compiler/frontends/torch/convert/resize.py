@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import constant, family
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.operand import Operand, Refusal
@@ -104,7 +105,7 @@ def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
     """Returns the scale of each spatial axis; None if the op needs no scale (`_follows`)."""
-    triples = zip(sizes, extents, scales, strict=True)
+    triples = aligned(sizes, extents, scales)
     return [None if _follows(o, i, s) else s for o, i, s in triples]
 
 
