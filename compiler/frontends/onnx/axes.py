@@ -10,11 +10,12 @@ sizes depend on the symbol, so that a fixed axis of the view holds the unknown a
 Each new size is a symbol, bound to an element of one small tensor, so kernels read plain symbols.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import emit, filled, full, require, size_scalar, size_vector
-from tcc.frontends.onnx.context import LARGEST, NodeContext
+from tcc.frontends.emit import checked_axes, emit, filled, full, require, size_scalar, size_vector
+from tcc.frontends.onnx.context import LARGEST, static_ints
 from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, const, maximum, minimum, mod
 from tcc.ir.types import I64, element_count
@@ -23,13 +24,17 @@ from tcc.known import all_known
 Dims = tuple[Index, ...]
 
 
-def static_axes(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns the axes in the vector that is input `number`; None if they are known only at run
-    time."""
-    operand = ctx.input(number)
-    if operand.array is None and operand.type.static_shape != (0,):
-        return None
-    return () if operand.array is None else ctx.static_ints(number, "axes")
+def is_late(vector: Operand | None) -> TypeGuard[Operand]:
+    """True if there is a vector whose elements are known only at run time."""
+    return vector is not None and vector.array is None and vector.type.static_shape != (0,)
+
+
+def named_axes(vector: Operand | None, rank: int, every: Iterable[int]) -> tuple[int, ...]:
+    """Returns the axes in a constant vector, counted from the front; `every` axis if there is
+    none."""
+    if vector is None:
+        return checked_axes(tuple(every), rank)
+    return checked_axes(() if vector.is_empty else static_ints(vector, "axes"), rank)
 
 
 def run_axes(operand: Operand, rank: int) -> Dims:

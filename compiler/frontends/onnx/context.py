@@ -195,9 +195,10 @@ class NodeContext(Emitter):
         """Returns the results of a converter for this node.
 
         The converter's parameter `ctx` is this context.  Its other positional parameters are the
-        node's first inputs; an input whose parameter has a default may be absent.  Parameters by
-        keyword are attributes, read as their annotations say.  Raises `UserError` where an input
-        or attribute that it requires is absent.
+        node's first inputs; an input whose parameter has a default may be absent, and an attribute
+        of the parameter's name, as older opsets have it, takes its place.  Parameters by keyword
+        are attributes, read as their annotations say.  Raises `UserError` where an input or
+        attribute that it requires is absent.
         """
         operands: list[Any] = []
         attributes, numbers = {}, itertools.count()
@@ -207,10 +208,18 @@ class NodeContext(Emitter):
             elif parameter.kind is parameter.KEYWORD_ONLY:
                 attributes[parameter.name] = self._attribute_for(parameter)
             else:
-                reader = self.input if parameter.default is parameter.empty else self.optional
-                operands.append(reader(next(numbers)))
+                operands.append(self._input_for(parameter, next(numbers)))
         results = converter(*operands, **attributes)
         return (results,) if isinstance(results, Operand) else results
+
+    def _input_for(self, parameter: Parameter, number: int) -> Operand | None:
+        if self.domain or not self.has(parameter.name):
+            required = parameter.default is parameter.empty
+            return self.input(number) if required else self.optional(number)
+        value = onnx.helper.get_attribute_value(self._attributes[parameter.name])
+        if isinstance(value, float):
+            return self.input(0).like(value)
+        return self.size_scalar(value) if isinstance(value, int) else self.size_vector(value)
 
     def _attribute_for(self, parameter: Parameter) -> Any:
         name, kind, value = parameter.name, parameter.annotation, parameter.default
@@ -227,19 +236,6 @@ class NodeContext(Emitter):
     def wanted(self) -> int:
         """The number of outputs up to the last one that the model names."""
         return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
-
-    def static(self, number: int, what: str) -> Array:
-        """Returns the contents of an input that must be constant; `what` names it in messages."""
-        operand = self.input(number)
-        if operand.array is None:
-            raise Refusal(f"{what} must be constant; input {number} is computed")
-        return operand.array
-
-    def static_ints(self, number: int, what: str) -> tuple[int, ...]:
-        array = self.static(number, what)
-        if array.dtype.kind not in "iu" or array.ndim > 1:
-            raise Refusal(f"{what} must be a vector of integers")
-        return tuple(int(v) for v in array.reshape(-1))
 
     def truth(self, operand: Operand) -> bool | None:
         """Returns the value of a one-element condition; None if it is known only at run time."""
@@ -266,6 +262,21 @@ _PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
 READERS = {
     kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
 }
+
+
+def static(operand: Operand, what: str) -> Array:
+    """Returns the contents of an operand that must be constant; `what` names it in messages."""
+    if operand.array is None:
+        raise Refusal(f"{what} must be constant; the model computes it")
+    return operand.array
+
+
+def static_ints(operand: Operand, what: str) -> tuple[int, ...]:
+    """Returns the elements of a constant vector of integers."""
+    array = static(operand, what)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        raise Refusal(f"{what} must be a vector of integers")
+    return tuple(int(v) for v in array.reshape(-1))
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 from tcc.frontends.emit import constant, emit
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, static
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
@@ -78,7 +78,10 @@ def _matmul_bnb4(ctx: NodeContext, *, quant_type: int, transB: bool = True) -> R
             f"quant_type {quant_type}, N {rows}, K {depth} or block_size {block} is no such"
         )
     count = rows * depth
-    packed, factors = ctx.static(1, "B").reshape(-1), ctx.static(2, "absmax").reshape(-1)
+    packed, factors = (
+        static(ctx.input(1), "B").reshape(-1),
+        static(ctx.input(2), "absmax").reshape(-1),
+    )
     if packed.dtype != np.uint8 or (packed.size, factors.size) != (
         -(-count // 2),
         -(-count // block),
@@ -125,7 +128,7 @@ def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
     """
     if ctx.optional(4) is None:
         return None
-    groups = ctx.static(4, "g_idx").reshape(-1)
+    groups = static(ctx.input(4), "g_idx").reshape(-1)
     is_integer = groups.dtype.kind in "iu"
     if not is_integer or groups.size < depth or not ((groups >= 0) & (groups < blocks)).all():
         raise Refusal(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
@@ -137,7 +140,7 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
     if ctx.optional(3) is None:
         return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
     if ctx.input(3).dtype.is_float:
-        points = ctx.static(3, "the zero points").astype(np.float32)
+        points = static(ctx.input(3), "the zero points").astype(np.float32)
         if points.size != prod(shape):
             raise Refusal(f"there are {points.size} zero points for {prod(shape)} blocks")
         points = points.reshape(shape)
@@ -159,7 +162,7 @@ def _rows_of_bytes(
 
     Raises `UserError` unless they are exactly the bytes of `rows` rows of `levels` levels.
     """
-    data = ctx.static(number, what)
+    data = static(ctx.input(number), what)
     if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
         raise Refusal(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
     return data.reshape(-1)
@@ -179,7 +182,7 @@ def unpacked(
     Each row begins with a new byte. `count` is the number of levels in a row; levels beyond it,
     which fill the row's last byte, are cut off.
     """
-    data = ctx.static(number, what)
+    data = static(ctx.input(number), what)
     if data.dtype != np.uint8 or not data.ndim:
         raise Refusal(f"{what} are no rows of bytes")
     rows = _elements(data, (*data.shape[:-1], data.shape[-1] * 8 // dtype.bits), dtype)

@@ -7,7 +7,6 @@ import numpy as np
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import (
     broadcast,
-    checked_axes,
     concat,
     constant,
     filled,
@@ -19,15 +18,16 @@ from tcc.frontends.extents import backward_range, forward_range
 from tcc.frontends.onnx.axes import (
     Dims,
     bound_sizes,
+    is_late,
     marks,
+    named_axes,
     run_axes,
     spread,
     squeezed,
-    static_axes,
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, static_ints
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import exact_quotient, sign
@@ -147,48 +147,27 @@ def _flatten(x: Operand, *, axis: int) -> Results:
     return x.reshape((element_count(x.shape[:split_axis]), element_count(x.shape[split_axis:])))
 
 
-def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns `axes` from input `number`, or from the attribute of older opsets; None if absent."""
-    if ctx.has("axes"):
-        return ctx.integers("axes")
-    return None if ctx.optional(number) is None else static_axes(ctx, number)
-
-
-def late_axes(ctx: NodeContext, number: int) -> Operand | None:
-    """Returns input `number`, the vector of axes, if its elements are known only at run time."""
-    operand = ctx.optional(number)
-    return operand if operand is not None and static_axes(ctx, number) is None else None
-
-
-def _squeeze(ctx: NodeContext, x: Operand) -> Results:
-    late = late_axes(ctx, 1)
-    if late is not None:
-        return squeezed(x, late)
-    named_axes = axes_argument(ctx, 1)
-    if named_axes is None:
-        axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
-        for dim in (d for d in x.shape if d.terms and may_be_one(d)):
-            reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
-            require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
-    else:
-        axes = checked_axes(named_axes, x.rank)
-    wrong = [n for n in axes if x.extent(n) not in (1, None)]
+def _squeeze(x: Operand, axes: Operand | None = None) -> Results:
+    if is_late(axes):
+        return squeezed(x, axes)
+    ones = [n for n in range(x.rank) if x.extent(n) == 1]
+    dropped = named_axes(axes, x.rank, ones)
+    for dim in (d for d in x.shape if axes is None and d.terms and may_be_one(d)):
+        reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
+        require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
+    wrong = [n for n in dropped if x.extent(n) not in (1, None)]
     if wrong:
         raise Refusal(f"axis {wrong[0]} of {x.type!r} is not of size 1")
-    return x.squeeze(axes)
+    return x.squeeze(dropped)
 
 
-def _unsqueeze(ctx: NodeContext, x: Operand) -> Results:
-    late = late_axes(ctx, 1)
-    if late is not None:
-        return unsqueezed(x, late)
-    named_axes = axes_argument(ctx, 1)
-    if named_axes is None:
-        raise Refusal("axes are missing")
-    axes = checked_axes(named_axes, x.rank + len(named_axes))
+def _unsqueeze(x: Operand, axes: Operand) -> Results:
+    if is_late(axes):
+        return unsqueezed(x, axes)
+    rank = x.rank + (as_int(element_count(axes.shape)) or 0)
+    inserted = named_axes(axes, rank, ())
     dims = iter(x.shape)
-    shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
-    return x.reshape(shape)
+    return x.reshape([const(1) if n in inserted else next(dims) for n in range(rank)])
 
 
 # ---- rearrangements ------------------------------------------------------------------------------
@@ -208,12 +187,10 @@ def _concat(ctx: NodeContext) -> Results:
     return concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
-def _split(
-    ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None, *, axis: Axis
-) -> Results:
+def _split(ctx: NodeContext, x: Operand, split: Operand | None = None, *, axis: Axis) -> Results:
     extent, parts = x.shape[axis], len(ctx.node.output)
-    if sizes_operand is not None or ctx.has("split"):
-        sizes = _integers(ctx, "split", 1).as_sizes("split")
+    if split:
+        sizes = split.as_sizes("split")
     else:
         told = ctx.integer("num_outputs", parts)
         if told != parts:
@@ -265,26 +242,23 @@ def _spread_pads(pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     return bound_sizes(every, lo=-LARGEST)
 
 
-def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
-    """Returns a vector that is an attribute in older opsets, and input `number` in newer ones."""
-    return size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
-
-
-def _pad(ctx: NodeContext, x: Operand, *, mode: str) -> Results:
-    pads = _integers(ctx, "pads", 1).as_sizes("pads", lo=-LARGEST)
-    value = ctx.optional(2)
-    if ctx.has_value("value"):
-        value = x.like(ctx.real("value"))
-    late = late_axes(ctx, 3)
-    if late is not None:
-        pads = _spread_pads(pads, run_axes(late, x.rank), x.rank)
-    named_axes = axes_argument(ctx, 3) if late is None else None
-    axes = checked_axes(range(x.rank) if named_axes is None else named_axes, x.rank)
-    if len(pads) != 2 * len(axes):
-        raise Refusal(f"{len(pads)} pads for {len(axes)} axes")
+def _pad(
+    x: Operand,
+    pads: Operand,
+    value: Operand | None = None,
+    axes: Operand | None = None,
+    *,
+    mode: str,
+) -> Results:
+    amounts = pads.as_sizes("pads", lo=-LARGEST)
+    if is_late(axes):
+        amounts, axes = _spread_pads(amounts, run_axes(axes, x.rank), x.rank), None
+    padded = named_axes(axes, x.rank, range(x.rank))
+    if len(amounts) != 2 * len(padded):
+        raise Refusal(f"{len(amounts)} pads for {len(padded)} axes")
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
-    for n, axis in enumerate(axes):
-        before[axis], after[axis] = pads[n], pads[n + len(axes)]
+    for n, axis in enumerate(padded):
+        before[axis], after[axis] = amounts[n], amounts[n + len(padded)]
     if mode != "constant":
         value = None
     elif value is not None:
@@ -297,22 +271,28 @@ def _pad(ctx: NodeContext, x: Operand, *, mode: str) -> Results:
 # ---- slice ---------------------------------------------------------------------------------------
 
 
-def _slice(ctx: NodeContext, x: Operand) -> Results:
-    first, last = _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
-    count = _length(first, "starts")
-    if any(late_axes(ctx, number) is not None for number in (3, 4)):
-        return _late_slice(ctx, x, count)
-    named_axes = axes_argument(ctx, 3)
-    axes = checked_axes(range(count) if named_axes is None else named_axes, x.rank)
-    steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
-    dims = [x.shape[a] for a in axes]
-    starts = _positions(first, dims)
+def _slice(
+    x: Operand,
+    starts: Operand,
+    ends: Operand,
+    axes: Operand | None = None,
+    steps: Operand | None = None,
+) -> Results:
+    count = _length(starts, "starts")
+    if is_late(axes):
+        return strided(x, (starts, ends), run_axes(axes, x.rank), steps)
+    sliced = named_axes(axes, x.rank, range(count))
+    if is_late(steps):
+        return strided(x, (starts, ends), tuple(map(const, sliced)), steps)
+    strides = static_ints(steps, "steps") if steps else (1,) * count
+    dims = [x.shape[a] for a in sliced]
+    firsts = _positions(starts, dims)
     # With a negative step, an end before the first element is -1.
-    ends = _positions(last, dims, [-1 if step < 0 else 0 for step in steps])
-    if not len(starts) == len(ends) == len(axes) == len(steps):
+    lasts = _positions(ends, dims, [-1 if step < 0 else 0 for step in strides])
+    if not len(firsts) == len(lasts) == len(sliced) == len(strides):
         raise Refusal("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in aligned(axes, starts, ends, steps):
+    for axis, start, end, by in aligned(sliced, firsts, lasts, strides):
         if by == 0:
             raise Refusal("a step is zero")
         range_of = forward_range if by > 0 else backward_range
@@ -321,18 +301,6 @@ def _slice(ctx: NodeContext, x: Operand) -> Results:
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
         return x
     return x.slice(starts=tuple(begin), steps=tuple(step), sizes=tuple(size))
-
-
-def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
-    """Slices along axes, or with steps, that are known only at run time."""
-    late, named_axes = late_axes(ctx, 3), axes_argument(ctx, 3)
-    if late is not None:
-        axes = run_axes(late, x.rank)
-    else:
-        axes = tuple(
-            map(const, checked_axes(range(count) if named_axes is None else named_axes, x.rank))
-        )
-    return strided(x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
 def _length(operand: Operand, what: str) -> int:

@@ -5,15 +5,9 @@ from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.operand import Operand, Refusal
 
 
-def _clip(ctx: NodeContext, x: Operand) -> Results:
-    bounds = [
-        x.like(ctx.real(name)) if ctx.has(name) else ctx.optional(number)
-        for number, name in ((1, "min"), (2, "max"))
-    ]
-    bounds = [o and o.reshape(()) for o in bounds]
-    if bounds == [None, None]:
-        return x
-    return x.clip(*bounds)
+def _clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Results:
+    bounds = [bound and bound.reshape(()) for bound in (min, max)]
+    return x if bounds == [None, None] else x.clip(*bounds)
 
 
 @family

@@ -1,13 +1,11 @@
 """Converters of reductions, softmax and other operators along axes."""
 
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import checked_axes, checked_axis, family
-from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results
-from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
+from tcc.frontends.emit import checked_axis, family
+from tcc.frontends.onnx.axes import around, is_late, named_axes, reduce_along, run_axes
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, static_ints
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import const
 from tcc.ir.types import element_count
 
 _REDUCTIONS = {
@@ -26,19 +24,20 @@ _REDUCTIONS = {
 
 @family
 def _reduction(
-    op: str, ctx: NodeContext, x: Operand, *, keepdims: bool, noop_with_empty_axes: bool
+    op: str,
+    x: Operand,
+    axes: Operand | None = None,
+    *,
+    keepdims: bool,
+    noop_with_empty_axes: bool,
 ) -> Results:
-    late = late_axes(ctx, 1)
-    if late is not None:
-        return reduce_along(op, x, run_axes(late, x.rank), keepdims)
-    named_axes = axes_argument(ctx, 1)
-    if not named_axes and noop_with_empty_axes:
-        axes: tuple[int, ...] = ()
-    else:
-        axes = tuple(sorted(checked_axes(named_axes or range(x.rank), x.rank)))
-    if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
+    if is_late(axes):
+        return reduce_along(op, x, run_axes(axes, x.rank), keepdims)
+    every = () if noop_with_empty_axes else range(x.rank)
+    over = tuple(sorted(named_axes(axes, x.rank, every) or every))
+    if not over and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
         return x
-    return x.emit(op, axes=axes, keepdims=keepdims)
+    return x.emit(op, axes=over, keepdims=keepdims)
 
 
 @family
@@ -60,21 +59,21 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
 
 
 def _top_k(
-    ctx: NodeContext, x: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
+    x: Operand, k: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
 ) -> Results:
-    k = const(ctx.integer("k")) if ctx.has("k") else ctx.input(1).as_size("k")
-    return x.emit_all("top_k", axis=axis, k=k, largest=largest, sorted=sorted)
+    count = k.as_size("k")
+    return x.emit_all("top_k", axis=axis, k=count, largest=largest, sorted=sorted)
 
 
 @family
-def _cumulative(op: str, ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
+def _cumulative(op: str, x: Operand, axis_operand: Operand) -> Results:
     if axis_operand.type.static_shape not in ((), (1,)):
         raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
     if axis_operand.array is None:
         (late,) = run_axes(axis_operand, x.rank)
         (sums,) = emit_row(op, around(x, late), axis=1)
         return sums.reshape(x.shape)
-    (axis,) = ctx.static_ints(1, "the axis")
+    (axis,) = static_ints(axis_operand, "the axis")
     return emit_row(op, x, axis=checked_axis(axis, x.rank))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, static
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import LARGEST_SIZE, Operand, Refusal
 from tcc.frozen import frozen
@@ -47,7 +47,7 @@ def _upsample(ctx: NodeContext, x: Operand) -> Results:
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
         return _plain(ctx, _scaled_late(x, range(x.rank), ctx.input(1)), x)
     if len(ctx.inputs) > 1:
-        scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
+        scales = tuple(float(v) for v in static(ctx.input(1), "scales").reshape(-1))
     else:
         scales = ctx.reals("scales")
     return upsampled(ctx, x, scales)
@@ -190,7 +190,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
         return _Target(tuple(sizes), tuple(free))
     if ctx.input(2).array is None:
         return _scaled_late(x, axes, ctx.input(2))
-    factors = [float(v) for v in ctx.static(2, "scales").reshape(-1)]
+    factors = [float(v) for v in static(ctx.input(2), "scales").reshape(-1)]
     if len(factors) != len(axes):
         raise Refusal(f"{len(factors)} scales for {len(axes)} axes")
     return _by_scales(x, axes, factors)

@@ -2,7 +2,7 @@
 
 from tcc.frontends.emit import checked_axis, emit
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, static_ints
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 from tcc.ir.types import F64, DType
@@ -16,7 +16,7 @@ def _dft(
     elif axis_operand.array is None:
         return _late_dft(ctx, x, length, axis_operand)
     else:
-        axis = ctx.static_ints(2, "the axis")[0]
+        axis = static_ints(axis_operand, "the axis")[0]
     return _transform(ctx, x, checked_axis(axis, x.rank), length)
 
 
