@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
@@ -219,7 +220,7 @@ class NodeContext(Emitter):
         value = onnx.helper.get_attribute_value(self._attributes[parameter.name])
         if isinstance(value, float):
             return self.input(0).like(value)
-        return self.size_scalar(value) if isinstance(value, int) else self.size_vector(value)
+        return self.constant(np.array(value))
 
     def _attribute_for(self, parameter: Parameter) -> Any:
         name, kind, value = parameter.name, parameter.annotation, parameter.default

@@ -42,15 +42,11 @@ def _scaled(dim: Index, scale: float) -> Index | None:
     return floordiv(dim * over, under) if agree else None
 
 
-def _upsample(ctx: NodeContext, x: Operand) -> Results:
+def _upsample(ctx: NodeContext, x: Operand, scales: Operand) -> Results:
     """Converts Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
-    if len(ctx.inputs) > 1 and ctx.input(1).array is None:
-        return _plain(ctx, _scaled_late(x, range(x.rank), ctx.input(1)), x)
-    if len(ctx.inputs) > 1:
-        scales = tuple(float(v) for v in static(ctx.input(1), "scales").reshape(-1))
-    else:
-        scales = ctx.reals("scales")
-    return upsampled(ctx, x, scales)
+    if scales.array is None:
+        return _plain(ctx, _scaled_late(x, range(x.rank), scales), x)
+    return upsampled(ctx, x, scales.array.reshape(-1).tolist())
 
 
 def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
@@ -103,7 +99,7 @@ class _Target:
 
 def _resize(ctx: NodeContext, x: Operand) -> Results:
     if ctx.opset < 11:
-        return _upsample(ctx, x)
+        return _upsample(ctx, x, ctx.input(1))
     axes = checked_axes(ctx.integers("axes", range(x.rank)), x.rank)
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
