@@ -265,6 +265,12 @@ READERS = {
 }
 
 
+def named(*converters: Converter) -> Converters:
+    """Returns converters by the operators that they are called after: `_eye_like` converts
+    `EyeLike`."""
+    return {c.__name__.title().replace("_", ""): c for c in converters}
+
+
 def static(operand: Operand, what: str) -> Array:
     """Returns the contents of an operand that must be constant; `what` names it in messages."""
     if operand.array is None:

@@ -318,6 +318,11 @@ _READERS = {
 }
 
 
+def named(*converters: Converter) -> Converters:
+    """Returns converters by the operators that they are called after: `_cat` converts `cat`."""
+    return {converter.__name__[1:]: converter for converter in converters}
+
+
 def of_axes(
     name: str, converter: Callable[[int], Converter], counts: Sequence[int] = (1, 2, 3)
 ) -> Converters:

@@ -15,7 +15,7 @@ from math import sqrt
 
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, emit, filled, full, require, size_scalar, stack
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.fused import positions
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
 from tcc.frontends.operand import Operand, Refusal
@@ -85,7 +85,7 @@ def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
 # ---- rotary embedding ---------------------------------------------------------------------------
 
 
-def _rotary(
+def _rotary_embedding(
     ctx: NodeContext,
     x: Operand,
     places: Operand,
@@ -171,7 +171,7 @@ def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
 # ---- many heads ---------------------------------------------------------------------------------
 
 
-def _multi_head(ctx: NodeContext, *, unidirectional: bool, num_heads: int) -> Results:
+def _multi_head_attention(ctx: NodeContext, *, unidirectional: bool, num_heads: int) -> Results:
     _refuse(ctx, 8, 9)
     if ctx.wants(3):
         raise Refusal("scores are not given")
@@ -223,7 +223,7 @@ def _attention(
     return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))
 
 
-def _quantised_attention(ctx: NodeContext) -> Results:
+def _q_attention(ctx: NodeContext) -> Results:
     """Converts attention on quantised inputs.
 
     The input x has one scale and zero point. The weights have one scale and zero point in all, or
@@ -268,7 +268,7 @@ def _attended(
 # ---- shared heads and caches --------------------------------------------------------------------
 
 
-def _group_query(
+def _group_query_attention(
     ctx: NodeContext,
     *,
     do_rotary: bool,
@@ -432,9 +432,7 @@ class _Cache:
 
 
 CONVERTERS: Converters = {
-    "RotaryEmbedding": _rotary,
-    "MultiHeadAttention": _multi_head,
-    "Attention": _attention,
-    "QAttention": _quantised_attention,
-    "GroupQueryAttention": _group_query,
+    **named(
+        _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
+    ),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, NodeContext, Results, named
 from tcc.frontends.operand import Operand, Refusal
 
 
@@ -42,5 +42,7 @@ def _all_to_all(ctx: NodeContext, *, group_size: int = 1) -> Results:
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(
-    {"AllReduce": _all_reduce, "AllGather": _all_gather, "AllToAll": _all_to_all}
+    {
+        **named(_all_reduce, _all_gather, _all_to_all),
+    }
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from tcc.frontends.draws import dropped
 from tcc.frontends.emit import emit, full
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
@@ -33,7 +33,7 @@ def _gelu(x: Operand, bias: Operand | None = None, *, approximate: str = "none")
     return x.gelu(approximate=approximate)
 
 
-def _split_gelu(x: Operand, bias: Operand) -> Results:
+def _bias_split_gelu(x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
     x = x + bias
     width = x.extent(-1)
@@ -231,21 +231,17 @@ def _fused_conv(
 
 
 CONVERTERS: Converters = {
-    "Gelu": _gelu,
+    **named(
+        _gelu, _bias_split_gelu, _group_norm, _bias_dropout, _inverse, _fused_gemm, _fused_conv
+    ),
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
     "QuickGelu": lambda ctx, x: x.silu(alpha=ctx.real("alpha", 1.702)),
-    "BiasSplitGelu": _split_gelu,
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),
     "EmbedLayerNormalization": lambda ctx: embedded(ctx, ctx.input, ctx.optional(8)),
-    "GroupNorm": _group_norm,
     "SkipGroupNorm": _group_norm,
-    "BiasDropout": _bias_dropout,
-    "Inverse": _inverse,
     "FusedMatMul": _fused_matmul,
     "FusedMatMulActivation": _fused_matmul,
     "TransposeMatMul": _fused_matmul,
-    "FusedGemm": _fused_gemm,
-    "FusedConv": _fused_conv,
 }

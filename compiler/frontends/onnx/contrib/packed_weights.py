@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 from tcc.frontends.emit import constant, emit
-from tcc.frontends.onnx.context import Converters, NodeContext, Results, static
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named, static
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
@@ -33,7 +33,7 @@ def level_type(bits: int) -> DType:
     return _LEVELS[bits]
 
 
-def _matmul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
+def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
     """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
     zero point.
 
@@ -66,7 +66,7 @@ def _matmul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
     return result.cast(ctx.input(0).dtype)
 
 
-def _matmul_bnb4(ctx: NodeContext, *, quant_type: int, transB: bool = True) -> Results:
+def _mat_mul_bnb4(ctx: NodeContext, *, quant_type: int, transB: bool = True) -> Results:
     """Multiplies `x` with N rows of K numbers from a table of 16.
 
     The numbers are stored as positions in the table, two in a byte, the first in the high four
@@ -192,6 +192,5 @@ def unpacked(
 
 
 CONVERTERS: Converters = {
-    "MatMulNBits": _matmul_n_bits,
-    "MatMulBnb4": _matmul_bnb4,
+    **named(_mat_mul_n_bits, _mat_mul_bnb4),
 }

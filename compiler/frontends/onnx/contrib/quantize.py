@@ -8,7 +8,7 @@ Matmuls keep this form too; targets with int8 matmuls recognise it.
 from copy import copy
 
 from tcc.frontends.emit import concat, emit, family, filled
-from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
@@ -73,7 +73,7 @@ def _average(ctx: NodeContext, x: Operand) -> Operand:
     return emit_row("average_pool", x, **pool_attrs(ctx, x))[0]
 
 
-def _concat(ctx: NodeContext) -> Results:
+def _q_linear_concat(ctx: NodeContext) -> Results:
     parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
     if not parts or len(ctx.inputs) % 3 != 2:
         raise Refusal("operands come by threes, after a scale and a zero point")
@@ -84,7 +84,7 @@ def _concat(ctx: NodeContext) -> Results:
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool) -> Results:
+def _q_gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool) -> Results:
     """Converts QGemm, an int8 matmul with an i32 bias in the scale of the sums.
 
     The result is floats if y has no scale.
@@ -124,7 +124,7 @@ def _vector(x: Operand | None) -> Operand | None:
     return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 
 
-def _to_float(ctx: NodeContext) -> Results:
+def _mat_mul_integer_to_float(ctx: NodeContext) -> Results:
     a, c = ((ctx.input(n), ctx.input(n + 2), ctx.optional(n + 4)) for n in range(2))
     return scaled_sums(a, c, ctx.optional(6))
 
@@ -137,7 +137,7 @@ def quantised_product(x: Operand, matrix: Operands, bias: Operand | None = None)
     return scaled_sums(x.emit_all("dynamic_quantize_linear"), matrix, bias)
 
 
-def _dynamic_matmul(
+def _dynamic_quantize_mat_mul(
     x: Operand,
     levels: Operand,
     scale: Operand,
@@ -150,7 +150,7 @@ def _dynamic_matmul(
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def _gather_blocks(
+def _gather_block_quantized(
     ctx: NodeContext,
     data: Operand,
     indices: Operand,
@@ -180,7 +180,7 @@ def _gather_blocks(
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
-def _quantised_embedding(ctx: NodeContext) -> Results:
+def _q_embed_layer_normalization(ctx: NodeContext) -> Results:
     """Converts QEmbedLayerNormalization.
 
     If operand n is a table, operand n + 6 is its scale and operand n + 11 its zero point.
@@ -203,6 +203,14 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
 
 
 CONVERTERS: Converters = {
+    **named(
+        _q_linear_concat,
+        _q_gemm,
+        _mat_mul_integer_to_float,
+        _dynamic_quantize_mat_mul,
+        _gather_block_quantized,
+        _q_embed_layer_normalization,
+    ),
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda x: x.sigmoid()),
@@ -212,12 +220,6 @@ CONVERTERS: Converters = {
     "QLinearGlobalAveragePool": _channels_last(
         _unary(lambda x: x.mean(tuple(range(2, x.rank)), keepdims=True))
     ),
-    "QLinearConcat": _concat,
-    "QGemm": _gemm,
-    "MatMulIntegerToFloat": _to_float,
-    "DynamicQuantizeMatMul": _dynamic_matmul,
-    "GatherBlockQuantized": _gather_blocks,
-    "QEmbedLayerNormalization": _quantised_embedding,
     "QLinearConv": _channels_last(STANDARD_QUANTISED["QLinearConv"]),
     "NhwcMaxPool": _channels_last(WINDOWS["MaxPool"], always=True),
     "NhwcConv": _channels_last(WINDOWS["Conv"], always=True),

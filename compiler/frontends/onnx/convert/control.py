@@ -7,7 +7,7 @@ from typing import TypeAlias
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axis, require, scan, stack
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.bodies import (
     Body,
     Outside,
@@ -252,6 +252,5 @@ def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
 
 
 CONVERTERS: Converters = {
-    "If": _if,
-    "Scan": _scan,
+    **named(_if, _scan),
 }

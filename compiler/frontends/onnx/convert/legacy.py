@@ -7,7 +7,7 @@ axis corresponds.
 
 from onnx import TensorProto
 from tcc.frontends.emit import concat
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
@@ -37,14 +37,14 @@ def _gemm(ctx: NodeContext) -> Results:
     return emit_row("gemm", *ctx.present())
 
 
-def _prelu(x: Operand, slope: Operand) -> Results:
+def _p_relu(x: Operand, slope: Operand) -> Results:
     """Converts PRelu with one slope, or one slope for each channel."""
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
         slope = slope.reshape((*slope.shape, *[const(1)] * (x.rank - 2)))
     return x.prelu(slope)
 
 
-def _batch_norm(ctx: NodeContext) -> Results:
+def _batch_normalization(ctx: NodeContext) -> Results:
     _for_inference(ctx)
     return inference_norm(ctx)
 
@@ -81,14 +81,8 @@ def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale:
 _BINARY = tuple("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())
 
 CONVERTERS: Converters = {
+    **named(_gemm, _p_relu, _batch_normalization, _dropout, _concat, _cast, _upsample),
     **dict.fromkeys(_BINARY, _binary),
-    "Gemm": _gemm,
-    "PRelu": _prelu,
-    "BatchNormalization": _batch_norm,
-    "Dropout": _dropout,
-    "Concat": _concat,
-    "Cast": _cast,
-    "Upsample": _upsample,
 }
 # Operators whose oldest form has other parameters, and the first opset without that form.
 _CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from tcc.frontends.emit import concat, constant, filled, require, size_scalar
-from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.types import entry_type, list_type
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
@@ -71,12 +71,12 @@ def _place(at: int, count: int, places: int) -> int:
 # ---- making lists --------------------------------------------------------------------------------
 
 
-def _construct(ctx: NodeContext) -> Results:
+def _sequence_construct(ctx: NodeContext) -> Results:
     items = ctx.present()
     return known_list(ctx, items, items[0].dtype, False)
 
 
-def _insert(ctx: NodeContext) -> Results:
+def _sequence_insert(ctx: NodeContext) -> Results:
     sequence, x = _list(ctx), ctx.input(1)
     where, at = _position(ctx, 2)
     if sequence.items is not None and (where is None or at is not None):
@@ -87,7 +87,7 @@ def _insert(ctx: NodeContext) -> Results:
     return sequence.list_insert(x, where, item=_kind(sequence).item)
 
 
-def _erase(ctx: NodeContext) -> Results:
+def _sequence_erase(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
     if sequence.items is not None and (where is None or at is not None):
@@ -97,7 +97,7 @@ def _erase(ctx: NodeContext) -> Results:
     return sequence.list_erase(where)
 
 
-def _split(
+def _split_to_sequence(
     ctx: NodeContext, x: Operand, lengths: Operand | None = None, *, axis: Axis, keepdims: bool
 ) -> Results:
     keep = lengths is not None or keepdims
@@ -141,7 +141,7 @@ def _piece_sizes(extent: Index, lengths: Operand | None) -> list[Index] | None:
 # ---- reading lists -------------------------------------------------------------------------------
 
 
-def _at(ctx: NodeContext) -> Results:
+def _sequence_at(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
     if sequence.items is not None and at is not None:
@@ -150,14 +150,14 @@ def _at(ctx: NodeContext) -> Results:
     return sequence.list_at(where, type=type)
 
 
-def _length(ctx: NodeContext) -> Results:
+def _sequence_length(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     if sequence.items is not None:
         return size_scalar(len(sequence.items))
     return sequence.list_length()
 
 
-def _concat(ctx: NodeContext, *, new_axis: bool) -> Results:
+def _concat_from_sequence(ctx: NodeContext, *, new_axis: bool) -> Results:
     sequence = _list(ctx)
     if sequence.items is not None:
         if not sequence.items:
@@ -191,7 +191,7 @@ def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
     return Operand(TensorType(kind, ()), ctx.scope.builder, ctx.node.output[0], items=())
 
 
-def _has_element(operand: Operand | None = None) -> Results:
+def _optional_has_element(operand: Operand | None = None) -> Results:
     if operand is None:
         return filled(False, BOOL)
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
@@ -201,7 +201,7 @@ def _has_element(operand: Operand | None = None) -> Results:
     return operand.list_length() > 0
 
 
-def _get_element(ctx: NodeContext, operand: Operand) -> Results:
+def _optional_get_element(ctx: NodeContext, operand: Operand) -> Results:
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return operand
     if operand.items is not None:
@@ -221,15 +221,17 @@ def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "SequenceConstruct": _construct,
+    **named(
+        _sequence_construct,
+        _sequence_insert,
+        _sequence_erase,
+        _sequence_at,
+        _sequence_length,
+        _split_to_sequence,
+        _concat_from_sequence,
+        _optional,
+        _optional_has_element,
+        _optional_get_element,
+    ),
     "SequenceEmpty": lambda ctx: known_list(ctx, (), ctx.dtype("dtype", F32), False),
-    "SequenceInsert": _insert,
-    "SequenceErase": _erase,
-    "SequenceAt": _at,
-    "SequenceLength": _length,
-    "SplitToSequence": _split,
-    "ConcatFromSequence": _concat,
-    "Optional": _optional,
-    "OptionalHasElement": _has_element,
-    "OptionalGetElement": _get_element,
 }

@@ -27,7 +27,15 @@ from tcc.frontends.onnx.axes import (
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, static_ints
+from tcc.frontends.onnx.context import (
+    LARGEST,
+    Axis,
+    Converters,
+    NodeContext,
+    Results,
+    named,
+    static_ints,
+)
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import exact_quotient, sign
@@ -364,24 +372,26 @@ def _distance(start: Operand, limit: Operand) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "Shape": _shape,
+    **named(
+        _constant,
+        _constant_of_shape,
+        _shape,
+        _bit_cast,
+        _reshape,
+        _flatten,
+        _squeeze,
+        _unsqueeze,
+        _transpose,
+        _concat,
+        _split,
+        _expand,
+        _tile,
+        _pad,
+        _slice,
+        _range,
+    ),
     "Size": lambda x: size_scalar(element_count(x.shape)),
     "Identity": lambda x: x,
     "Cast": lambda ctx, x: _converted(ctx, x, ctx.dtype("to")),
     "CastLike": lambda ctx, x, like: _converted(ctx, x, like.dtype),
-    "BitCast": _bit_cast,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
-    "Concat": _concat,
-    "Split": _split,
-    "Expand": _expand,
-    "Tile": _tile,
-    "Pad": _pad,
-    "Slice": _slice,
-    "Range": _range,
 }

@@ -1,14 +1,14 @@
 """Converters of normalisations and losses."""
 
 from tcc.frontends.emit import family
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 from tcc.ir.types import element_count
 
 
-def _batch_norm(ctx: NodeContext, *, training_mode: bool) -> Results:
+def _batch_normalization(ctx: NodeContext, *, training_mode: bool) -> Results:
     if training_mode:
         return _training_norm(ctx)
     if ctx.opset < 14 and ctx.wanted > 1:
@@ -63,7 +63,7 @@ def _check_stash_type(ctx: NodeContext) -> None:
         raise Refusal("only stash_type 1 (f32) is supported")
 
 
-def _group_norm(
+def _group_normalization(
     ctx: NodeContext, x: Operand, scale: Operand, bias: Operand, *, num_groups: int
 ) -> Results:
     channels = x.extent(1) if x.rank > 1 else None
@@ -91,9 +91,8 @@ _SIMPLIFIED = "SimplifiedLayerNormalization"
 _ROOT_MEAN_SQUARES = ("RMSNormalization", _SIMPLIFIED, f"com.microsoft.{_SIMPLIFIED}")
 
 CONVERTERS: Converters = {
-    "BatchNormalization": _batch_norm,
+    **named(_batch_normalization, _group_normalization),
     "LayerNormalization": _layer_norm("layer_normalization", 2),
-    "GroupNormalization": _group_norm,
     "NegativeLogLikelihoodLoss": _loss("negative_log_likelihood_loss"),
     "SoftmaxCrossEntropyLoss": _loss("softmax_cross_entropy_loss"),
     **dict.fromkeys(_ROOT_MEAN_SQUARES, _layer_norm("rms_normalization", 1)),

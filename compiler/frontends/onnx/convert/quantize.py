@@ -1,7 +1,7 @@
 """Converters of quantisation, and of operators on quantised tensors."""
 
 from tcc.frontends.emit import emit_all
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand
@@ -51,18 +51,17 @@ def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     return emit_all("conv_integer", ctx.inputs, **attrs)
 
 
-def _qlinear_conv(ctx: NodeContext) -> Results:
+def _q_linear_conv(ctx: NodeContext) -> Results:
     operands = [*ctx.present(8), ctx.optional(8)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
     return emit_all("qlinear_conv", operands, **attrs)
 
 
 CONVERTERS: Converters = {
+    **named(_conv_integer, _q_linear_conv),
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     # Microsoft's ops had 16-bit types before ONNX's ops.
     "com.microsoft.QuantizeLinear": _quantize,
     "com.microsoft.DequantizeLinear": _dequantize,
-    "ConvInteger": _conv_integer,
-    "QLinearConv": _qlinear_conv,
 }

@@ -4,7 +4,7 @@ import struct
 
 from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.emit import filled
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, named
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import as_index, const
 from tcc.ir.types import BOOL, F32, I32
@@ -73,9 +73,7 @@ def _dropout(
 
 
 CONVERTERS: Converters = {
+    **named(_bernoulli, _multinomial, _dropout),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _drawn("uniform", "low", "high")),
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _drawn("normal", "mean", "scale")),
-    "Bernoulli": _bernoulli,
-    "Multinomial": _multinomial,
-    "Dropout": _dropout,
 }

@@ -10,7 +10,7 @@ import numpy as np
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
-from tcc.frontends.onnx.context import Converters, NodeContext, Results, static
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named, static
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import LARGEST_SIZE, Operand, Refusal
 from tcc.frozen import frozen
@@ -233,6 +233,5 @@ def _with_aspect_ratio(
 
 
 CONVERTERS: Converters = {
-    "Resize": _resize,
-    "Upsample": _upsample,
+    **named(_resize, _upsample),
 }

@@ -1,7 +1,7 @@
 """Converters of operators that read images at computed positions."""
 
 from tcc.frontends.emit import emit_all
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand
@@ -29,8 +29,5 @@ def _roi_align(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "GridSample": _grid_sample,
-    "AffineGrid": _affine_grid,
-    "DeformConv": _deform_conv,
-    "RoiAlign": _roi_align,
+    **named(_grid_sample, _affine_grid, _deform_conv, _roi_align),
 }

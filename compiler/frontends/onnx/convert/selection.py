@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, fresh_count, require
 from tcc.frontends.onnx.axes import bound_sizes
-from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
@@ -125,15 +125,17 @@ def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
 
 
 CONVERTERS: Converters = {
+    **named(
+        _compress,
+        _unique,
+        _non_max_suppression,
+        _one_hot,
+        _scatter,
+        _trilu,
+        _eye_like,
+        _depth_to_space,
+        _space_to_depth,
+        _center_crop_pad,
+    ),
     "NonZero": lambda x: x.non_zero(size=fresh_count()),
-    "Compress": _compress,
-    "Unique": _unique,
-    "NonMaxSuppression": _non_max_suppression,
-    "OneHot": _one_hot,
-    "Scatter": _scatter,
-    "Trilu": _trilu,
-    "EyeLike": _eye_like,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "CenterCropPad": _center_crop_pad,
 }

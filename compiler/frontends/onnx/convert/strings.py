@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.emit import broadcast, constant
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index
 from tcc.ir.types import I64, STRING
@@ -17,12 +17,14 @@ def _text_operand(texts: Sequence[str]) -> Operand:
     return constant(array, STRING)
 
 
-def _concat(x: Operand, y: Operand) -> Results:
+def _string_concat(x: Operand, y: Operand) -> Results:
     shape = broadcast(x.shape, y.shape)
     return x.expand(shape).string_concat(y.expand(shape))
 
 
-def _split(ctx: NodeContext, x: Operand, *, maxsplit: int = -1, delimiter: str = "") -> Results:
+def _string_split(
+    ctx: NodeContext, x: Operand, *, maxsplit: int = -1, delimiter: str = ""
+) -> Results:
     size = _fresh(ctx, 0)
     return x.emit_all(
         "string_split",
@@ -36,7 +38,7 @@ def _fresh(ctx: NodeContext, lo: int) -> Index:
     return ctx.session.fresh_symbol(f"{ctx.node.output[0] or 'strings'}.size", lo)
 
 
-def _normalizer(
+def _string_normalizer(
     ctx: NodeContext,
     x: Operand,
     *,
@@ -63,7 +65,7 @@ def _normalizer(
     return changed if x.rank == 1 else changed.reshape((1, changed.shape[0]))
 
 
-def _tf_idf(
+def _tf_idf_vectorizer(
     ctx: NodeContext,
     x: Operand,
     *,
@@ -94,8 +96,5 @@ def _tf_idf(
 
 
 CONVERTERS: Converters = {
-    "StringConcat": _concat,
-    "StringSplit": _split,
-    "StringNormalizer": _normalizer,
-    "TfIdfVectorizer": _tf_idf,
+    **named(_string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import emit_all, family, require
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
@@ -248,7 +248,7 @@ def _max_unpool(
     return result.pad(before=zeros, after=more, mode="constant")
 
 
-def _col2im(ctx: NodeContext, x: Operand, image: Operand, block: Operand) -> Results:
+def _col2_im(ctx: NodeContext, x: Operand, image: Operand, block: Operand) -> Results:
     image_sizes, kernel = image.as_sizes("image_shape"), block.as_sizes("block_shape", lo=1)
     axes = len(kernel)
     before, after = _explicit(ctx, axes)
@@ -263,14 +263,16 @@ def _col2im(ctx: NodeContext, x: Operand, image: Operand, block: Operand) -> Res
 
 
 CONVERTERS: Converters = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
-    "LpPool": _lp_pool,
+    **named(
+        _conv,
+        _conv_transpose,
+        _max_pool,
+        _average_pool,
+        _lp_pool,
+        _global_lp_pool,
+        _max_unpool,
+        _col2_im,
+    ),
     "GlobalAveragePool": _global("reduce_mean"),
     "GlobalMaxPool": _global("reduce_max"),
-    "GlobalLpPool": _global_lp_pool,
-    "MaxUnpool": _max_unpool,
-    "Col2Im": _col2im,
 }

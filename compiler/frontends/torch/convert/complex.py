@@ -16,7 +16,7 @@ from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, named
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import PARTS, part_type
@@ -201,7 +201,7 @@ def _power(exponent: float | None = None) -> ComplexConverter:
     return convert
 
 
-def _logarithm(ctx: ComplexContext) -> Complex:
+def _log(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self", F64)
     return Complex(_square(x).log() * 0.5, angle_of(x.imag, x.real))
 
@@ -326,6 +326,7 @@ _MOVED = (
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
+    **named(_linear, _einsum, _div, _log, _angle, _exp, _complex, _polar),
     **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
     **dict.fromkeys(("_conj", "conj_physical", "_conj_physical"), _conjugate),
     "add": _sum("add"),
@@ -334,26 +335,18 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "addmm": lambda ctx: _added(
         ctx, _multiplied(ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"
     ),
-    "linear": _linear,
-    "einsum": _einsum,
     "mm": _product("self", "mat2", "matmul"),
     "bmm": _product("self", "mat2", "matmul"),
     "matmul": _product("self", "other", "matmul"),
-    "div": _div,
     "reciprocal": lambda ctx: _quotient(ctx.as_pair(1.0, F64), ctx.pair("self", F64)),
     "pow.Tensor_Scalar": _power(),
     "sqrt": _power(0.5),
-    "log": _logarithm,
     "eq": _equal,
     "ne": lambda ctx: ~_equal(ctx),
     "isnan": _of_absolute_values,
     "linalg_vector_norm": _of_absolute_values,
     "abs": _size,
-    "angle": _angle,
-    "exp": _exp,
     "_to_copy": lambda ctx: ctx.pair("self"),
-    "complex": _complex,
-    "polar": _polar,
     "real": lambda ctx: ctx.pair("self").real,
     "imag": lambda ctx: ctx.pair("self").imag,
     "view.dtype": _bits,

@@ -3,7 +3,7 @@
 import numpy as np
 from tcc.frontends.emit import constant, emit, filled
 from tcc.frontends.operand import Operand, current
-from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType
+from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType, named
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
@@ -55,8 +55,7 @@ def _blackman_window(shape: ResultShape, dtype: ResultType, periodic: bool = Tru
 _EMPTY = ("empty", "empty_strided", "empty_permuted")
 
 CONVERTERS: Converters = {
+    **named(_arange, _blackman_window),
     **dict.fromkeys((*_EMPTY, "full", "full_like", "fill"), _filled),
-    "arange": _arange,
     "scalar_tensor": lambda ctx: ctx.operand("s"),
-    "blackman_window": _blackman_window,
 }

@@ -11,6 +11,7 @@ from tcc.frontends.torch.context import (
     Integers,
     Line,
     Results,
+    named,
     numbers,
 )
 from tcc.frontends.torch.convert.create import counted
@@ -124,7 +125,7 @@ def _sorted(line: Line) -> tuple[Operand, int, int, tuple[Operand, Operand]]:
     return x, axis, size, _ordered(x, axis, const(size))
 
 
-def _top_k(k: Index, largest: bool, line: Line) -> Sequence[Operand]:
+def _topk(k: Index, largest: bool, line: Line) -> Sequence[Operand]:
     x, axis = line
     return _ordered(x, axis, k, largest)
 
@@ -134,7 +135,7 @@ def _sort(descending: bool, line: Line) -> Sequence[Operand]:
     return _ordered(x, axis, x.shape[axis], descending)
 
 
-def _kth_value(k: int, line: Line) -> Sequence[Operand]:
+def _kthvalue(k: int, line: Line) -> Sequence[Operand]:
     x, axis = line
     return [part.slice_axis(axis, k - 1, 1) for part in _ordered(x, axis, const(k))]
 
@@ -202,7 +203,7 @@ def _repeated_places(repeats: Integers) -> Operand:
     return _searched(ends, counted(size), True)
 
 
-def _non_zero_static(x: Operand, size: int, fill_value: int) -> Operand:
+def _nonzero_static(x: Operand, size: int, fill_value: int) -> Operand:
     """Returns the first `size` positions of elements that are not zero, filled up with
     `fill_value`."""
     filler = full(fill_value, I64, (size, x.rank))
@@ -278,7 +279,7 @@ def _search(name: str, ctx: CallContext) -> Operand:
     return _searched(edges, ctx.operand("self", dtype), right)
 
 
-def _histogram(ctx: CallContext, x: Operand, bins: int) -> Operand:
+def _histc(ctx: CallContext, x: Operand, bins: int) -> Operand:
     """Returns the number of elements in each of `bins` equal intervals.
 
     The last interval includes its upper end.
@@ -298,24 +299,26 @@ def _histogram(ctx: CallContext, x: Operand, bins: int) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "index_select": _index_select,
-    "embedding": _embedding,
-    "gather": _gather,
-    "take": _take,
+    **named(
+        _index_select,
+        _embedding,
+        _gather,
+        _take,
+        _topk,
+        _sort,
+        _kthvalue,
+        _mode,
+        _nonzero_static,
+        _unique_consecutive,
+        _masked_select,
+        _histc,
+    ),
     "index.Tensor": _index,
-    "topk": _top_k,
-    "sort": _sort,
-    "kthvalue": _kth_value,
     **dict.fromkeys(("median.default", "median.dim"), _median),
     **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
-    "mode": _mode,
     "nonzero": lambda x: non_zero(x).transpose((1, 0)),
-    "nonzero_static": _non_zero_static,
     "repeat_interleave.Tensor": _repeated_places,
     "_unique2": _unique,
-    "unique_consecutive": _unique_consecutive,
-    "masked_select": _masked_select,
     "bucketize.Tensor": _search("boundaries"),
     "searchsorted": _search("sorted_sequence"),
-    "histc": _histogram,
 }

@@ -6,7 +6,14 @@ Everything between operands and results is computed in f64.
 import numpy as np
 from tcc.frontends.emit import broadcast, concat, emit_all, filled, full, size_scalar
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.torch.context import CallContext, Converters, Doubles, Results, check_indices
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converters,
+    Doubles,
+    Results,
+    check_indices,
+    named,
+)
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
@@ -143,7 +150,7 @@ def _check_errors(info: Operand, api_name: str) -> Results:
     return ()
 
 
-def _factor(ctx: CallContext) -> Results:
+def _linalg_lu_factor_ex(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
     return packed, pivots, _first_zero(packed)
 
@@ -164,7 +171,7 @@ def _exchange(pivots: Operand, rows: Index) -> Operand:
     return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
 
-def _lu(ctx: CallContext) -> Results:
+def _linalg_lu(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
     return _exchange(pivots, packed.shape[-2]), *_halves(packed)
 
@@ -176,7 +183,9 @@ def _lu_unpack(
     return _exchange(LU_pivots, LU_data.shape[-2]) if unpack_pivots else None, *halves
 
 
-def _lu_solve(ctx: CallContext, LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool) -> Operand:
+def _linalg_lu_solve(
+    ctx: CallContext, LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool
+) -> Operand:
     return _solve_factored(ctx, LU, pivots, B, adjoint, ctx.flag("left"))
 
 
@@ -193,7 +202,7 @@ def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
     return result, packed, pivots, info
 
 
-def _inverse(ctx: CallContext, check_errors: bool) -> Results:
+def _linalg_inv_ex(ctx: CallContext, check_errors: bool) -> Results:
     packed, pivots = _eliminated(ctx)
     info = _first_zero(packed)
     if check_errors:
@@ -222,7 +231,7 @@ def _sign_and_log(ctx: CallContext) -> Results:
 # ---- triangular matrices -------------------------------------------------------------------------
 
 
-def _solve_triangular(
+def _linalg_solve_triangular(
     ctx: CallContext, x: Doubles, B: Doubles, upper: bool, unitriangular: bool
 ) -> Operand:
     a, b = _batched(x, B)
@@ -232,7 +241,7 @@ def _solve_triangular(
     return _transposed(solution)
 
 
-def _old_solve_triangular(
+def _triangular_solve(
     x: Doubles, transpose: bool, A: Doubles, upper: bool, unitriangular: bool
 ) -> Results:
     b, a = _batched(x, A)
@@ -293,11 +302,11 @@ def _orthogonal(packed: Operand, tau: Operand, columns: Index) -> Operand:
     return _eye(packed.shape[-2], columns) - change
 
 
-def _householder(x: Doubles, tau: Doubles) -> Operand:
+def _linalg_householder_product(x: Doubles, tau: Doubles) -> Operand:
     return _orthogonal(x, tau, x.shape[-1])
 
 
-def _multiply_orthogonal(
+def _ormqr(
     ctx: CallContext, x: Doubles, transpose: bool, input2: Doubles, input3: Doubles
 ) -> Operand:
     """Returns Q C, Q' C, C Q or C Q', as the call's flags say."""
@@ -310,7 +319,7 @@ def _multiply_orthogonal(
     return input3 - input3 @ vectors @ middle @ transposed
 
 
-def _qr(A: Doubles, mode: str) -> Results:
+def _linalg_qr(A: Doubles, mode: str) -> Results:
     packed, tau = A.emit_all("qr")
     rows, columns = A.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
@@ -403,7 +412,7 @@ _TERMS = 18
 _SQUARINGS = 32
 
 
-def _exponential(x: Doubles) -> Operand:
+def _linalg_matrix_exp(x: Doubles) -> Operand:
     """Computes the exponential of a matrix by scaling and squaring.
 
     exp(x) = exp(x / 2^n)^(2^n): a series gives exp(x / 2^n), which is then squared n times.
@@ -427,27 +436,29 @@ def _exponential(x: Doubles) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(
+        _linalg_lu_factor_ex,
+        _linalg_lu,
+        _lu_unpack,
+        _linalg_lu_solve,
+        _linalg_inv_ex,
+        _linalg_solve_triangular,
+        _triangular_solve,
+        _cholesky_solve,
+        _cholesky_inverse,
+        _linalg_householder_product,
+        _ormqr,
+        _linalg_qr,
+        _linalg_matrix_exp,
+    ),
     "_linalg_det": _determinant_parts,
     "_linalg_slogdet": _sign_and_log,
-    "linalg_lu_factor_ex": _factor,
-    "linalg_lu": _lu,
-    "lu_unpack": _lu_unpack,
-    "linalg_lu_solve": _lu_solve,
     "_linalg_solve_ex": _solve,
-    "linalg_inv_ex": _inverse,
-    "linalg_solve_triangular": _solve_triangular,
-    "triangular_solve": _old_solve_triangular,
     "linalg_cholesky_ex": _cholesky,
     "cholesky": lambda ctx: _cholesky(ctx)[0],
-    "cholesky_solve": _cholesky_solve,
-    "cholesky_inverse": _cholesky_inverse,
-    "linalg_householder_product": _householder,
-    "ormqr": _multiply_orthogonal,
     "geqrf": lambda ctx: _wide(ctx, "self").emit_all("qr"),
-    "linalg_qr": _qr,
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigh,
     "linalg_pinv.atol_rtol_tensor": _pseudo_inverse,
-    "linalg_matrix_exp": _exponential,
     "_linalg_check_errors": _check_errors,
 }

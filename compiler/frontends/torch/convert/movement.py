@@ -17,6 +17,7 @@ from tcc.frontends.torch.context import (
     ResultType,
     Start,
     cut,
+    named,
     of_axes,
 )
 from tcc.ir.index import Index, as_int, const
@@ -34,7 +35,7 @@ def _permute(ctx: CallContext, x: Operand) -> Operand:
     return x.transpose(checked_axes(ctx.integers("dims"), x.rank)) if x.rank else x
 
 
-def _channel_shuffle(x: Operand, groups: int) -> Operand:
+def _native_channel_shuffle(x: Operand, groups: int) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
     batch, channels, *extent = x.shape
     split = x.reshape((batch, groups, channels // groups, *extent))
@@ -225,7 +226,7 @@ def _cut_off(x: Operand, before: Sequence[Index], after: Sequence[Index]) -> Ope
     return x
 
 
-def _constant_pad(x: Operand, pad: tuple[Index, ...], value: float) -> Operand:
+def _constant_pad_nd(x: Operand, pad: tuple[Index, ...], value: float) -> Operand:
     return padded(x, pad, "constant", value)
 
 
@@ -253,24 +254,26 @@ _VIEWS = "view _reshape_copy squeeze unsqueeze".split()
 _SPLITS = "split_copy split_with_sizes".split()
 
 CONVERTERS: Converters = {
+    **named(
+        _permute,
+        _slice,
+        _flip,
+        _roll,
+        _native_channel_shuffle,
+        _diagonal,
+        _unfold,
+        _as_strided,
+        _as_strided_scatter,
+        _cat,
+        _repeat,
+        _constant_pad_nd,
+    ),
     **dict.fromkeys(_COPIES, lambda ctx: ctx.operand(ctx.first())),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
     "expand": lambda ctx, x: x.expand(ctx.result_shape()),
-    "permute": _permute,
-    "slice": _slice,
     "slice_copy": _slice,
     **dict.fromkeys(("select.int", "select_copy.int"), _select),
-    "flip": _flip,
-    "roll": _roll,
-    "native_channel_shuffle": _channel_shuffle,
-    "diagonal": _diagonal,
-    "unfold": _unfold,
-    "as_strided": _as_strided,
-    "as_strided_scatter": _as_strided_scatter,
-    "cat": _cat,
-    "repeat": _repeat,
-    "constant_pad_nd": _constant_pad,
     **of_axes("reflection_pad{}d", lambda _: _mode_pad("padding", "reflect")),
     **of_axes("replication_pad{}d", lambda _: _mode_pad("padding", "edge")),
     "_pad_circular": _mode_pad("pad", "wrap"),

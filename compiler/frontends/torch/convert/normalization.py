@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tcc.frontends.emit import constant, family
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.torch.context import Converters, Results, widened
+from tcc.frontends.torch.context import Converters, Results, named, widened
 from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
@@ -149,15 +149,12 @@ def _instance_norm(
 
 
 CONVERTERS: Converters = {
+    **named(_rms_norm, _group_norm, _native_group_norm, _instance_norm),
     "native_layer_norm": _layer_norm(3),
     "layer_norm": _layer_norm(1),
-    "rms_norm": _rms_norm,
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "native_batch_norm": _batch_norm,
-    "group_norm": _group_norm,
-    "native_group_norm": _native_group_norm,
-    "instance_norm": _instance_norm,
     "softmax.int": along_axis("softmax"),
     "_softmax": along_axis("softmax"),
     "log_softmax.int": along_axis("log_softmax"),

@@ -15,6 +15,7 @@ from tcc.frontends.torch.context import (
     Converters,
     ResultType,
     Truths,
+    named,
     numbers,
 )
 from tcc.ir.index import Index
@@ -250,34 +251,26 @@ _COMPARISONS = {
 }  # fmt: skip
 
 CONVERTERS: Converters = {
+    **named(
+        _bitwise_not, _mul, _div, _remainder, _pow, _clamp, _elu, _softplus, _hardtanh, _relu, _neg
+    ),
     **{name: unary(name) for name in _UNARY},
     "hardswish": unary("hard_swish"),
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _binary(f"bitwise_{op}", op) for op in ("and", "or", "xor")},
     "logical_not": lambda ctx: ~ctx.operand("self", BOOL),
-    "bitwise_not": _bitwise_not,
     **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
     **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
     "add": _sum("add"),
     "sub": _sum("sub"),
-    "mul": _mul,
-    "div": _div,
-    "remainder": _remainder,
     "fmod": lambda ctx: emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
-    "pow": _pow,
     "maximum": _binary("max", "or"),
     "minimum": _binary("min", "and"),
     "fmax": _extremum("max"),
     "fmin": _extremum("min"),
     "where.self": _where,
-    "clamp": _clamp,
     "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
-    "elu": _elu,
-    "softplus": _softplus,
     "log_sigmoid": lambda x: -(-x).softplus(),
-    "hardtanh": _hardtanh,
-    "relu": _relu,
-    "neg": _neg,
 }

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.emit import full
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, ResultType
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    ResultShape,
+    ResultType,
+    named,
+)
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, F32, I64
 
@@ -36,13 +43,13 @@ def _integers(ctx: CallContext, shape: ResultShape) -> Operand:
     return draws(shape).integers(lower_limit, ctx.integer(high))
 
 
-def _coins(ctx: CallContext, shape: ResultShape) -> Operand:
+def _bernoulli(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws ones and zeros; the chance of a one is `p`, or else the element of the input."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
     return draws(shape).uniform(F32) < chance
 
 
-def _dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
+def _native_dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
     """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
     The other elements are scaled so that their sum does not change on average.
@@ -64,7 +71,7 @@ def _multinomial(x: Operand, num_samples: Index, replacement: bool) -> Operand:
     return classes if x.rank == 2 else classes.squeeze((0,))
 
 
-def _permutation(shape: ResultShape) -> Operand:
+def _randperm(shape: ResultShape) -> Operand:
     """Returns a random permutation: the sort order of random numbers.
 
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
@@ -75,13 +82,10 @@ def _permutation(shape: ResultShape) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(_bernoulli, _native_dropout, _multinomial, _randperm),
     **dict.fromkeys(("rand", "rand_like"), _drawn("uniform")),
     **dict.fromkeys(("randn", "randn_like"), _drawn("normal")),
     "prims.uniform": _drawn("uniform", "low", "high"),
     **dict.fromkeys(("prims.normal", "normal_functional"), _drawn("normal", "mean", "std")),
     **dict.fromkeys(("randint", "randint_like", "random.from", "random.to"), _integers),
-    "bernoulli": _coins,
-    "native_dropout": _dropout,
-    "multinomial": _multinomial,
-    "randperm": _permutation,
 }

@@ -13,6 +13,7 @@ from tcc.frontends.torch.context import (
     Converters,
     Line,
     ResultType,
+    named,
     numbers,
     widened,
 )
@@ -107,7 +108,7 @@ def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     return power_sum ** (1 / p)
 
 
-def _norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Operand:
+def _linalg_vector_norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Operand:
     return p_norm(x, ord, _axes(ctx, x.rank), keepdim)
 
 
@@ -133,7 +134,7 @@ def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
     return (column <= row).select(wide, fill)
 
 
-def _running_log_sum(ctx: CallContext, dtype: ResultType) -> Operand:
+def _logcumsumexp(ctx: CallContext, dtype: ResultType) -> Operand:
     x, axis = ctx.along(dtype)
     prefixes = _prefixes(x, axis, -math.inf)
     return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
@@ -158,6 +159,7 @@ def _running_extremum(op: str, line: Line) -> Sequence[Operand]:
 
 
 CONVERTERS: Converters = {
+    **named(_linalg_vector_norm, _logcumsumexp),
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "prod": _reduction("prod"),
@@ -174,10 +176,8 @@ CONVERTERS: Converters = {
     "var": lambda ctx: _variance(ctx)[0],
     "var_mean": _variance,
     "logsumexp": _reduction("log_sum_exp"),
-    "linalg_vector_norm": _norm,
     "cumsum": along_axis("cum_sum"),
     "cumprod": along_axis("cum_prod"),
-    "logcumsumexp": _running_log_sum,
     "cummax": _running_extremum("max"),
     "cummin": _running_extremum("min"),
 }

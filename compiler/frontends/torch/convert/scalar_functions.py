@@ -4,7 +4,7 @@ import math
 
 from tcc.frontends.emit import family, full
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Computed, Converter, Converters, numbers
+from tcc.frontends.torch.context import CallContext, Computed, Converter, Converters, named, numbers
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
@@ -111,24 +111,15 @@ def _hypot(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(_round, _abs, _sign, _exp2, _expm1, _log1p, _erfc, _copysign, _angle, _hypot),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
-    "round": _round,
     "trunc": lambda ctx: truncated(ctx.input()),
-    "abs": _abs,
-    "sign": _sign,
     "rsqrt": lambda ctx: ctx.input().sqrt().reciprocal(),
-    "exp2": _exp2,
-    "expm1": _expm1,
-    "log1p": _log1p,
     "log2": _logarithm(2),
     "log10": _logarithm(10),
-    "erfc": _erfc,
     "signbit": lambda x: is_negative(numbers(x)),
-    "copysign": _copysign,
     "atan2": lambda ctx: angle_of(*ctx.both()),
-    "angle": _angle,
     "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
     "isnan": _of_reals("is_nan"),
-    "hypot": _hypot,
 }

@@ -19,6 +19,7 @@ from tcc.frontends.torch.context import (
     Truths,
     check_indices,
     cut,
+    named,
 )
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
@@ -119,7 +120,7 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
     return wide.cast(BOOL).select(value.reshape(()), x)
 
 
-def _bin_count(ctx: CallContext, x: Integers, minlength: Index, dtype: ResultType) -> Operand:
+def _bincount(ctx: CallContext, x: Integers, minlength: Index, dtype: ResultType) -> Operand:
     """Returns how often each integer occurs, or the sum of its weights.
 
     The number of bins depends on data.
@@ -268,17 +269,19 @@ def _copy(src: Computed, shape: ResultShape) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(
+        _index_put,
+        _bincount,
+        _index_reduce,
+        _put,
+        _masked_scatter,
+        _slice_scatter,
+        _select_scatter,
+        _diagonal_scatter,
+        _copy,
+    ),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
     "scatter": _scatter(),
     "scatter_add": _scatter("add"),
     "scatter_reduce.two": _scatter_reduce,
-    "index_put": _index_put,
-    "bincount": _bin_count,
-    "index_reduce": _index_reduce,
-    "put": _put,
-    "masked_scatter": _masked_scatter,
-    "slice_scatter": _slice_scatter,
-    "select_scatter": _select_scatter,
-    "diagonal_scatter": _diagonal_scatter,
-    "copy": _copy,
 }

@@ -7,7 +7,7 @@ import numpy as np
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, family, filled, full, size_scalar
 from tcc.frontends.operand import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
+from tcc.frontends.torch.context import CallContext, Converter, Converters, named, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
@@ -35,7 +35,7 @@ def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _conv(
+def _convolution(
     ctx: CallContext,
     x: Operand,
     weight: Operand,
@@ -229,12 +229,11 @@ def _col2im(ctx: CallContext, output_size: tuple[Index, ...]) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "convolution": _conv,
+    **named(_convolution, _col2im),
     **of_axes("max_pool{}d", _max_pool),
     **of_axes("max_pool{}d_with_indices", _max_pool_indices),
     **of_axes("avg_pool{}d", _average_pool),
     "adaptive_avg_pool1d": _adaptive("average_pool", "mean", 1),
     **of_axes("_adaptive_avg_pool{}d", lambda n: _adaptive("average_pool", "mean", n), (2, 3)),
     **of_axes("adaptive_max_pool{}d", _adaptive_max),
-    "col2im": _col2im,
 }
