@@ -76,52 +76,6 @@ class Emitter:
         other.scope = scope
         return other
 
-    def scan(
-        self,
-        states: Sequence[Operand],
-        rows: Sequence[Operand],
-        body: Graph,
-        input_reverse: Sequence[bool] = (),
-        output_reverse: Sequence[bool] = (),
-    ) -> tuple[Operand, ...]:
-        """Runs `body` for each row along the first axes of `rows`.
-
-        Returns the last states, then the stacked rows that the body returns. `input_reverse` and
-        `output_reverse` say for each of `rows` and of the stacked results if it is traversed
-        backwards; by default none is.
-        """
-        outputs = len(body.outputs) - len(states)
-        return self.emit_all(
-            "scan",
-            [*states, *rows],
-            body=body,
-            num_scan_inputs=len(rows),
-            input_axes=(0,) * len(rows),
-            input_reverse=tuple(input_reverse) or (False,) * len(rows),
-            output_axes=(0,) * outputs,
-            output_reverse=tuple(output_reverse) or (False,) * outputs,
-        )
-
-    # ---- axes and sizes
-
-    def axis(self, value: int, rank: int) -> int:
-        """Returns `value` counted from the front; raises `UserError` outside of `[-rank, rank)`."""
-        if not -rank <= value < rank:
-            raise self.fail(f"axis {value} is outside a tensor of rank {rank}")
-        return value % rank
-
-    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Returns distinct axes counted from the front, in the order of `values`."""
-        axes = tuple(self.axis(v, rank) for v in values)
-        if len(set(axes)) != len(axes):
-            raise self.fail(f"axes {tuple(values)} name an axis twice")
-        return axes
-
-    def fresh_count(self, lo: int = 0) -> Index:
-        """Returns a new symbol for the number of elements of the node's results, which depends on
-        data."""
-        return self.scope.session.fresh_symbol(f"{next(iter(self.names), 'size')}.count", lo)
-
     # ---- nodes
 
     def constant(self, array: Any, dtype: DType | None = None) -> Operand:
@@ -132,21 +86,6 @@ class Emitter:
         if dtype is STRING:
             return self.constant(np.array("", object), STRING)
         return self.constant(np.array(value).astype(dtype.carrier), dtype)
-
-    def full(self, value: float, dtype: DType, shape: Sequence[IndexLike]) -> Operand:
-        """Returns a tensor with `value` in all elements."""
-        return self.filled(value, dtype).expand(shape)
-
-    def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
-        return self.scope.sizes([as_index(v) for v in values], dtype)
-
-    def size_scalar(self, value: IndexLike, dtype: DType = I64) -> Operand:
-        return self.scope.sizes([as_index(value)], dtype, scalar=True)
-
-    def counted(self, size: Index) -> Operand:
-        """Returns the integers 0, 1, ... below `size`, as i64."""
-        ends = (self.filled(0, I64), self.size_scalar(size), self.filled(1, I64))
-        return self.emit("range", *ends, size=size)
 
     def emit_all(self, /, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         """Adds a node of `op` and returns all its results; `attrs` are the fields of its
@@ -180,29 +119,6 @@ class Emitter:
         inputs = [self.filled(o, dtype) if isinstance(o, int | float) else o for o in operands]
         return self.emit_all(op, inputs, **attrs)[0]
 
-    def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:
-        """Returns the shape to which all `shapes` broadcast; the run checks what the import cannot
-        prove."""
-        reversed_shape: list[Index] = []
-        for axis in range(max(map(len, shapes))):
-            size = const(1)
-            for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
-                if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
-                    raise self.fail(f"dimensions {size.key} and {dim.key} do not broadcast")
-                wide = self.scope.joined(size, dim, EXPANDED, self.loc)
-                if wide is None:
-                    self.require(size, dim, EXPANDED)
-                size = wide or (size if dim.terms else dim)
-            reversed_shape.append(size)
-        return tuple(reversed(reversed_shape))
-
-    def stack(self, parts: Sequence[Operand], axis: int) -> Operand:
-        """Stacks `parts` along a new axis."""
-        return self.concat([part.unsqueeze(axis) for part in parts], axis)
-
-    def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
-        return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
-
     def require(self, a: Index, b: Index, reason: str) -> None:
         """Adds a check that two sizes are equal in every run."""
         self.scope.require(a, b, reason, self.loc)
@@ -224,9 +140,101 @@ def _of_current(method: Callable[Concatenate[Emitter, _P], _R]) -> Callable[_P, 
 
 emit, emit_all = _of_current(Emitter.emit), _of_current(Emitter.emit_all)
 constant, filled = _of_current(Emitter.constant), _of_current(Emitter.filled)
-full, scan = _of_current(Emitter.full), _of_current(Emitter.scan)
-concat, stack = _of_current(Emitter.concat), _of_current(Emitter.stack)
-size_vector, size_scalar = _of_current(Emitter.size_vector), _of_current(Emitter.size_scalar)
-require, broadcast = _of_current(Emitter.require), _of_current(Emitter.broadcast)
-fresh_count = _of_current(Emitter.fresh_count)
-checked_axis, checked_axes = _of_current(Emitter.axis), _of_current(Emitter.axes)
+require = _of_current(Emitter.require)
+
+
+def checked_axis(value: int, rank: int) -> int:
+    """Returns `value` counted from the front; raises `UserError` outside of `[-rank, rank)`."""
+    if not -rank <= value < rank:
+        raise Refusal(f"axis {value} is outside a tensor of rank {rank}")
+    return value % rank
+
+
+def checked_axes(values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Returns distinct axes counted from the front, in the order of `values`."""
+    axes = tuple(checked_axis(v, rank) for v in values)
+    if len(set(axes)) != len(axes):
+        raise Refusal(f"axes {tuple(values)} name an axis twice")
+    return axes
+
+
+def fresh_count(lo: int = 0) -> Index:
+    """Returns a new symbol for the number of elements of the node's results, which depends on
+    data."""
+    ctx = current()
+    name = next(iter(ctx.names), "size")
+    symbol: Index = ctx.scope.session.fresh_symbol(f"{name}.count", lo)
+    return symbol
+
+
+def full(value: float, dtype: DType, shape: Sequence[IndexLike]) -> Operand:
+    """Returns a tensor with `value` in all elements."""
+    return filled(value, dtype).expand(shape)
+
+
+def size_vector(values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
+    sizes: Operand = current().scope.sizes([as_index(v) for v in values], dtype)
+    return sizes
+
+
+def size_scalar(value: IndexLike, dtype: DType = I64) -> Operand:
+    size: Operand = current().scope.sizes([as_index(value)], dtype, scalar=True)
+    return size
+
+
+def counted(size: Index) -> Operand:
+    """Returns the integers 0, 1, ... below `size`, as i64."""
+    ends = (filled(0, I64), size_scalar(size), filled(1, I64))
+    return emit("range", *ends, size=size)
+
+
+def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
+    """Returns the shape to which all `shapes` broadcast; the run checks what the import cannot
+    prove."""
+    ctx, reversed_shape = current(), list[Index]()
+    for axis in range(max(map(len, shapes))):
+        size = const(1)
+        for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
+            if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
+                raise Refusal(f"dimensions {size.key} and {dim.key} do not broadcast")
+            wide = ctx.scope.joined(size, dim, EXPANDED, ctx.loc)
+            if wide is None:
+                require(size, dim, EXPANDED)
+            size = wide or (size if dim.terms else dim)
+        reversed_shape.append(size)
+    return tuple(reversed(reversed_shape))
+
+
+def stack(parts: Sequence[Operand], axis: int) -> Operand:
+    """Stacks `parts` along a new axis."""
+    return concat([part.unsqueeze(axis) for part in parts], axis)
+
+
+def concat(parts: Sequence[Operand], axis: int) -> Operand:
+    return parts[0] if len(parts) == 1 else emit_all("concat", parts, axis=axis)[0]
+
+
+def scan(
+    states: Sequence[Operand],
+    rows: Sequence[Operand],
+    body: Graph,
+    input_reverse: Sequence[bool] = (),
+    output_reverse: Sequence[bool] = (),
+) -> tuple[Operand, ...]:
+    """Runs `body` for each row along the first axes of `rows`.
+
+    Returns the last states, then the stacked rows that the body returns. `input_reverse` and
+    `output_reverse` say for each of `rows` and of the stacked results if it is traversed
+    backwards; by default none is.
+    """
+    outputs = len(body.outputs) - len(states)
+    return emit_all(
+        "scan",
+        [*states, *rows],
+        body=body,
+        num_scan_inputs=len(rows),
+        input_axes=(0,) * len(rows),
+        input_reverse=tuple(input_reverse) or (False,) * len(rows),
+        output_axes=(0,) * outputs,
+        output_reverse=tuple(output_reverse) or (False,) * outputs,
+    )

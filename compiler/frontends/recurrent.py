@@ -8,7 +8,7 @@ its new state.
 from collections.abc import Callable, Iterable, Sequence
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import Emitter, concat, full, scan
+from tcc.frontends.emit import Emitter, concat, counted, full, scan
 from tcc.frontends.operand import Operand
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
@@ -146,7 +146,7 @@ def run_cell(
     """
     scanned = [projected]
     if lengths is not None:
-        scanned.append(ctx.counted(projected.shape[0]))
+        scanned.append(counted(projected.shape[0]))
     scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
     old = [scope.input("state", state.type) for state in states]
     x = scope.input("x", _row_type(projected))

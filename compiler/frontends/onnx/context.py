@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter, parameters
+from tcc.frontends.emit import Emitter, checked_axis, parameters
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
@@ -165,7 +165,7 @@ class NodeContext(Emitter):
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
         """Returns an attribute that is an axis of a tensor of `rank`, counted from the front."""
-        return self.axis(self.integer(name, default), rank)
+        return checked_axis(self.integer(name, default), rank)
 
     def graph(self, name: str) -> onnx.GraphProto:
         body: onnx.GraphProto = self._value(name, "graph", "g")
@@ -227,7 +227,7 @@ class NodeContext(Emitter):
         if value is parameter.empty or self.has_value(name):
             value = READERS[kind](self, name)
         is_axis = kind in (Axis, Axis | None) and value is not None
-        return self.axis(value, self.input(0).rank) if is_axis else value
+        return checked_axis(value, self.input(0).rank) if is_axis else value
 
     def wants(self, output: int) -> bool:
         """True if the model names this output."""

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from tcc.errors import UserError
-from tcc.frontends.emit import emit_all
+from tcc.frontends.emit import checked_axes, checked_axis, emit_all
 from tcc.frontends.onnx.context import READERS, NodeContext
 from tcc.frontends.operand import Operand, current
 from tcc.ir.op import OpSpec
@@ -86,5 +86,5 @@ def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
         raise UserError(f"attribute {name} has no decoder for {hint}", where=ctx.loc)
     value = decode(ctx, name)
     if field == "axis":
-        return ctx.axis(value, ctx.input(0).rank)
-    return tuple(sorted(ctx.axes(value, ctx.input(0).rank))) if field == "axes" else value
+        return checked_axis(value, ctx.input(0).rank)
+    return tuple(sorted(checked_axes(value, ctx.input(0).rank))) if field == "axes" else value

@@ -7,7 +7,7 @@ from inspect import Parameter
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Emitter, parameters
+from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar
 from tcc.frontends.extents import forward_range
 from tcc.frontends.operand import Operand, Operands, Refusal, current
 from tcc.frontends.scope import Scope
@@ -203,7 +203,7 @@ class CallContext(Emitter):
         if isinstance(value, Operand):
             return value if dtype is None else value.cast(dtype)
         if isinstance(value, Index):
-            return self.size_scalar(value).cast(dtype or I64)
+            return size_scalar(value).cast(dtype or I64)
         if isinstance(value, bool):
             return self.filled(value, dtype or BOOL)
         if isinstance(value, int | float):
@@ -257,7 +257,7 @@ class CallContext(Emitter):
 
     def axis_of(self, name: str, rank: int) -> int:
         """Returns an axis counted from the front; a scalar counts as having one axis."""
-        return self.axis(self.integer(name), max(rank, 1))
+        return checked_axis(self.integer(name), max(rank, 1))
 
     def promoted(self, *names: str) -> DType:
         """Returns the dtype in which torch computes with these arguments together."""

@@ -6,6 +6,7 @@ They are cond, while_loop, scan, map, and operators that run a block in another 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from tcc.frontends.emit import scan
 from tcc.frontends.operand import Operand
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import CallBlock, Tensor
@@ -139,7 +140,7 @@ def _scanned(
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.input("value", type) for type in types]
     results = run_block(scope, step, [*values, *extra])
-    return ctx.scan(states, rows, _finished(ctx, scope, results))
+    return scan(states, rows, _finished(ctx, scope, results))
 
 
 REGIONS: Mapping[str, Region] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.draws import dropped
-from tcc.frontends.emit import emit, full
+from tcc.frontends.emit import counted, emit, full
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
@@ -19,7 +19,7 @@ from tcc.ir.types import BOOL, F64, I32, I64
 
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
     """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
-    numbers = ctx.counted(size)
+    numbers = counted(size)
     return numbers if count is None else numbers + count.cast(I64)
 
 

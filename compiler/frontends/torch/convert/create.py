@@ -2,7 +2,8 @@
 
 import numpy as np
 from tcc.frontends.emit import constant, emit, filled
-from tcc.frontends.operand import Operand, current
+from tcc.frontends.emit import counted as range_below
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType, named
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
@@ -37,8 +38,7 @@ def counted(size: Index) -> Operand:
     number = as_int(size)
     if number is not None and number <= _LONGEST:
         return constant(np.arange(number))
-    numbers: Operand = current().counted(size)
-    return numbers
+    return range_below(size)
 
 
 def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
