@@ -110,7 +110,7 @@ class ComplexContext(CallContext):
         other = copy(self)
         other.arguments = {name: pick(value) for name, value in self.arguments.items()}
         if part_name == "imag":
-            filled = {"fill_value", "value", "s"} & other.arguments.keys()
+            filled = {"fill_value", "value", "s", "other"} & other.arguments.keys()
             numbers = (n for n in filled if isinstance(self.arguments[n], int | float))
             other.arguments |= dict.fromkeys(numbers, 0.0)
         return other
@@ -125,15 +125,6 @@ def _by_parts(converter: Converter, ctx: ComplexContext) -> Any:
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
-
-
-@family
-def _sum(op: str, ctx: ComplexContext) -> Complex:
-    x, y = ctx.pair("self"), ctx.pair("other")
-    factor = ctx.real("alpha", 1.0)
-    if factor != 1:
-        y = y.each(lambda part: part * factor)
-    return Complex(x.real.emit(op, y.real), x.imag.emit(op, y.imag))
 
 
 def _multiplied(x: Complex, y: Complex, op: str = "mul", **attrs: Any) -> Complex:
@@ -322,15 +313,13 @@ _MOVED = (
     "clone alias lift_fresh_copy view squeeze unsqueeze permute expand slice select.int flip roll "
     "diagonal unfold cat repeat split_with_sizes index_select index.Tensor gather where.self "
     "slice_scatter select_scatter scatter scatter_add index_put full full_like fill scalar_tensor "
-    "embedding copy sum mean neg as_strided constant_pad_nd cumsum tril triu"
+    "embedding copy sum mean neg add sub as_strided constant_pad_nd cumsum tril triu"
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
     **named(_linear, _einsum, _div, _log, _angle, _exp, _complex, _polar),
     **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
     **dict.fromkeys(("_conj", "conj_physical", "_conj_physical"), _conjugate),
-    "add": _sum("add"),
-    "sub": _sum("sub"),
     "mul": _product("self", "other", "mul"),
     "addmm": lambda ctx: _added(
         ctx, _multiplied(ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"

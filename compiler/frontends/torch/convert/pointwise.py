@@ -2,7 +2,6 @@
 computes in, and numbers become scalars."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,9 @@ from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
-def unary(op: str, **attrs: Any) -> Converter:
-    """Returns a converter: `op` of the first argument, in the dtype of the result."""
-
-    return lambda ctx: ctx.input().emit(op, **attrs)
+@family
+def _unary(op: str, x: Computed) -> Operand:
+    return x.emit(op)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
@@ -209,10 +207,12 @@ def _extremum(op: str, x: Computed, other: Computed) -> Operand:
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
-    """Returns a converter: `op` with attributes read from the call."""
+def _gelu(x: Computed, approximate: str) -> Operand:
+    return x.gelu(approximate=approximate)
 
-    return lambda ctx: ctx.input().emit(op, **attrs(ctx))
+
+def _leaky_relu(x: Computed, negative_slope: float) -> Operand:
+    return x.leaky_relu(alpha=negative_slope)
 
 
 def _elu(ctx: CallContext, x: Operand) -> Operand:
@@ -252,10 +252,22 @@ _COMPARISONS = {
 
 CONVERTERS: Converters = {
     **named(
-        _bitwise_not, _mul, _div, _remainder, _pow, _clamp, _elu, _softplus, _hardtanh, _relu, _neg
+        _gelu,
+        _leaky_relu,
+        _bitwise_not,
+        _mul,
+        _div,
+        _remainder,
+        _pow,
+        _clamp,
+        _elu,
+        _softplus,
+        _hardtanh,
+        _relu,
+        _neg,
     ),
-    **{name: unary(name) for name in _UNARY},
-    "hardswish": unary("hard_swish"),
+    **{name: _unary(name) for name in _UNARY},
+    "hardswish": _unary("hard_swish"),
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _binary(f"bitwise_{op}", op) for op in ("and", "or", "xor")},
@@ -270,7 +282,5 @@ CONVERTERS: Converters = {
     "fmax": _extremum("max"),
     "fmin": _extremum("min"),
     "where.self": _where,
-    "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
-    "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
     "log_sigmoid": lambda x: -(-x).softplus(),
 }
