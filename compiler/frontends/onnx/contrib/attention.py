@@ -14,9 +14,8 @@ from itertools import accumulate
 from math import sqrt
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import concat, emit, filled, full, require, size_scalar, stack
+from tcc.frontends.emit import concat, counted, emit, filled, full, require, size_scalar, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
-from tcc.frontends.onnx.contrib.fused import positions
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
@@ -109,7 +108,7 @@ def _rotary_embedding(
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
     if places.rank == 1:  # `places` is one number, the first position of every sequence
-        numbers = positions(ctx, places, length)
+        numbers = counted(length) + places.cast(I64)
         places = numbers.reshape((1, length)).expand((batch, length))
     result = _rotate(split, (cos, sin), places, interleaved, rotated)
     return _merged(result) if x.rank == 3 else result
@@ -139,7 +138,7 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -
     """
     match mask.rank:
         case 1:
-            keys = positions(ctx, None, key_count).reshape((1, key_count))
+            keys = counted(key_count).reshape((1, key_count))
             lengths = mask.reshape((mask.shape[0], 1)).cast(I64)
             if mask.shape[0] is not like.shape[0]:
                 raise Refusal("a mask of starts and ends is not supported")
@@ -393,14 +392,14 @@ class _Cache:
             require(key_count, grown, "a cache grows by the rows of a run")
         self.even = not self.whole and (past_length == 0 or batch is const(1))
         if self.even:
-            row = positions(ctx, size_scalar(self.before), length)
+            row = counted(length) + size_scalar(self.before)
             self.places = row.reshape((1, length)).expand((batch, length))
             return
         last = ctx.input(5).reshape((batch,)).cast(I64)
         # A sequence with fewer rows than the run begins at 0; the rows behind its end are padding.
         start = last - size_scalar(length - 1)
         self.starts = start.maximum(0)
-        row = positions(ctx, None, length).reshape((1, length))
+        row = counted(length).reshape((1, length))
         self.places = self.starts.reshape((batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
@@ -420,10 +419,9 @@ class _Cache:
 
         If `window` is at least 0, a query reads only the last `window` of these keys.
         """
-        ctx = self.ctx
         batch, length = self.places.shape
         query_positions = self.places.reshape((batch, 1, length, 1))
-        keys = positions(ctx, None, key_count).reshape((1, 1, 1, key_count))
+        keys = counted(key_count).reshape((1, 1, 1, key_count))
         is_past = keys <= query_positions
         if window < 0:
             return is_past

@@ -13,15 +13,7 @@ from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F64, I32, I64
-
-
-def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
-    """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
-    numbers = counted(size)
-    return numbers if count is None else numbers + count.cast(I64)
-
 
 # ---- activations --------------------------------------------------------------------------------
 
@@ -89,7 +81,7 @@ def embedded(
     if tokens.rank != 2:
         raise Refusal(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
-        places = positions(ctx, None, tokens.shape[1]).reshape((1, tokens.shape[1]))
+        places = counted(tokens.shape[1]).reshape((1, tokens.shape[1]))
     embedding = table(2).gather(tokens, axis=0)
     embedding = embedding + table(3).gather(places, axis=0)
     if segments is not None:
@@ -158,13 +150,13 @@ def _bias_dropout(
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _inverse(ctx: NodeContext, x: Operand) -> Results:
+def _inverse(x: Operand) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
     packed, pivots = x.cast(F64).emit_all("lu")
     size = packed.shape[-1]
     order = pivots.pivot_order(rows=size)
     rows = order.cast(I64).reshape((*order.shape, 1))
-    swapped = rows.equals(positions(ctx, None, size)).cast(F64)
+    swapped = rows.equals(counted(size)).cast(F64)
     half = packed.solve_triangular(swapped, upper=False, unit=True)
     inverted = packed.solve_triangular(half, upper=True, unit=False)
     return inverted.cast(x.dtype)

@@ -33,7 +33,7 @@ def level_type(bits: int) -> DType:
     return _LEVELS[bits]
 
 
-def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
+def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4, N: int, K: int, block_size: int) -> Results:
     """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
     zero point.
 
@@ -42,55 +42,55 @@ def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4) -> Results:
     ignores packed zero points if there is a `g_idx`.) `accuracy_level` allows rounding of x, which
     this converter does not use: the matmul is in f32.
     """
-    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
     dtype = level_type(bits)
-    if min(rows, depth, block) < 1:
+    if min(N, K, block_size) < 1:
         raise Refusal("a size is not positive")
     x = ctx.input(0).cast(F32)
-    blocks = -(-depth // block)
-    data = _rows_of_bytes(ctx, 1, "B", rows, blocks * block, bits)
-    levels = _elements(data, (rows, blocks * block), dtype)[:, :depth]
-    scale = ctx.input(2).reshape((rows, blocks)).cast(F32)
-    zero = _zero_points(ctx, (rows, blocks), dtype)
-    groups, even = _groups(ctx, depth, blocks), np.arange(depth) // block
+    blocks = -(-K // block_size)
+    data = _rows_of_bytes(ctx, 1, "B", N, blocks * block_size, bits)
+    levels = _elements(data, (N, blocks * block_size), dtype)[:, :K]
+    scale = ctx.input(2).reshape((N, blocks)).cast(F32)
+    zero = _zero_points(ctx, (N, blocks), dtype)
+    groups, even = _groups(ctx, K, blocks), np.arange(K) // block_size
     if groups is not None and (groups != even).any():
         order = np.argsort(groups, kind="stable")
         if (groups[order] == even).all():
             x, levels = _gathered(x, order, x.rank - 1), levels[:, order]
         else:  # blocks have different sizes, so each level becomes a block of its own
-            block, scale, zero = 1, _gathered(scale, groups, 1), zero[:, groups]
-    result = _matmul_rows(x, (levels, scale, zero), dtype, block)
+            block_size, scale, zero = 1, _gathered(scale, groups, 1), zero[:, groups]
+    result = _matmul_rows(x, (levels, scale, zero), dtype, block_size)
     bias = ctx.optional(5)
     if bias is not None:
         result = result + bias.cast(F32)
     return result.cast(ctx.input(0).dtype)
 
 
-def _mat_mul_bnb4(ctx: NodeContext, *, quant_type: int, transB: bool = True) -> Results:
+def _mat_mul_bnb4(
+    ctx: NodeContext, *, quant_type: int, transB: bool = True, N: int, K: int, block_size: int
+) -> Results:
     """Multiplies `x` with N rows of K numbers from a table of 16.
 
     The numbers are stored as positions in the table, two in a byte, the first in the high four
     bits. The numbers of all rows are cut into blocks, each of which has a factor.
     """
-    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    if quant_type not in (0, 1) or min(rows, depth, block) < 1:
+    if quant_type not in (0, 1) or min(N, K, block_size) < 1:
         raise Refusal(
-            f"quant_type {quant_type}, N {rows}, K {depth} or block_size {block} is no such"
+            f"quant_type {quant_type}, N {N}, K {K} or block_size {block_size} is no such"
         )
-    count = rows * depth
+    count = N * K
     packed, factors = (
         static(ctx.input(1), "B").reshape(-1),
         static(ctx.input(2), "absmax").reshape(-1),
     )
     if packed.dtype != np.uint8 or (packed.size, factors.size) != (
         -(-count // 2),
-        -(-count // block),
+        -(-count // block_size),
     ):
         raise Refusal(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
     places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
     numbers = np.array((_FP4, _NF4)[quant_type], np.float32)[places]
-    numbers *= np.repeat(factors.astype(np.float32), block)[:count]
-    numbers = numbers.reshape(rows, depth)
+    numbers *= np.repeat(factors.astype(np.float32), block_size)[:count]
+    numbers = numbers.reshape(N, K)
     weights = constant(numbers.T if transB else numbers)
     x = ctx.input(0)
     return (x.cast(F32) @ weights).cast(x.dtype)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, fresh_count, require
 from tcc.frontends.onnx.axes import bound_sizes
-from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results, named
+from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
@@ -15,13 +15,11 @@ from tcc.ops.shapes import replaced
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
-def _compress(ctx: NodeContext, x: Operand, mask: Operand) -> Results:
-    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
+def _compress(x: Operand, mask: Operand, *, axis: Axis | None = None) -> Results:
     return x.compress(mask, axis=axis, size=fresh_count())
 
 
-def _unique(ctx: NodeContext, x: Operand, *, sorted: bool) -> Results:
-    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
+def _unique(x: Operand, *, sorted: bool, axis: Axis | None = None) -> Results:
     if x.dtype is STRING:
         # Handles of strings have no order, so the strings are replaced by their ranks in sorted
         # order.

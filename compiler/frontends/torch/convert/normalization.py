@@ -28,6 +28,12 @@ def _scale_and_shift(
     return scale, bias.cast(x.dtype) if bias else _ones(x, shape, 0.0)
 
 
+def _of_last_axes(x: Operand, count: int, weight: Operand | None) -> tuple[int, Operand]:
+    """Returns the first of the last `count` axes, and the weight in the dtype of `x`."""
+    axis = x.rank - count
+    return axis, weight.cast(x.dtype) if weight else _ones(x, x.shape[axis:])
+
+
 @family
 def _layer_norm(
     outputs: int,
@@ -41,8 +47,7 @@ def _layer_norm(
 
     Three `outputs` are the normalised tensor, the means and the reciprocals of the deviations.
     """
-    axis = input.rank - len(normalized_shape)
-    scale = weight.cast(input.dtype) if weight else _ones(input, input.shape[axis:])
+    axis, scale = _of_last_axes(input, len(normalized_shape), weight)
     shift = bias and bias.cast(input.dtype)
     attrs = {"axis": axis, "epsilon": eps, "outputs": outputs}
     results = input.emit_all("layer_normalization", scale, shift, **attrs)
@@ -55,8 +60,7 @@ def _rms_norm(
     weight: Operand | None = None,
     eps: float | None = None,
 ) -> Operand:
-    axis = input.rank - len(normalized_shape)
-    scale = weight.cast(input.dtype) if weight else _ones(input, input.shape[axis:])
+    axis, scale = _of_last_axes(input, len(normalized_shape), weight)
     # torch's default is the eps of the type that it computes in, which is f32 also for f16.
     computed = np.finfo(np.float64 if input.dtype is F64 else np.float32)
     epsilon = float(computed.eps) if eps is None else eps
