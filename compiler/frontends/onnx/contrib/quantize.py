@@ -52,7 +52,7 @@ def _binary(op: str, ctx: NodeContext, x: Operand) -> Results:
 
 @family
 def _unary(make: Converter, ctx: NodeContext, x: Operand) -> Results:
-    """applies `make` to the dequantised first input."""
+    """Applies the converter `make` to the dequantised first input."""
     (result,) = _of(ctx, _floats(ctx, 0)).run(make)
     assert result is not None
     return _levels(ctx, result, 3, x)

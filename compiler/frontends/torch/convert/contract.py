@@ -160,7 +160,7 @@ def _trilinear(ctx: CallContext, sumdim: tuple[int, ...]) -> Operand:
 
 @family
 def _grouped(rows: str, weights: str, ctx: CallContext, offs: Integers) -> Operand:
-    """Converts grouped matmuls, in which each group of consecutive rows has its own
+    """Returns grouped matmuls, in which each group of consecutive rows has its own
     matrix.
 
     `offs` are the ends of the groups.

@@ -163,7 +163,7 @@ def _lengths(
 
 @family
 def _max_pool(axes: int, ctx: CallContext) -> Operand:
-    """adds each window's gradient to the element that was its maximum."""
+    """Adds each window's gradient to the element that was its maximum."""
     gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
     attrs = pool_attrs(ctx, axes)
     place = _places(gradient.shape[2:], x.shape[2:], attrs)
@@ -184,7 +184,7 @@ def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, A
 
 @family
 def _adaptive_average(axes: int, ctx: CallContext) -> Operand:
-    """Converts the gradient of adaptive averages.
+    """Returns the gradient of adaptive averages.
 
     If an adaptive pool has m results for n inputs, result i reads the inputs i*n // m to
     ceil((i + 1) * n / m) - 1. The results that read input j are the results j*m // n to
@@ -254,7 +254,7 @@ def _resize(
     input_size: tuple[Index, ...],
     grad_output: Operand,
 ) -> Operand:
-    """Converts a resize's gradient.
+    """Returns a resize's gradient.
 
     `terms(ctx, extent, size, scale)` are the terms of one axis, which the resize maps from `extent`
     to `size` elements.
@@ -292,7 +292,7 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 
 @family
 def _edge_pad(axes: int, x: Operand, grad_output: Operand, padding: tuple[int, ...]) -> Operand:
-    """Converts the gradient of padding that repeats the elements at the border."""
+    """Returns the gradient of padding that repeats the elements at the border."""
     gradient = widened(grad_output)
     before = padding[::2]
     for n in range(axes):
@@ -336,13 +336,13 @@ def _weight_norm(ctx: CallContext) -> Results:
 
 @family
 def _shrink(name: str, ctx: CallContext, x: Operand, lambd: float) -> Operand:
-    """Converts a gradient that is zero where the forward result is zero."""
+    """Returns a gradient that is zero where the forward result is zero."""
     return (abs(x) <= lambd).select(0, ctx.operand(name))
 
 
 @family
 def _gated(gate: Callable[[Operand], tuple[Operand, Operand]], ctx: CallContext) -> Operand:
-    """Converts the gradient of x * g(x); `gate` returns g and its derivative.
+    """Returns the gradient of x * g(x); `gate` returns g and its derivative.
 
     torch's export does not decompose these operators: it has rules for them, but also kernels.
     """

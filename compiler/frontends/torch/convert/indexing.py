@@ -269,7 +269,7 @@ def _searched(edges: Operand, x: Operand, right: bool) -> Operand:
 
 @family
 def _search(name: str, ctx: CallContext) -> Operand:
-    """searches among the edges in an argument."""
+    """Searches among the edges in the argument `name`."""
     dtype = ctx.promoted("self", name)
     right = ctx.flag("right") or ctx.given("side") == "right"
     edges = ctx.operand(name, dtype)

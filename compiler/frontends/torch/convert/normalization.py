@@ -43,7 +43,7 @@ def _layer_norm(
     weight: Operand | None = None,
     bias: Operand | None = None,
 ) -> Any:
-    """Converts layer norms with one result or three.
+    """Returns a layer norm with one result or three.
 
     Three `outputs` are the normalised tensor, the means and the reciprocals of the deviations.
     """

@@ -67,7 +67,7 @@ def _shift(direction: str, x: Computed, other: Computed, dtype: ResultType) -> O
 
 @family
 def _sum(op: str, ctx: CallContext, x: Computed, other: Computed) -> Operand:
-    """Converts sums and differences; the second operand is multiplied by `alpha`."""
+    """Returns a sum or difference; the second operand is multiplied by `alpha`."""
     if x.dtype is BOOL:
         return x | other
     if ctx.real("alpha") != 1:
@@ -196,7 +196,7 @@ def _clamp(ctx: CallContext, x: Computed, dtype: ResultType) -> Operand:
 
 @family
 def _extremum(op: str, x: Computed, other: Computed) -> Operand:
-    """Converts fmax or fmin, which prefer a number to NaN."""
+    """Returns fmax or fmin, which prefer a number to NaN."""
     extremum = x.emit(op, other)
     if not x.dtype.is_float:
         return extremum

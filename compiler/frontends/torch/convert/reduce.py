@@ -54,7 +54,7 @@ def _extremum(op: str) -> Converter:
 
 @family
 def _extremum_at(op: str, keepdim: bool, line: Line) -> Sequence[Operand]:
-    """Converts the extremum along one axis, and its position."""
+    """Returns the extremum along one axis, and its position."""
     x, axis = line
     extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
     at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
@@ -70,7 +70,7 @@ def _arg(op: str, ctx: CallContext, line: Line) -> Operand:
 
 @family
 def _truth(op: str, ctx: CallContext) -> Operand:
-    """Converts `any` or `all`."""
+    """Returns `any` or `all`: an extremum of truth values."""
     x = ctx.operand("self", BOOL)
     # An empty list means no axis.
     return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
@@ -117,7 +117,7 @@ def _linalg_vector_norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float
 
 @family
 def along_axis(op: str, ctx: CallContext, dtype: ResultType) -> Operand:
-    """Converts the op along `dim`, with the dtype of the result."""
+    """Adds the op along `dim`, with the dtype of the result."""
     x, axis = ctx.along(dtype)
     return x.emit(op, axis=axis)
 

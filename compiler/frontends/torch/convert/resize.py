@@ -65,7 +65,7 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
 
 @family
 def _nearest(exact: bool, ctx: CallContext, shape: ResultShape) -> Operand:
-    """Converts nearest neighbours, with positions at pixel centres if `exact`.
+    """Resizes to nearest neighbours, with positions at pixel centres if `exact`.
 
     torch rounds a product in f32 down, which may give the position before that of the exact
     quotient. If sizes are constant and these positions differ, a constant holds torch's positions.

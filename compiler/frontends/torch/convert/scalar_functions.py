@@ -11,7 +11,7 @@ from tcc.ir.types import BOOL, F64
 
 @family
 def _rounding(op: str, x: Computed) -> Operand:
-    """Converts a rounding function; integers are unchanged."""
+    """Rounds; integers are unchanged."""
     return x.emit(op) if x.dtype.is_float else x
 
 

@@ -65,7 +65,7 @@ def _max_pool(axes: int) -> Converter:
 
 @family
 def _max_pool_indices(axes: int, ctx: CallContext) -> Sequence[Operand]:
-    """Converts the maxima, and of their positions in the image of their channel."""
+    """Returns the maxima, and their positions in the image of their channel."""
     x = _image(ctx, axes)
     maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
     image = size_scalar(element_count(x.shape[2:]))
@@ -147,7 +147,7 @@ def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
 
 @family
 def _adaptive(op: str, reduce: str, axes: int, ctx: CallContext) -> Operand:
-    """Converts pools whose windows follow from the sizes.
+    """Returns a pool whose windows follow from the sizes.
 
     The windows are equal if the input's sizes are multiples of the result's. Otherwise each window
     is a slice if the sizes are constant.
