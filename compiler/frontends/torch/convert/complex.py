@@ -319,7 +319,9 @@ _MOVED = (
 _CONVERTERS: dict[str, ComplexConverter] = {
     **named(_linear, _einsum, _div, _log, _angle, _exp, _complex, _polar),
     **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
-    **dict.fromkeys(("_conj", "conj_physical", "_conj_physical"), _conjugate),
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "_conj_physical": _conjugate,
     "mul": _product("self", "other", "mul"),
     "addmm": lambda ctx: _added(
         ctx, _multiplied(ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"
