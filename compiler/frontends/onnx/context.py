@@ -18,16 +18,6 @@ from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType, element_count
 
-_KINDS = {
-    AttributeProto.INT: "int",
-    AttributeProto.INTS: "ints",
-    AttributeProto.FLOAT: "float",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.STRING: "string",
-    AttributeProto.STRINGS: "strings",
-    AttributeProto.TENSOR: "tensor",
-    AttributeProto.GRAPH: "graph",
-}
 LARGEST = (1 << 63) - 1
 
 
@@ -70,6 +60,8 @@ class NodeContext(Emitter):
         """Checks the node against ONNX's schema; returns the defaults of its attributes."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
+        if any(attribute.ref_attr_name for attribute in self.node.attribute):
+            raise self.fail("an attribute is that of a function, but the node is in none")
         schema: Any = schema_of(self.node, self.opset)  # Any: onnx's type stubs lack `attributes`
         if schema is None:
             return {}
@@ -84,7 +76,7 @@ class NodeContext(Emitter):
                 raise self.fail(f"opset {self.opset} has no attribute {name[:200]}")
             due = schema.attributes[name].type
             if attribute.type != due.value:
-                actual = _KINDS.get(attribute.type, str(attribute.type))
+                actual = _kind(attribute)
                 raise self.fail(f"attribute {name} is of kind {actual}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
@@ -121,46 +113,42 @@ class NodeContext(Emitter):
         opset."""
         return name in self._attributes or name in self.defaults
 
-    def _attribute(self, name: str, kind: str) -> Any:
-        attribute = self._attributes.get(name) or self.defaults[name]
-        actual = _KINDS.get(attribute.type, str(attribute.type))
-        if actual != kind:
-            raise Refusal(f"attribute {name} is of kind {actual}; {kind} is due")
-        return attribute
-
-    def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
-        if self.has_value(name):
-            return getattr(self._attribute(name, kind), field)
+    def _value(self, name: str, kind: str, default: Any = None) -> Any:
+        attribute = self._attributes.get(name) or self.defaults.get(name)
+        if attribute is not None:
+            if _kind(attribute) != kind:
+                raise Refusal(f"attribute {name} is of kind {_kind(attribute)}; {kind} is due")
+            return onnx.helper.get_attribute_value(attribute)
         if default is None:
             raise Refusal(f"attribute {name} is missing")
         return default
 
     def integer(self, name: str, default: int | None = None) -> int:
-        return int(self._value(name, "int", "i", default))
+        return int(self._value(name, "int", default))
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.integer(name, default))
 
     def real(self, name: str, default: float | None = None) -> float:
-        return float(self._value(name, "float", "f", default))
+        return float(self._value(name, "float", default))
 
     def text(self, name: str, default: str | None = None) -> str:
-        value = self._value(name, "string", "s", default)
+        value = self._value(name, "string", default)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        return tuple(self._value(name, "ints", "ints", default))
+        return tuple(self._value(name, "ints", default))
 
     def reals(self, name: str) -> tuple[float, ...]:
-        return tuple(self._value(name, "floats", "floats", ()))
+        return tuple(self._value(name, "floats", ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        raw = self._value(name, "strings", "strings", ())
+        raw = self._value(name, "strings", ())
         return tuple(text.decode("utf-8", "replace") for text in raw)
 
     def tensor(self, name: str) -> Operand:
         """Returns a tensor attribute as a constant."""
-        array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
+        array, dtype = self.session.tensors.array(self._value(name, "tensor"), self.loc)
         return self.constant(array, dtype)
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
@@ -168,7 +156,7 @@ class NodeContext(Emitter):
         return checked_axis(self.integer(name, default), rank)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        body: onnx.GraphProto = self._value(name, "graph", "g")
+        body: onnx.GraphProto = self._value(name, "graph")
         return body
 
     def dtype(self, name: str, default: DType | None = None) -> DType:
@@ -263,6 +251,11 @@ _PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
 READERS = {
     kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
 }
+
+
+def _kind(attribute: AttributeProto) -> str:
+    name: str = AttributeProto.AttributeType.Name(attribute.type)
+    return name.lower()
 
 
 def named(*converters: Converter) -> Converters:
