@@ -268,7 +268,7 @@ CONVERTERS: Converters = {
         _repeat,
         _constant_pad_nd,
     ),
-    **dict.fromkeys(_COPIES, lambda ctx: ctx.operand(ctx.first())),
+    **dict.fromkeys(_COPIES, lambda x: x),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
     "expand": lambda ctx, x: x.expand(ctx.result_shape()),

@@ -54,8 +54,7 @@ def interpolation(
 
 
 def _upsample(mode: str, smooth: bool = False) -> Converter:
-    def convert(ctx: CallContext, shape: ResultShape) -> Operand:
-        x = ctx.operand(ctx.first())
+    def convert(ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
         scales = axis_scales(ctx, x.rank - 2)
         attributes = interpolation(ctx, x, shape, scales, mode, smooth)
         return x.resize(**attributes)
@@ -64,13 +63,12 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
 
 
 @family
-def _nearest(exact: bool, ctx: CallContext, shape: ResultShape) -> Operand:
+def _nearest(exact: bool, ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
     """Resizes to nearest neighbours, with positions at pixel centres if `exact`.
 
     torch rounds a product in f32 down, which may give the position before that of the exact
     quotient. If sizes are constant and these positions differ, a constant holds torch's positions.
     """
-    x = ctx.operand(ctx.first())
     scales = axis_scales(ctx, x.rank - 2)
     informative = _informative_scales(shape[2:], x.shape[2:], scales)
     for axis, scale in enumerate(informative, 2):
