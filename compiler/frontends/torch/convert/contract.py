@@ -37,19 +37,16 @@ def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
     return x * ctx.operand(name, x.dtype)
 
 
-def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
-    """Returns a converter of beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
-
-    def convert(ctx: CallContext, beta: float) -> Operand:
-        matmul = ctx.operand(lhs) @ ctx.operand(rhs)
-        if batched:
-            matmul = matmul.sum(0)
-        matmul = _scaled(ctx, matmul, "alpha")
-        if beta == 0:
-            return matmul
-        return matmul + _scaled(ctx, ctx.operand("self"), "beta")
-
-    return convert
+@family
+def _add_matmul(lhs: str, rhs: str, batched: bool, ctx: CallContext, beta: float) -> Operand:
+    """Returns beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
+    matmul = ctx.operand(lhs) @ ctx.operand(rhs)
+    if batched:
+        matmul = matmul.sum(0)
+    matmul = _scaled(ctx, matmul, "alpha")
+    if beta == 0:
+        return matmul
+    return matmul + _scaled(ctx, ctx.operand("self"), "beta")
 
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -186,8 +183,8 @@ CONVERTERS: Converters = {
     "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"),
     "linear": _linear,
-    "addmm": _add_matmul("mat1", "mat2"),
-    "addbmm": _add_matmul("batch1", "batch2", batched=True),
+    "addmm": _add_matmul("mat1", "mat2", False),
+    "addbmm": _add_matmul("batch1", "batch2", True),
     "einsum": lambda ctx: einsum(ctx.text("equation"), ctx.operands("tensors")),
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,

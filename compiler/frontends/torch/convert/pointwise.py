@@ -131,7 +131,7 @@ def _divided_type(ctx: CallContext) -> DType:
     return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
 
-def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+def quotient(x: Operand, y: Operand) -> Operand:
     """Returns x / y, rounded down for integers."""
     return x / y if x.dtype.is_float else _floor_quotient(x, y)
 

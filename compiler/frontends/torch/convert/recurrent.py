@@ -4,10 +4,10 @@
 from collections.abc import Sequence
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import concat, stack
+from tcc.frontends.emit import concat, family, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converters
 from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import const
 
@@ -45,52 +45,48 @@ def _direction(
     return cell, projected
 
 
-def _recurrent(name: str, function: str = "tanh") -> Converter:
-    def convert(
-        ctx: CallContext,
-        x: Operand,
-        params: list[Operand],
-        num_layers: int,
-        bidirectional: bool,
-        has_biases: bool,
-        train: bool,
-        batch_first: bool,
-    ) -> Sequence[Operand]:
-        kind = KINDS[name]
-        hx = ctx.arguments["hx"]
-        initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
-        directions = 1 + bidirectional
-        width = 4 if has_biases else 2
-        if train and ctx.real("dropout") != 0 and num_layers > 1:
-            raise Refusal("it draws random numbers", "call model.eval() before the export")
-        if (
-            len(params) != num_layers * directions * width
-            or len(initial) != kind.states
-            or x.rank != 3
-        ):
-            raise Refusal("layers with a projection are not supported")
-        x = x.swap_axes(0, 1) if batch_first else x
-        last: list[tuple[Operand, ...]] = []
-        for layer in range(num_layers):
-            rows = []
-            for direction in range(directions):
-                number = layer * directions + direction
-                direction_weights = params[number * width : (number + 1) * width]
-                cell, projected = _direction(name, function, x, direction_weights)
-                states = [select(state, 0, const(number)) for state in initial]
-                outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
-                rows.append(outputs[0])
-                last.append(outputs[1:])
-            x = concat(rows, 2)
-        ends = [stack(final_states, 0) for final_states in aligned(*last)]
-        return [x.swap_axes(0, 1) if batch_first else x, *ends]
-
-    return convert
+@family
+def _recurrent(
+    name: str,
+    function: str,
+    ctx: CallContext,
+    x: Operand,
+    params: list[Operand],
+    num_layers: int,
+    bidirectional: bool,
+    has_biases: bool,
+    train: bool,
+    batch_first: bool,
+) -> Sequence[Operand]:
+    kind = KINDS[name]
+    hx = ctx.arguments["hx"]
+    initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
+    directions = 1 + bidirectional
+    width = 4 if has_biases else 2
+    if train and ctx.real("dropout") != 0 and num_layers > 1:
+        raise Refusal("it draws random numbers", "call model.eval() before the export")
+    if len(params) != num_layers * directions * width or len(initial) != kind.states or x.rank != 3:
+        raise Refusal("layers with a projection are not supported")
+    x = x.swap_axes(0, 1) if batch_first else x
+    last: list[tuple[Operand, ...]] = []
+    for layer in range(num_layers):
+        rows = []
+        for direction in range(directions):
+            number = layer * directions + direction
+            direction_weights = params[number * width : (number + 1) * width]
+            cell, projected = _direction(name, function, x, direction_weights)
+            states = [select(state, 0, const(number)) for state in initial]
+            outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
+            rows.append(outputs[0])
+            last.append(outputs[1:])
+        x = concat(rows, 2)
+    ends = [stack(final_states, 0) for final_states in aligned(*last)]
+    return [x.swap_axes(0, 1) if batch_first else x, *ends]
 
 
 CONVERTERS: Converters = {
-    "lstm.input": _recurrent("LSTM"),
-    "gru.input": _recurrent("GRU"),
-    "rnn_tanh.input": _recurrent("RNN"),
+    "lstm.input": _recurrent("LSTM", "tanh"),
+    "gru.input": _recurrent("GRU", "tanh"),
+    "rnn_tanh.input": _recurrent("RNN", "tanh"),
     "rnn_relu.input": _recurrent("RNN", "relu"),
 }

@@ -9,7 +9,7 @@ from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import constant, family
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.torch.context import CallContext, Converter, Converters, ResultShape, of_axes
+from tcc.frontends.torch.context import CallContext, Converters, ResultShape, of_axes
 from tcc.ir.index import Index, as_int
 
 _PADDING = ("zeros", "border", "reflection")
@@ -53,13 +53,11 @@ def interpolation(
     }
 
 
-def _upsample(mode: str, smooth: bool = False) -> Converter:
-    def convert(ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
-        scales = axis_scales(ctx, x.rank - 2)
-        attributes = interpolation(ctx, x, shape, scales, mode, smooth)
-        return x.resize(**attributes)
-
-    return convert
+@family
+def _upsample(mode: str, smooth: bool, ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
+    scales = axis_scales(ctx, x.rank - 2)
+    attributes = interpolation(ctx, x, shape, scales, mode, smooth)
+    return x.resize(**attributes)
 
 
 @family
@@ -145,7 +143,7 @@ INTERPOLATIONS = {
 CONVERTERS: Converters = {
     **of_axes("upsample_nearest{}d", lambda _: _nearest(False)),
     **of_axes("_upsample_nearest_exact{}d", lambda _: _nearest(True)),
-    **{name: _upsample(mode, smooth=smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
+    **{name: _upsample(mode, smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,
 }

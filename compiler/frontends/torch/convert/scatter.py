@@ -2,13 +2,12 @@
 
 import math
 
-from tcc.frontends.emit import concat, constant, full, size_scalar
+from tcc.frontends.emit import concat, constant, family, full, size_scalar
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
     Computed,
-    Converter,
     Converters,
     Integers,
     Line,
@@ -45,21 +44,14 @@ def _scattered(x: Operand, at: Operand, source: Operand, axis: int, how: str = "
     return x.scatter_elements(at, source, axis=axis, reduction=how)
 
 
-def _scatter(how: str = "none") -> Converter:
-    def convert(
-        ctx: CallContext,
-        line: Line,
-        src: Operand | None = None,
-        reduce: str | None = None,
-    ) -> Operand:
-        (x, axis), at = line, ctx.lined("index")
-        combined = _REDUCTIONS[reduce] if reduce else how
-        source = (
-            ctx.lined("src", x.dtype) if src else ctx.operand("value", x.dtype).expand(at.shape)
-        )
-        return _scattered(x, at, source, axis, combined)
-
-    return convert
+@family
+def _scatter(
+    how: str, ctx: CallContext, line: Line, src: Operand | None = None, reduce: str | None = None
+) -> Operand:
+    (x, axis), at = line, ctx.lined("index")
+    combined = _REDUCTIONS[reduce] if reduce else how
+    source = ctx.lined("src", x.dtype) if src else ctx.operand("value", x.dtype).expand(at.shape)
+    return _scattered(x, at, source, axis, combined)
 
 
 def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
@@ -77,7 +69,7 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: 
     if how != "mean":
         return result
     divisor = count + 1 if include_self else count.maximum(1)
-    mean = quotient(ctx, result, divisor.cast(x.dtype))
+    mean = quotient(result, divisor.cast(x.dtype))
     return untouched.select(x, mean)
 
 
@@ -282,7 +274,7 @@ CONVERTERS: Converters = {
     ),
     "_embedding_bag": _embedding_bag,
     "_embedding_bag_forward_only": _embedding_bag,
-    "scatter": _scatter(),
+    "scatter": _scatter("none"),
     "scatter_add": _scatter("add"),
     "scatter_reduce.two": _scatter_reduce,
 }
