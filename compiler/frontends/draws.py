@@ -15,8 +15,9 @@ import hashlib
 from collections.abc import Iterable
 from math import pi
 
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.emit import emit, filled
+from tcc.frontends.operand import Operand, current
+from tcc.frontends.scope import Scope
 from tcc.frozen import frozen
 from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
@@ -67,7 +68,6 @@ class Draws:
     Each method returns a tensor of `shape`. All methods use the same random bits.
     """
 
-    ctx: Emitter
     shape: tuple[Index, ...]
     seed: Operand
     stream: Operand
@@ -78,7 +78,7 @@ class Draws:
         The generator gives 128 bits for each element; `half` 0 or 1 selects 64 of them.
         """
         operands = (self.seed, self.stream)
-        return self.ctx.emit("random_bits", *operands, shape=self.shape, half=half, count=count)
+        return emit("random_bits", *operands, shape=self.shape, half=half, count=count)
 
     def _fraction(self, dtype: DType, digits: int, half: int = 0) -> Operand:
         """Returns random multiples of 2**-`digits` in [0, 1); `half` selects bits (see `bits`)."""
@@ -105,25 +105,25 @@ class Draws:
         wide = _wide(dtype)
         angle = self._fraction(wide, _DIGITS[wide], 1) * (2 * pi)
         radius = (self.inside(wide).log() * -2.0).sqrt()
-        numbers = radius * self.ctx.emit("cos", angle)
+        numbers = radius * emit("cos", angle)
         if (mean, deviation) != (0.0, 1.0):
             numbers = numbers * deviation + mean
         return numbers.cast(dtype)
 
     def integers(self, low: int, high: int) -> Operand:
         """Returns integers in [low, high), as i64."""
-        return self.ctx.emit("mod", self.bits(), high - low).cast(I64) + low
+        return emit("mod", self.bits(), high - low).cast(I64) + low
 
 
-def draws(ctx: Emitter, shape: Iterable[Index], fixed: int | None = None) -> Draws:
+def draws(shape: Iterable[Index], fixed: int | None = None) -> Draws:
     """Returns the random numbers of a source node, from the run's seed or from a `fixed` one."""
+    ctx = current()
     key = f"{ctx.scope.path}{next(iter(ctx.names), ctx.loc)}"
     stream = _stream(ctx.scope, key, ctx.loc)
-    return Draws(ctx, tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
+    return Draws(tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
 
 
 def dropped(
-    ctx: Emitter,
     x: Operand,
     ratio: Operand | float,
     training: Operand | None = None,
@@ -134,10 +134,10 @@ def dropped(
     Elements are set to 0 at the rate `ratio`; the others are scaled so that the mean does not
     change. If `training` is false, no element is dropped or scaled.
     """
-    one = ctx.filled(1.0, F32)
-    chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ratio.cast(F32)
+    one = filled(1.0, F32)
+    chance = filled(ratio, F32) if isinstance(ratio, float) else ratio.cast(F32)
     chance = chance.reshape(())
-    mask = chance <= draws(ctx, x.shape, fixed).uniform(F32)
+    mask = chance <= draws(x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
     if training is not None:
         drops = training.reshape(())
@@ -145,7 +145,7 @@ def dropped(
     return mask.select(x * scale.cast(x.dtype), 0.0), mask
 
 
-def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
+def race(logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
     """Returns random scores of classes, [batch, count, classes], from log weights [batch, classes].
 
     The class with the largest score is drawn in proportion to its weight.  The classes with the k
@@ -156,9 +156,9 @@ def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = No
     wide = _wide(logarithms.dtype)
     batch, classes = logarithms.shape
     limit = 1 - 2.0 ** -_DIGITS[wide]
-    u = draws(ctx, (batch, count, classes), fixed).inside(wide).minimum(limit)
+    u = draws((batch, count, classes), fixed).inside(wide).minimum(limit)
     # This is half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
-    noise = ctx.emit("atanh", u / (2.0 - u)).log()
+    noise = (u / (2.0 - u)).atanh().log()
     return logarithms.cast(wide).unsqueeze(1) - noise
 
 

@@ -5,36 +5,37 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import emit
+from tcc.frontends.operand import Operand, Refusal
 
 
-def einsum(ctx: Emitter, text: str, operands: Sequence[Operand]) -> Operand:
+def einsum(text: str, operands: Sequence[Operand]) -> Operand:
     """Adds an einsum of the operands; `text` is an equation in NumPy's notation."""
-    equation = explicit_equation(ctx, text, [o.rank for o in operands])
-    return ctx.emit("einsum", *operands, equation=equation)
+    equation = explicit_equation(text, [o.rank for o in operands])
+    return emit("einsum", *operands, equation=equation)
 
 
-def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
+def explicit_equation(text: str, ranks: Sequence[int]) -> str:
     """Returns the einsum equation with an explicit output and letters in place of '...'."""
     text = text.replace(" ", "")
     inputs, arrow, output = text.partition("->")
     terms = inputs.split(",")
     if len(terms) != len(ranks):
-        raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
+        raise Refusal(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
     letters = [c for c in inputs.replace(",", "").replace("...", "")]
     if not all(c.isascii() and c.isalpha() for c in (*letters, *output.replace("...", ""))):
-        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
+        raise Refusal(f"equation '{text[:80]}' has axes that are no letters")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
     hidden = [
         rank - len(term.replace("...", "")) if "..." in term else 0
-        for term, rank in zip(terms, ranks, strict=True)
+        for term, rank in aligned(terms, ranks)
     ]
     width = max(hidden, default=0)
     if width > len(spare) or min(hidden, default=0) < 0:
-        raise ctx.fail(f"equation '{text[:80]}' does not fit its operands")
+        raise Refusal(f"equation '{text[:80]}' does not fit its operands")
     dots = "".join(spare[:width])
-    full = [t.replace("...", dots[width - n :]) for t, n in zip(terms, hidden, strict=True)]
+    full = [t.replace("...", dots[width - n :]) for t, n in aligned(terms, hidden)]
     if not arrow:
         output = ("..." if width else "") + "".join(
             c for c in sorted(set(letters)) if letters.count(c) == 1

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TypeAlias
 
-from tcc.frontends.scope import Operand
+from tcc.frontends.aligned import aligned
+from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import sign
 
@@ -55,7 +56,7 @@ def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int
     divided by the scale; a scale of None stands for the ratio of the sizes.
     """
     halves = [const(radius)]
-    for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
+    for dim, size, scale in aligned(x.shape, sizes, scales):
         if scale is None:
             halves.append(ceildiv(dim * radius, maximum(size, 1)))
         else:

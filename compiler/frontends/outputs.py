@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from itertools import chain, count
 
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.ir.graph import Graph, Value, bodies
 from tcc.ir.graph.rewrite import substituted
 from tcc.ir.lists import ListType

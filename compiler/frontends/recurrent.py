@@ -7,14 +7,15 @@ its new state.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import Emitter, concat, counted, full, scan
+from tcc.frontends.operand import Operand
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
 
-Activation = Callable[[Emitter, Operand], Operand]
-Product = Callable[[Emitter, Operand], Operand]
-Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ...]]
+Activation = Callable[[Operand], Operand]
+Product = Callable[[Operand], Operand]
+Step = Callable[["Cell", Operand, Sequence[Operand]], tuple[Operand, ...]]
 
 
 @frozen
@@ -34,31 +35,31 @@ class Cell:
     coupled: bool = False
     linear_before: bool = True
 
-    def activate(self, ctx: Emitter, number: int, x: Operand) -> Operand:
+    def activate(self, number: int, x: Operand) -> Operand:
         if self.clip:
-            x = ctx.emit("clip", x, -self.clip, self.clip)
-        return self.activations[number](ctx, x)
+            x = x.clip(-self.clip, self.clip)
+        return self.activations[number](x)
 
-    def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
+    def enters(self, number: int, x: Operand) -> Operand:
         """Returns the part of the projected input that belongs to a gate."""
-        return x.slice_axis(x.rank - 1, self.places[number] * self.hidden, self.hidden)
+        return x.slice_axis(-1, self.places[number] * self.hidden, self.hidden)
 
-    def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
+    def gate(self, number: int, x: Operand, h: Operand) -> Operand:
         """Returns the input of the gate's activation."""
-        return self.enters(ctx, number, x) + self.products[number](ctx, h)
+        return self.enters(number, x) + self.products[number](h)
 
 
 def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
     """Returns for each of `matrices` (R^T of a gate) a function that multiplies a state with it."""
 
     def multiply_by(matrix: Operand) -> Product:
-        return lambda ctx, h: h @ matrix
+        return lambda h: h @ matrix
 
     return tuple(map(multiply_by, matrices))
 
 
 def with_biases(
-    ctx: Emitter, projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
+    projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
 ) -> tuple[Operand, Operand | None]:
     """Adds the biases of the input and of the state, [gates * hidden], to the projected input.
 
@@ -70,52 +71,46 @@ def with_biases(
     late_bias = None
     if reset_late:
         late_bias = state_bias.slice_axis(0, 2 * hidden, hidden)
-        zero = ctx.full(0.0, state_bias.dtype, (hidden,))
-        state_bias = ctx.concat([state_bias.slice_axis(0, 0, 2 * hidden), zero], 0)
+        zero = full(0.0, state_bias.dtype, (hidden,))
+        state_bias = concat([state_bias.slice_axis(0, 0, 2 * hidden), zero], 0)
     return projected + (input_bias + state_bias), late_bias
 
 
-def _rnn_step(
-    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
-    return (cell.activate(ctx, 0, cell.gate(ctx, 0, x, states[0])),)
+def _rnn_step(cell: Cell, x: Operand, states: Sequence[Operand]) -> tuple[Operand, ...]:
+    return (cell.activate(0, cell.gate(0, x, states[0])),)
 
 
-def _gru_step(
-    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
+def _gru_step(cell: Cell, x: Operand, states: Sequence[Operand]) -> tuple[Operand, ...]:
     h = states[0]
-    update = cell.activate(ctx, 0, cell.gate(ctx, 0, x, h))
-    reset = cell.activate(ctx, 0, cell.gate(ctx, 1, x, h))
+    update = cell.activate(0, cell.gate(0, x, h))
+    reset = cell.activate(0, cell.gate(1, x, h))
     if cell.linear_before:
-        inner = cell.products[2](ctx, h)
+        inner = cell.products[2](h)
         if cell.bias is not None:
             inner = inner + cell.bias
         inner = reset * inner
     else:
-        inner = cell.products[2](ctx, reset * h)
-    hidden = cell.activate(ctx, 1, cell.enters(ctx, 2, x) + inner)
+        inner = cell.products[2](reset * h)
+    hidden = cell.activate(1, cell.enters(2, x) + inner)
     keep = 1.0 - update
     return (keep * hidden + update * h,)
 
 
-def _lstm_step(
-    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
+def _lstm_step(cell: Cell, x: Operand, states: Sequence[Operand]) -> tuple[Operand, ...]:
     h, c = states
 
     def gate(number: int, peephole: int | None, state: Operand) -> Operand:
-        value = cell.gate(ctx, number, x, h)
+        value = cell.gate(number, x, h)
         if peephole is not None and cell.peepholes:
             value = value + cell.peepholes[peephole] * state
         return value
 
-    enter = cell.activate(ctx, 0, gate(0, 0, c))
-    forget = 1.0 - enter if cell.coupled else cell.activate(ctx, 0, gate(2, 2, c))
-    candidate = cell.activate(ctx, 1, gate(3, None, c))
+    enter = cell.activate(0, gate(0, 0, c))
+    forget = 1.0 - enter if cell.coupled else cell.activate(0, gate(2, 2, c))
+    candidate = cell.activate(1, gate(3, None, c))
     new_c = forget * c + enter * candidate
-    leave = cell.activate(ctx, 0, gate(1, 1, new_c))
-    return leave * cell.activations[2](ctx, new_c), new_c
+    leave = cell.activate(0, gate(1, 1, new_c))
+    return leave * cell.activations[2](new_c), new_c
 
 
 @frozen
@@ -151,20 +146,20 @@ def run_cell(
     """
     scanned = [projected]
     if lengths is not None:
-        scanned.append(ctx.counted(projected.shape[0]))
+        scanned.append(counted(projected.shape[0]))
     scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
     old = [scope.input("state", state.type) for state in states]
     x = scope.input("x", _row_type(projected))
-    with ctx.inside(scope).writing() as inner:
-        new = kind.step(cell, inner, x, old)
-    row = new[0]
-    if lengths is not None:
-        t = scope.input("t", _row_type(scanned[1]))
-        is_active = inner.emit("less", t, lengths)
-        row = inner.where(is_active, row, 0.0)
-        new = tuple(inner.where(is_active, *pair) for pair in zip(new, old, strict=True))
+    with ctx.inside(scope).writing():
+        new = kind.step(cell, x, old)
+        row = new[0]
+        if lengths is not None:
+            t = scope.input("t", _row_type(scanned[1]))
+            is_active = t.less(lengths)
+            row = is_active.select(row, 0.0)
+            new = tuple(is_active.select(*pair) for pair in aligned(new, old))
     body = scope.builder.finish(o.value for o in (*new, row))
-    results = ctx.scan(states, scanned, body, (reverse,) * len(scanned), (reverse,))
+    results = scan(states, scanned, body, (reverse,) * len(scanned), (reverse,))
     return (results[-1], *results[:-1])
 
 

@@ -14,192 +14,43 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
-from tcc.errors import InternalError, UserError
-from tcc.frontends.shapes import MAX_SIZES, check_types, is_small, propagate, sizes_of_array
+from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
+from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
+from tcc.frontends.shapes import check_types, is_small, propagate
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.index.names import facts_of, is_long
 from tcc.ir.index.ones import one_apart
-from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, result_types
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
-from tcc.ops.shapes import Shape, UnequalDimsError
+from tcc.ops.shapes import UnequalDimsError
 from tcc.schedule.nest import typical
 
 # The most elements of a result that the import folds. A pass folds larger results if it pays.
 _FOLD_RESULT = 1024
 _FOLD_OPERAND = 1 << 16
-# The largest size that a run accepts.  Exporters write slices "to the end of the axis" with ends
-# from 10**9 on, which are then provably behind the end of any axis.
-LARGEST_SIZE = 10**9 - 1
 # At most this many checks that sizes are equal are added for one node.
 _MOST_DEMANDS = 16
-
-
-def _method(name: str, *leading: str) -> Callable[..., Operand]:
-    """Returns a method of operands that calls the method `name` of the source node's emitter.
-
-    The emitter's method gets `leading`, the operand, and the arguments of the call.
-    """
-    return lambda x, *arguments, **options: x.emitted(name, *leading, x, *arguments, **options)
-
-
-def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
-    """Returns an operator method that adds a node of `op`; a number gets the operand's dtype."""
-    return lambda x, y: x.emitted("emit", op, *((y, x) if swapped else (x, y)))
-
-
-def _function(op: str) -> Callable[..., Operand]:
-    """Returns a method that adds a node of `op`; the method takes the op's other operands and its
-    attributes."""
-    return _method("emit", op)
-
-
-@dataclass(slots=True, eq=False)
-class Operand:
-    """A tensor of type `type`, defined in `scope`.
-
-    `array`: the contents of a constant.  `sizes`: the elements (an object array of `Index`) of a
-    tensor computed from shapes.  `graph_value`: the value in the graph, once a node has read the
-    operand. `equality`: the two sizes that this condition compares.  `items`: the entries of a
-    list, where known.  `sources`: names of the model's constants from which a folded constant was
-    computed.
-    """
-
-    type: TensorType
-    scope: Scope
-    name: str
-    array: Array | None = None
-    sizes: Array | None = None
-    graph_value: Value | None = None
-    equality: tuple[Index, Index] | None = None
-    items: tuple[Operand, ...] | None = None
-    sources: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> Value:
-        """The graph value; the first access creates it in the scope that owns the operand."""
-        if self.graph_value is None:
-            builder = self.scope.builder
-            if self.array is not None:
-                sources = self.sources or (self.name,)
-                self.graph_value = builder.constant(self.array, self.name, self.type.dtype, sources)
-            elif self.sizes is not None:
-                self.graph_value = self._made_of_sizes(self.sizes)
-            elif self.items is not None:
-                self.graph_value = self._made_of_items(self.items)
-            else:
-                raise InternalError(f"{self.name} has neither contents nor a value")
-        return self.graph_value
-
-    def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
-        kind = self.type.dtype
-        assert isinstance(kind, ListType)
-        return self._node("list_make", [item.value for item in items], kind.item, kind.optional)
-
-    def _made_of_sizes(self, sizes: Array) -> Value:
-        value = self._node("dims", (), tuple(sizes.reshape(-1)))
-        if sizes.ndim != 1:
-            value = self._node("reshape", (value,), self.type.shape)
-        if self.dtype is not value.type.dtype:
-            value = self._node("cast", (value,), self.dtype)
-        return value
-
-    def _node(self, op: str, values: Sequence[Value], *attrs: Any) -> Value:
-        row, names = OPS[op], (self.name,)
-        (value,) = self.scope.builder.add(row, values, row.attrs(*attrs), names=names)
-        return value
-
-    @property
-    def index_elements(self) -> Array | None:
-        """Returns the elements as an object array of `Index`.
-
-        Returns None if they are unknown or too many.
-        """
-        array = self.array
-        if self.sizes is None and array is not None and array.size <= MAX_SIZES:
-            if self.dtype.is_handle:
-                return None
-            return sizes_of_array(array)
-        return self.sizes
-
-    # ---- nodes for the source node under import; a number gets the operand's dtype
-
-    def emitted(self, method: str, *arguments: Any, **options: Any) -> Operand:
-        """Calls a method of the emitter that imports the current source node."""
-        result: Operand = getattr(self.scope.session.emitter, method)(*arguments, **options)
-        return result
-
-    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
-    __rsub__, __rmul__, __rtruediv__ = (_operator(op, True) for op in ("sub", "mul", "div"))
-    __lt__, __le__ = _operator("less"), _operator("less_or_equal")
-    __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
-    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
-    __matmul__, __pow__ = _operator("matmul"), _operator("pow")
-    maximum, minimum = _operator("max"), _operator("min")
-    equals = _operator("equal")  # element by element; `==` compares the Python objects
-
-    __neg__, __invert__, __abs__ = map(_function, ("neg", "not", "abs"))
-    exp, log, sqrt, reciprocal = map(_function, ("exp", "log", "sqrt", "reciprocal"))
-    floor, ceil, round, sign = map(_function, ("floor", "ceil", "round", "sign"))
-    is_nan, is_inf, erf, sigmoid = map(_function, ("is_nan", "is_inf", "erf", "sigmoid"))
-    gather, gather_elements = map(_function, ("gather", "gather_elements"))
-
-    # The emitter's methods of these names, with the operand as their first argument.
-    cast, reshape, expand, flat = map(_method, ("cast", "reshape", "expand", "flat"))
-    squeeze, unsqueeze = map(_method, ("squeeze", "unsqueeze"))
-    transpose, moved, swap_axes = map(_method, ("transpose", "moved", "swap_axes"))
-    slice_axis, element, holds = map(_method, ("slice_axis", "element", "holds"))
-    select = _method("where")  # for a condition: elements of two operands
-    sum, mean, max, min = (_method("reduce", op) for op in ("sum", "mean", "max", "min"))
-
-    @property
-    def rank(self) -> int:
-        return self.type.rank
-
-    @property
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it provably has no elements."""
-        return const(0) in self.shape
-
-
-class _NoEmitter:
-    """The emitter while no source node is under import."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise InternalError("arithmetic between operands outside a source node")
-
-
-Operands: TypeAlias = Sequence[Operand | None]  # None: an absent optional operand
 
 
 @dataclass(slots=True)
 class ImportSession:
     """State that the scopes of one import share.
 
-    `emitter` adds nodes for the source node under import (set by `Emitter.writing`).  `drawn`
-    counts random nodes by name, because bodies and functions may be imported several times.
+    `drawn` counts random nodes by name, because bodies and functions may be imported several times.
     """
 
     symbols: dict[str, int] = field(default_factory=dict)
     drawn: Counter[str] = field(default_factory=Counter)
-    emitter: Any = field(default_factory=_NoEmitter)
 
     def fresh_symbol(
         self,
@@ -286,7 +137,7 @@ class Scope:
         data = np.asarray(array)
         kind = dtype or dtype_of(data)
         type = TensorType(kind, tuple(map(const, data.shape)))
-        return Operand(type, self, name, array=data, sources=sources)
+        return Operand(type, self.builder, name, array=data, sources=sources)
 
     def sizes(
         self, values: Sequence[Index], dtype: DType, *, scalar: bool = False, name: str = "sizes"
@@ -303,10 +154,10 @@ class Scope:
             array = np.array(numbers, np.int64).astype(dtype.carrier).reshape(elements.shape)
             return self.constant(array, dtype, name)
         type = TensorType(dtype, tuple(map(const, elements.shape)))
-        return Operand(type, self, name, sizes=elements)
+        return Operand(type, self.builder, name, sizes=elements)
 
     def wrap(self, value: Value) -> Operand:
-        return Operand(value.type, self, value.name, graph_value=value)
+        return Operand(value.type, self.builder, value.name, graph_value=value)
 
     def input(self, name: str, type: TensorType) -> Operand:
         """Adds an input to the graph."""
@@ -562,9 +413,7 @@ class Scope:
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
         elements_of_operands = [None if o is None else o.index_elements for o in operands]
-        if any(
-            o is not None and k is None for o, k in zip(operands, elements_of_operands, strict=True)
-        ):
+        if any(o is not None and k is None for o, k in aligned(operands, elements_of_operands)):
             return None
         types = self._types(op, operands, attrs, loc)
         if not all(is_small(t) for t in types):

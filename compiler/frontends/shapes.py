@@ -232,12 +232,8 @@ def _range(call: _Call) -> Sequence[Elements]:
 
 
 _RULES: Mapping[str, Rule] = {
-    "add": _pointwise(operator.add),
-    "sub": _pointwise(operator.sub),
-    "mul": _pointwise(operator.mul),
     "div": _div,
     "mod": _mod,
-    "neg": _pointwise(operator.neg),
     "abs": _pointwise(_abs),
     "max": _folded(maximum),
     "min": _folded(minimum),
@@ -252,7 +248,10 @@ _RULES: Mapping[str, Rule] = {
     "and": _pointwise(lambda a, b: const(int(_truth(a) and _truth(b)))),
     "or": _pointwise(lambda a, b: const(int(_truth(a) or _truth(b)))),
     "where": _where,
-    **{op: _moved(op) for op in "reshape transpose expand tile concat slice split".split()},
+    **{
+        op: _moved(op)
+        for op in "add sub mul neg reshape transpose expand tile concat slice split".split()
+    },
     "gather": _gather,
     "reduce_sum": _reduce(operator.add, const(0)),
     "reduce_prod": _reduce(operator.mul, const(1)),

@@ -10,10 +10,13 @@ sizes depend on the symbol, so that a fixed axis of the view holds the unknown a
 Each new size is a symbol, bound to an element of one small tensor, so kernels read plain symbols.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
-from tcc.frontends.onnx.context import LARGEST, NodeContext
-from tcc.frontends.scope import Operand
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import checked_axes, emit, filled, full, require, size_scalar, size_vector
+from tcc.frontends.onnx.context import LARGEST, static_ints
+from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, const, maximum, minimum, mod
 from tcc.ir.types import I64, element_count
 from tcc.known import all_known
@@ -21,26 +24,30 @@ from tcc.known import all_known
 Dims = tuple[Index, ...]
 
 
-def static_axes(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns the axes in the vector that is input `number`; None if they are known only at run
-    time."""
-    operand = ctx.input(number)
-    if operand.array is None and operand.type.static_shape != (0,):
-        return None
-    return () if operand.array is None else ctx.static_ints(number, "axes")
+def is_late(vector: Operand | None) -> TypeGuard[Operand]:
+    """True if there is a vector whose elements are known only at run time."""
+    return vector is not None and vector.array is None and vector.type.static_shape != (0,)
 
 
-def run_axes(ctx: NodeContext, operand: Operand, rank: int) -> Dims:
+def named_axes(vector: Operand | None, rank: int, every: Iterable[int]) -> tuple[int, ...]:
+    """Returns the axes in a constant vector, counted from the front; `every` axis if there is
+    none."""
+    if vector is None:
+        return checked_axes(tuple(every), rank)
+    return checked_axes(() if vector.is_empty else static_ints(vector, "axes"), rank)
+
+
+def run_axes(operand: Operand, rank: int) -> Dims:
     """Returns the elements of a vector of axes, counted from the front; the run refuses invalid
     axes."""
     axes = []
-    for axis in ctx.sizes(operand, "axes", lo=-LARGEST):
-        ctx.require(minimum(maximum(axis, -rank), rank - 1), axis, f"the rank is {rank}")
+    for axis in operand.as_sizes("axes", lo=-LARGEST):
+        require(minimum(maximum(axis, -rank), rank - 1), axis, f"the rank is {rank}")
         axes.append(mod(axis, const(rank)))
     return tuple(axes)
 
 
-def bound_sizes(ctx: NodeContext, values: Sequence[Index], lo: int = 0) -> Dims:
+def bound_sizes(values: Sequence[Index], lo: int = 0) -> Dims:
     """Returns `values` with a size symbol in place of each that is not a number.
 
     The run refuses values below `lo`.
@@ -48,8 +55,8 @@ def bound_sizes(ctx: NodeContext, values: Sequence[Index], lo: int = 0) -> Dims:
     open_ = [value for value in values if as_int(value) is None]
     if not open_:
         return tuple(values)
-    vector = ctx.emit("dims", values=tuple(open_))
-    fresh = iter(ctx.sizes(vector, "sizes", lo))
+    vector = emit("dims", values=tuple(open_))
+    fresh = iter(vector.as_sizes("sizes", lo))
     return tuple(value if as_int(value) is not None else next(fresh) for value in values)
 
 
@@ -68,13 +75,13 @@ def total(values: Sequence[Index]) -> Index:
     return sum(values, const(0))
 
 
-def marks(ctx: NodeContext, axes: Dims, rank: int) -> Dims:
+def marks(axes: Dims, rank: int) -> Dims:
     """Returns a mask over the axes: 1 where `axes` names the axis, else 0; the run refuses repeated
     axes."""
     mask = [total([is_same(axis, n) for axis in axes]) for n in range(rank)]
-    mask = list(bound_sizes(ctx, mask))
+    mask = list(bound_sizes(mask))
     for entry in mask:
-        ctx.require(maximum(entry, 1), const(1), "an axis is named twice")
+        require(maximum(entry, 1), const(1), "an axis is named twice")
     return tuple(mask)
 
 
@@ -85,7 +92,7 @@ def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: 
     `marked`, get their entry of `other`.
     """
     return tuple(
-        total([is_same(axis, n) * value for axis, value in zip(axes, values, strict=True)])
+        total([is_same(axis, n) * value for axis, value in aligned(axes, values)])
         + (1 - marked[n]) * other[n]
         for n in range(rank)
     )
@@ -97,29 +104,26 @@ def kept_dims(dims: Sequence[Index], marked: Dims, count: int) -> Dims:
     places = [total(is_kept[:n]) for n in range(len(dims))]
     return tuple(
         total(
-            [
-                dim * keep * is_same(place, n)
-                for dim, keep, place in zip(dims, is_kept, places, strict=True)
-            ]
+            [dim * keep * is_same(place, n) for dim, keep, place in aligned(dims, is_kept, places)]
         )
         for n in range(count)
     )
 
 
-def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
+def reduce_along(op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
     """Reduces `x` over axes that are known only at run time."""
-    marked = marks(ctx, axes, x.rank)
+    marked = marks(axes, x.rank)
     pairs = []
-    for dim, mark in zip(x.shape, marked, strict=True):
+    for dim, mark in aligned(x.shape, marked):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
-    view = x.reshape(bound_sizes(ctx, pairs))
-    reduced = ctx.emit(op, view, axes=tuple(range(1, 2 * x.rank, 2)), keepdims=False)
+    view = x.reshape(bound_sizes(pairs))
+    reduced = view.emit(op, axes=tuple(range(1, 2 * x.rank, 2)), keepdims=False)
     if keepdims:
         return reduced
-    return reduced.reshape(bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
+    return reduced.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))
 
 
-def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
+def around(x: Operand, axis: Index, last: int = 0) -> Operand:
     """Reshapes `x` to [before, along, after], followed by its last axes; `last` is their number.
 
     `before` merges the axes before `axis`, `along` is `axis`, and `after` merges the axes after it.
@@ -128,7 +132,7 @@ def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
     before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
     along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]
     after = [1 + is_below(axis, const(n)) * (dim - 1) for n, dim in enumerate(dims)]
-    parts = bound_sizes(ctx, [element_count(tuple(p)) for p in (before, along, after)])
+    parts = bound_sizes([element_count(tuple(p)) for p in (before, along, after)])
     return x.reshape((*parts, *last_dims))
 
 
@@ -137,30 +141,29 @@ def exchanged(dims: Dims, axis: Index, size: Index) -> Dims:
     return tuple(dim + is_same(axis, n) * (size - dim) for n, dim in enumerate(dims))
 
 
-def unsqueezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
+def unsqueezed(x: Operand, operand: Operand) -> Operand:
     """Inserts axes of extent one at positions that are known only at run time."""
-    count = len(ctx.sizes(operand, "axes", lo=-LARGEST))
+    count = len(operand.as_sizes("axes", lo=-LARGEST))
     rank = x.rank + count
-    marked = marks(ctx, run_axes(ctx, operand, rank), rank)
+    marked = marks(run_axes(operand, rank), rank)
     shape = []
     for n, mark in enumerate(marked):
         place = n - total(marked[:n])
         size = total([dim * is_same(place, d) for d, dim in enumerate(x.shape)])
         shape.append(mark + (1 - mark) * size)
-    return x.reshape(bound_sizes(ctx, shape))
+    return x.reshape(bound_sizes(shape))
 
 
-def squeezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
+def squeezed(x: Operand, operand: Operand) -> Operand:
     """Removes axes of extent one at positions that are known only at run time."""
-    axes = run_axes(ctx, operand, x.rank)
-    marked = marks(ctx, axes, x.rank)
-    for dim, mark in zip(x.shape, marked, strict=True):
-        ctx.require(mark * (dim - 1), const(0), "only axes of extent one can be squeezed")
-    return x.reshape(bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
+    axes = run_axes(operand, x.rank)
+    marked = marks(axes, x.rank)
+    for dim, mark in aligned(x.shape, marked):
+        require(mark * (dim - 1), const(0), "only axes of extent one can be squeezed")
+    return x.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))
 
 
 def strided(
-    ctx: NodeContext,
     x: Operand,
     bounds: tuple[Operand, Operand],
     axes: Dims,
@@ -172,21 +175,21 @@ def strided(
     """
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
-    extent = ctx.size_vector(dims).cast(dtype)
+    extent = size_vector(dims).cast(dtype)
     largest_step = 1 << 29  # larger steps select the same elements, because axes are shorter
-    step = ctx.full(1, dtype, extent.shape) if steps is None else steps.cast(dtype)
+    step = full(1, dtype, extent.shape) if steps is None else steps.cast(dtype)
     step = step.minimum(largest_step).maximum(-largest_step)
     back = step < 0
-    lowest = back.select(ctx.filled(-1, dtype), 0)
+    lowest = back.select(filled(-1, dtype), 0)
     highest = back.select(extent - 1, extent)
     start, end = (_from_front(v, extent).maximum(lowest).minimum(highest) for v in bounds)
     distance = end - start
     distance = back.select(-distance, distance)
     stride = abs(step)
     count = (distance + (stride - 1)).maximum(0) / stride
-    starts, counts = ctx.sizes(start, "starts", lo=-1), ctx.sizes(count, "sizes")
-    strides = ctx.sizes(step, "steps", lo=-LARGEST)
-    return _gather_strided(ctx, x, axes, (starts, counts, strides))
+    starts, counts = start.as_sizes("starts", lo=-1), count.as_sizes("sizes")
+    strides = step.as_sizes("steps", lo=-LARGEST)
+    return _gather_strided(x, axes, (starts, counts, strides))
 
 
 def _from_front(position: Operand, extent: Operand) -> Operand:
@@ -194,9 +197,7 @@ def _from_front(position: Operand, extent: Operand) -> Operand:
     return negative.select(position + extent, position)
 
 
-def _gather_strided(
-    ctx: NodeContext, x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]
-) -> Operand:
+def _gather_strided(x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> Operand:
     """Gathers the elements `start + step * n`, for n below the count, along each of `axes`.
 
     `parts` has the starts, the counts and the steps, each with an entry for each of `axes`.
@@ -204,19 +205,17 @@ def _gather_strided(
     named = all_known(map(as_int, axes))
     rank, zeros, unit_steps = x.rank, (const(0),) * x.rank, (const(1),) * x.rank
     if named is None:
-        marked = marks(ctx, axes, rank)
+        marked = marks(axes, rank)
         per_axis = [
-            bound_sizes(ctx, spread(axes, values, rank, marked, other), lo)
-            for values, other, lo in zip(
-                parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST), strict=True
-            )
+            bound_sizes(spread(axes, values, rank, marked, other), lo)
+            for values, other, lo in aligned(parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST))
         ]
         named = tuple(range(rank))
     else:
         per_axis = list(parts)
     for n, axis in enumerate(named):
         start, count, step = (values[n] for values in per_axis)
-        scalars = [ctx.size_scalar(v, I64) for v in (start, start + step * count, step)]
-        places = ctx.emit("range", *scalars, size=count)
+        scalars = [size_scalar(v, I64) for v in (start, start + step * count, step)]
+        places = emit("range", *scalars, size=count)
         x = x.gather(places, axis=axis)
     return x

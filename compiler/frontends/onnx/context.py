@@ -1,36 +1,29 @@
 """The context of a converter for one ONNX node: typed attributes, operands, sizes, new nodes."""
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from inspect import Parameter
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter, requirements
+from tcc.frontends.emit import Emitter, checked_axis, parameters
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType, element_count
 
-_KINDS = {
-    AttributeProto.INT: "int",
-    AttributeProto.INTS: "ints",
-    AttributeProto.FLOAT: "float",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.STRING: "string",
-    AttributeProto.STRINGS: "strings",
-    AttributeProto.TENSOR: "tensor",
-    AttributeProto.GRAPH: "graph",
-}
 LARGEST = (1 << 63) - 1
 
 
 Results: TypeAlias = Operand | Operands
-# A function of the context and of the node's first inputs, which are its parameters by position. A
-# parameter with a default is an input that may be absent.
+Axis: TypeAlias = Annotated[int, "an axis of the first input, counted from the front"]
+# A function whose parameters `NodeContext.run` fills.
 Converter: TypeAlias = Callable[..., Results]
 Converters: TypeAlias = dict[str, Converter]
 
@@ -67,6 +60,8 @@ class NodeContext(Emitter):
         """Checks the node against ONNX's schema; returns the defaults of its attributes."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
+        if any(attribute.ref_attr_name for attribute in self.node.attribute):
+            raise self.fail("an attribute is that of a function, but the node is in none")
         schema: Any = schema_of(self.node, self.opset)  # Any: onnx's type stubs lack `attributes`
         if schema is None:
             return {}
@@ -81,7 +76,7 @@ class NodeContext(Emitter):
                 raise self.fail(f"opset {self.opset} has no attribute {name[:200]}")
             due = schema.attributes[name].type
             if attribute.type != due.value:
-                actual = _KINDS.get(attribute.type, str(attribute.type))
+                actual = _kind(attribute)
                 raise self.fail(f"attribute {name} is of kind {actual}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
@@ -118,54 +113,50 @@ class NodeContext(Emitter):
         opset."""
         return name in self._attributes or name in self.defaults
 
-    def _attribute(self, name: str, kind: str) -> Any:
-        attribute = self._attributes.get(name) or self.defaults[name]
-        actual = _KINDS.get(attribute.type, str(attribute.type))
-        if actual != kind:
-            raise self.fail(f"attribute {name} is of kind {actual}; {kind} is due")
-        return attribute
-
-    def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
-        if self.has_value(name):
-            return getattr(self._attribute(name, kind), field)
+    def _value(self, name: str, kind: str, default: Any = None) -> Any:
+        attribute = self._attributes.get(name) or self.defaults.get(name)
+        if attribute is not None:
+            if _kind(attribute) != kind:
+                raise Refusal(f"attribute {name} is of kind {_kind(attribute)}; {kind} is due")
+            return onnx.helper.get_attribute_value(attribute)
         if default is None:
-            raise self.fail(f"attribute {name} is missing")
+            raise Refusal(f"attribute {name} is missing")
         return default
 
     def integer(self, name: str, default: int | None = None) -> int:
-        return int(self._value(name, "int", "i", default))
+        return int(self._value(name, "int", default))
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.integer(name, default))
 
     def real(self, name: str, default: float | None = None) -> float:
-        return float(self._value(name, "float", "f", default))
+        return float(self._value(name, "float", default))
 
     def text(self, name: str, default: str | None = None) -> str:
-        value = self._value(name, "string", "s", default)
+        value = self._value(name, "string", default)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        return tuple(self._value(name, "ints", "ints", default))
+        return tuple(self._value(name, "ints", default))
 
     def reals(self, name: str) -> tuple[float, ...]:
-        return tuple(self._value(name, "floats", "floats", ()))
+        return tuple(self._value(name, "floats", ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        raw = self._value(name, "strings", "strings", ())
+        raw = self._value(name, "strings", ())
         return tuple(text.decode("utf-8", "replace") for text in raw)
 
     def tensor(self, name: str) -> Operand:
         """Returns a tensor attribute as a constant."""
-        array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
+        array, dtype = self.session.tensors.array(self._value(name, "tensor"), self.loc)
         return self.constant(array, dtype)
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
         """Returns an attribute that is an axis of a tensor of `rank`, counted from the front."""
-        return self.axis(self.integer(name, default), rank)
+        return checked_axis(self.integer(name, default), rank)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        body: onnx.GraphProto = self._value(name, "graph", "g")
+        body: onnx.GraphProto = self._value(name, "graph")
         return body
 
     def dtype(self, name: str, default: DType | None = None) -> DType:
@@ -182,7 +173,7 @@ class NodeContext(Emitter):
     def input(self, number: int) -> Operand:
         operand = self.optional(number)
         if operand is None:
-            raise self.fail(f"input {number} is missing")
+            raise Refusal(f"input {number} is missing")
         return operand
 
     def present(self, count: int | None = None) -> list[Operand]:
@@ -190,12 +181,41 @@ class NodeContext(Emitter):
         return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
     def run(self, converter: Converter) -> Operands:
-        """Returns the results of a converter for this node; raises `UserError` where an input that
-        it requires is absent."""
-        required = enumerate(requirements(converter))
-        operands = (self.input(n) if due else self.optional(n) for n, due in required)
-        results = converter(self, *operands)
+        """Returns the results of a converter for this node.
+
+        The converter's parameter `ctx` is this context.  Its other positional parameters are the
+        node's first inputs; an input whose parameter has a default may be absent, and an attribute
+        of the parameter's name, as older opsets have it, takes its place.  Parameters by keyword
+        are attributes, read as their annotations say.  Raises `UserError` where an input or
+        attribute that it requires is absent.
+        """
+        operands: list[Any] = []
+        attributes, numbers = {}, itertools.count()
+        for parameter in parameters(converter):
+            if parameter.name == "ctx":
+                operands.append(self)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                attributes[parameter.name] = self._attribute_for(parameter)
+            else:
+                operands.append(self._input_for(parameter, next(numbers)))
+        results = converter(*operands, **attributes)
         return (results,) if isinstance(results, Operand) else results
+
+    def _input_for(self, parameter: Parameter, number: int) -> Operand | None:
+        if self.domain or not self.has(parameter.name):
+            required = parameter.default is parameter.empty
+            return self.input(number) if required else self.optional(number)
+        value = onnx.helper.get_attribute_value(self._attributes[parameter.name])
+        if isinstance(value, float):
+            return self.input(0).like(value)
+        return self.constant(np.array(value))
+
+    def _attribute_for(self, parameter: Parameter) -> Any:
+        name, kind, value = parameter.name, parameter.annotation, parameter.default
+        if value is parameter.empty or self.has_value(name):
+            value = READERS[kind](self, name)
+        is_axis = kind in (Axis, Axis | None) and value is not None
+        return checked_axis(value, self.input(0).rank) if is_axis else value
 
     def wants(self, output: int) -> bool:
         """True if the model names this output."""
@@ -206,27 +226,57 @@ class NodeContext(Emitter):
         """The number of outputs up to the last one that the model names."""
         return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
 
-    def static(self, number: int, what: str) -> Array:
-        """Returns the contents of an input that must be constant; `what` names it in messages."""
-        operand = self.input(number)
-        if operand.array is None:
-            raise self.fail(f"{what} must be constant; input {number} is computed")
-        return operand.array
-
-    def static_ints(self, number: int, what: str) -> tuple[int, ...]:
-        array = self.static(number, what)
-        if array.dtype.kind not in "iu" or array.ndim > 1:
-            raise self.fail(f"{what} must be a vector of integers")
-        return tuple(int(v) for v in array.reshape(-1))
-
     def truth(self, operand: Operand) -> bool | None:
         """Returns the value of a one-element condition; None if it is known only at run time."""
         size = as_int(element_count(operand.shape))
         if operand.dtype is not BOOL or size not in (1, None):
-            raise self.fail(f"a condition has type {operand.type!r}")
+            raise Refusal(f"a condition has type {operand.type!r}")
         if operand.array is None:
             return None
         return bool(operand.array.reshape(()))
+
+
+_PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
+    int: NodeContext.integer,
+    tuple[int, ...]: NodeContext.integers,
+    float: NodeContext.real,
+    tuple[float, ...]: NodeContext.reals,
+    bool: NodeContext.flag,
+    str: NodeContext.text,
+    tuple[str, ...]: NodeContext.texts,
+    DType: NodeContext.dtype,
+    Axis: NodeContext.integer,
+}
+# How attributes are read, by the annotations of converters' parameters and of rows' fields.
+READERS = {
+    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
+}
+
+
+def _kind(attribute: AttributeProto) -> str:
+    name: str = AttributeProto.AttributeType.Name(attribute.type)
+    return name.lower()
+
+
+def named(*converters: Converter) -> Converters:
+    """Returns converters by the operators that they are called after: `_eye_like` converts
+    `EyeLike`."""
+    return {c.__name__.title().replace("_", ""): c for c in converters}
+
+
+def static(operand: Operand, what: str) -> Array:
+    """Returns the contents of an operand that must be constant; `what` names it in messages."""
+    if operand.array is None:
+        raise Refusal(f"{what} must be constant; the model computes it")
+    return operand.array
+
+
+def static_ints(operand: Operand, what: str) -> tuple[int, ...]:
+    """Returns the elements of a constant vector of integers."""
+    array = static(operand, what)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        raise Refusal(f"{what} must be a vector of integers")
+    return tuple(int(v) for v in array.reshape(-1))
 
 
 def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:

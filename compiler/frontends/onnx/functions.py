@@ -13,7 +13,7 @@ from tcc.frontends.onnx.reader import check_opsets
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
-from tcc.frontends.scope import Operand, Operands
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]
@@ -83,9 +83,9 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
     key = function_key(function)
     calls = ctx.session.calls
     if key in calls:
-        raise ctx.fail(f"the function '{function.name}' calls itself")
+        raise Refusal(f"the function '{function.name}' calls itself")
     if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
-        raise ctx.fail(f"the function '{function.name}' has fewer inputs or outputs")
+        raise Refusal(f"the function '{function.name}' has fewer inputs or outputs")
     scope = OnnxScope(
         ctx.session,
         ctx.scope.builder,
@@ -104,16 +104,16 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
     ctx.session.run_nodes(scope)
     ctx.session.calls = calls
     return [
-        _result(ctx, scope, name) if ctx.wants(number) else None
+        _result(scope, name) if ctx.wants(number) else None
         for number, name in enumerate(function.output)
     ]
 
 
-def _result(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand | None:
+def _result(scope: OnnxScope, name: str) -> Operand | None:
     try:
         return scope.find(name)
     except KeyError:
-        raise ctx.fail(f"the function does not define its output '{name[:200]}'") from None
+        raise Refusal(f"the function does not define its output '{name[:200]}'") from None
 
 
 def _bound(node: NodeProto, attributes: dict[str, AttributeProto]) -> NodeProto:

@@ -29,7 +29,7 @@ from tcc.frontends.onnx.rows import bound_row, import_row
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.support import check_support
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import Operands
+from tcc.frontends.operand import Operands
 from tcc.ir.graph import Graph, GraphBuilder
 
 

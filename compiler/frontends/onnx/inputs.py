@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
@@ -116,7 +117,7 @@ class _Dimensions:
     def _fix(self, value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
         declared = value.type.tensor_type.shape.dim
         check_rank(value.name, shape, len(declared), "model declares")
-        for dim, size in zip(declared, shape, strict=True):
+        for dim, size in aligned(declared, shape):
             declared_dim = declared_size(dim)
             if isinstance(declared_dim, int) and declared_dim != size:
                 raise contradiction(value.name, size, "model declares", declared_dim)

@@ -4,15 +4,14 @@ Attribute fields are filled by name (or the binding's map) and by their declared
 defaults for the opset replace absent attributes.
 """
 
-from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
-from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from tcc.errors import UserError
-from tcc.frontends.onnx.context import NodeContext
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import checked_axes, checked_axis, emit_all
+from tcc.frontends.onnx.context import READERS, NodeContext
+from tcc.frontends.operand import Operand, current
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 
@@ -55,14 +54,12 @@ def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     return results
 
 
-def emit_row(
-    ctx: NodeContext, op: str, *operands: Operand | None, **attrs: Any
-) -> tuple[Operand, ...]:
+def emit_row(op: str, *operands: Operand | None, **attrs: Any) -> tuple[Operand, ...]:
     """Adds a node of `op` and returns its results.
 
-    Attributes of the op that are not among `attrs` are those of the ONNX node.
+    Attributes of the op that are not among `attrs` are those of the ONNX node under import.
     """
-    return ctx.emit_all(op, operands, **_row_attrs(ctx, OPS[op], **attrs))
+    return emit_all(op, operands, **_row_attrs(current(), OPS[op], **attrs))
 
 
 def _names(row: OpSpec) -> dict[str, str]:
@@ -84,21 +81,10 @@ def _row_attrs(ctx: NodeContext, row: OpSpec, **values: Any) -> dict[str, Any]:
 
 
 def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
-    decode = _DECODERS.get(hint)
+    decode = READERS.get(hint)
     if decode is None:
         raise UserError(f"attribute {name} has no decoder for {hint}", where=ctx.loc)
     value = decode(ctx, name)
     if field == "axis":
-        return ctx.axis(value, ctx.input(0).rank)
-    return tuple(sorted(ctx.axes(value, ctx.input(0).rank))) if field == "axes" else value
-
-
-_DECODERS: MappingProxyType[Any, Callable[[NodeContext, str], Any]] = MappingProxyType(
-    {
-        int: NodeContext.integer,
-        float: NodeContext.real,
-        bool: NodeContext.flag,
-        str: NodeContext.text,
-        tuple[int, ...]: NodeContext.integers,
-    }
-)
+        return checked_axis(value, ctx.input(0).rank)
+    return tuple(sorted(checked_axes(value, ctx.input(0).rank))) if field == "axes" else value

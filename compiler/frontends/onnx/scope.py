@@ -6,12 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import ImportSession, Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import ImportSession, Scope
 from tcc.ir.index import Index
 
 
@@ -97,16 +99,14 @@ class OnnxScope(Scope):
         initialiser's number to raw data outside of the protobuf. A name that is an input already
         keeps the input as its value.
         """
-        raw, inputs = weights or {}, set(self.names)
-        for number, tensor in enumerate(graph.initializer):
-            if tensor.name in inputs:
-                continue
-            where = f"{self.path}initializer {tensor.name[:200]}"
-            array, dtype = self.session.tensors.array(tensor, where, raw.get(number))
-            self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
-        for sparse in graph.sparse_initializer:
-            if sparse.values.name in inputs:
-                continue
-            where = f"{self.path}initializer {sparse.values.name[:200]}"
-            array, dtype = self.session.tensors.dense(sparse, where)
-            self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
+        raw, inputs, tensors = weights or {}, set(self.names), self.session.tensors
+        readers = [
+            (tensor.name, partial(tensors.array, tensor, raw=raw.get(number)))
+            for number, tensor in enumerate(graph.initializer)
+        ]
+        readers += [(s.values.name, partial(tensors.dense, s)) for s in graph.sparse_initializer]
+        for name, read in readers:
+            if name not in inputs:
+                where = f"{self.path}initializer {name[:200]}"
+                array, dtype = read(where=where)
+                self.define(name, self.constant(array, dtype, name), where)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import onnx
 from onnx import FunctionProto, NodeProto
 from tcc.errors import UserError, printable
+from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.context import Converter
 from tcc.frontends.onnx.functions import (
     FunctionKey,
@@ -157,7 +158,7 @@ def _table(rows: list[_Missing]) -> str:
     lines = [tuple(printable(cell)[:_LONGEST_CELL] for cell in line) for line in lines]
     widths = [max(len(line[n]) for line in lines) for n in range(4)]
     return "\n".join(
-        "    " + "  ".join([*(c.ljust(w) for c, w in zip(line[:4], widths, strict=True)), line[4]])
+        "    " + "  ".join([*(c.ljust(w) for c, w in aligned(line[:4], widths)), line[4]])
         for line in lines
     )
 

@@ -4,6 +4,7 @@ import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, element_type
+from tcc.frontends.operand import Refusal
 from tcc.ir.index import Index, const
 from tcc.ir.lists import NOTHING, Dims, ListType, optional_of, sequence_of
 from tcc.ir.types import DType, TensorType
@@ -51,7 +52,7 @@ def entry_type(ctx: NodeContext, kind: ListType) -> TensorType:
     if isinstance(kind.item, ListType):
         return TensorType(kind.item, ())
     if kind.dims is None or kind.dims == NOTHING:
-        raise ctx.fail(
+        raise Refusal(
             f"the number of dimensions of the entries of {kind.name} is not known",
             "declare the shape of the sequence's tensors, with names for sizes that differ",
         )

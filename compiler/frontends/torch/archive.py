@@ -19,6 +19,7 @@ import numpy as np
 from tcc.bounded import parse_json
 from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
+from tcc.frontends.aligned import aligned
 from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.tensors import PARTS, part_type
@@ -245,7 +246,7 @@ def _view(storage: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int
     count = math.prod(sizes)
     if not count:
         return np.zeros(sizes, kind)
-    last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    last = offset + sum((n - 1) * step for n, step in aligned(sizes, strides))
     if (last + 1) * kind.itemsize > len(storage):
         raise ValueError("it is larger than what is stored")
     if count * kind.itemsize > max(len(storage), _SHARED):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.exported import decomposed, exported
 from tcc.frozen import frozen
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -34,8 +35,8 @@ class _CompiledProgram:
         """True if the program was compiled for tensors of the sizes of `tensors`."""
         dims = [
             pair
-            for dim, tensor in zip(self.sizes, tensors, strict=True)
-            for pair in zip(dim, tensor.shape, strict=True)
+            for dim, tensor in aligned(self.sizes, tensors)
+            for pair in aligned(dim, tensor.shape)
         ]
         symbols = {dim: size for dim, size in dims if getattr(dim, "is_Symbol", False)}
         return all(
@@ -80,7 +81,7 @@ class Captured:
         self._module = module
         self._compile = compile
         places = module.graph.find_nodes(op="placeholder")
-        pairs = enumerate(zip(places, examples, strict=True))
+        pairs = enumerate(aligned(places, examples))
         self._owned = frozenset(n for n, (node, example) in pairs if _is_owned(node, example))
         self._numbers = frozenset(n for n, node in enumerate(places) if _is_number(node))
         self._open = {n: _open_axes(node) for n, node in enumerate(places)}
@@ -175,7 +176,7 @@ class Captured:
             returned = compiled_call(*tensors)
             computed = iter(returned if isinstance(returned, tuple) else (returned,))
             values = [next(computed) if is_open else value for is_open, value in fixed]
-            return [_as_torch(value, example) for value, example in zip(values, like, strict=True)]
+            return [_as_torch(value, example) for value, example in aligned(values, like)]
 
         return call
 
@@ -230,7 +231,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: Any) -> Any:
         arguments: list[Any] = list(self._fixed)
-        for number, tensor in zip(self.order, given, strict=True):
+        for number, tensor in aligned(self.order, given):
             arguments[number] = tensor
         for number in self._owned:
             arguments[number] = getattr(self, f"owned_{number}")

@@ -6,7 +6,8 @@ from functools import reduce
 from typing import Any
 
 from tcc.errors import InternalError, UserError
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Formula, Known, Number, Size, Tensor
 from tcc.frontends.torch.convert.complex import Complex, real_part
 from tcc.frontends.torch.symbols import Symbols

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from inspect import Parameter
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Emitter, requirements
+from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar
 from tcc.frontends.extents import forward_range
-from tcc.frontends.scope import Operand, Operands, Scope
+from tcc.frontends.operand import Operand, Operands, Refusal, current
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
@@ -16,6 +18,8 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
+from tcc.ops import OPS
+from tcc.ops.shapes import Shape
 
 _MOST_NODES = 20_000  # one call becomes at most this many nodes of the graph
 
@@ -37,7 +41,16 @@ class NamedValues:
 
 
 Results: TypeAlias = Operands
-# A function of the context, and of the operator's tensor if it has a second parameter.
+# Annotations of converters' parameters.
+Truths: TypeAlias = Annotated[Operand, "converted to bool"]
+Integers: TypeAlias = Annotated[Operand, "converted to i64"]
+Doubles: TypeAlias = Annotated[Operand, "converted to f64"]
+Computed: TypeAlias = Annotated[Operand, "converted to the dtype of the result"]
+ResultType: TypeAlias = Annotated[DType, "the dtype of the result"]
+ResultShape: TypeAlias = Annotated[Shape, "the shape of the result"]
+Start: TypeAlias = Annotated[Index, "0 by default"]
+Line: TypeAlias = Annotated[tuple[Operand, int], "see CallContext.along"]
+# A function whose parameters `CallContext.run` fills.
 Converter: TypeAlias = Callable[..., Any]
 Converters: TypeAlias = dict[str, Converter]
 
@@ -62,17 +75,27 @@ class CallContext(Emitter):
     def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         self._made += 1
         if self._made > _MOST_NODES:
-            raise self.fail(f"it would become more than {_MOST_NODES} nodes")
+            raise Refusal(f"it would become more than {_MOST_NODES} nodes")
         return super().emit_all(op, operands, **attrs)
 
     def run(self, converter: Converter) -> Any:
         """Returns a converter's results for this call.
 
-        A converter with a parameter after the context gets the tensor that the operator works on:
-        the argument `self` or `input`.
+        The converter's parameter `ctx` is this context, `x` the tensor that the operator works on:
+        the argument `self` or `input`.  Other parameters are arguments of the call by their names,
+        read as their annotations say.  A parameter with a default may be absent or None.
         """
-        name = "self" if "self" in self.arguments else "input"
-        return converter(self, *(self.operand(name) for _ in requirements(converter)))
+        return converter(*map(self._argument, parameters(converter)))
+
+    def _argument(self, parameter: Parameter) -> Any:
+        name, kind = parameter.name, parameter.annotation
+        if name == "ctx":
+            return self
+        if name == "x":
+            name = "self" if "self" in self.arguments else "input"
+        if parameter.default is not parameter.empty and not self.has(name):
+            return parameter.default
+        return _READERS[kind](self, name)
 
     # ---- results
 
@@ -108,7 +131,7 @@ class CallContext(Emitter):
         """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(result, Operand):
             return result
-        result = self.cast(result, element_type(described.dtype, self.loc))
+        result = result.cast(element_type(described.dtype, self.loc))
         if result.rank == len(described.shape):
             return result
         target = self.symbols.shape(described.shape, self.loc)
@@ -117,14 +140,14 @@ class CallContext(Emitter):
         if len(dims) != sum(dim is not one for dim in target):
             return result
         remaining = iter(dims)
-        return self.reshape(result, [one if dim is one else next(remaining) for dim in target])
+        return result.reshape([one if dim is one else next(remaining) for dim in target])
 
     def known(self, name: str) -> Tensor:
         """Returns the program's description of an argument that is a tensor."""
         argument = self.call.arguments[name]
         described = self._known[argument.name] if isinstance(argument, Ref) else None
         if not isinstance(described, Tensor):
-            raise self.fail(f"argument {name} is no tensor")
+            raise Refusal(f"argument {name} is no tensor")
         return described
 
     # ---- arguments
@@ -145,7 +168,7 @@ class CallContext(Emitter):
         """Returns a tensor or number as an operand, converted to `dtype` if given."""
         value = self.given(name, default)
         if value is None:
-            raise self.fail(f"argument {name} is missing")
+            raise Refusal(f"argument {name} is missing")
         return self.as_operand(value, dtype)
 
     def input(self) -> Operand:
@@ -159,7 +182,7 @@ class CallContext(Emitter):
     def lined(self, name: str, dtype: DType | None = None) -> Operand:
         """Returns a tensor or number as an operand with at least one axis."""
         x = self.operand(name, dtype)
-        return x if x.rank else self.reshape(x, (1,))
+        return x if x.rank else x.reshape((1,))
 
     def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
         """Returns the first argument and its axis `dim`.
@@ -167,7 +190,7 @@ class CallContext(Emitter):
         Without `dim` the argument is flattened to one axis. A scalar gets one axis.
         """
         x = self.lined(self.first(), dtype)
-        return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)
+        return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (x.flat(), 0)
 
     def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
         return self.operand(name, dtype) if self.has(name) else None
@@ -178,14 +201,14 @@ class CallContext(Emitter):
 
     def as_operand(self, value: Any, dtype: DType | None = None) -> Operand:
         if isinstance(value, Operand):
-            return value if dtype is None else self.cast(value, dtype)
+            return value if dtype is None else value.cast(dtype)
         if isinstance(value, Index):
-            return self.cast(self.size_scalar(value), dtype or I64)
+            return size_scalar(value).cast(dtype or I64)
         if isinstance(value, bool):
             return self.filled(value, dtype or BOOL)
         if isinstance(value, int | float):
             return self.filled(value, dtype or (I64 if isinstance(value, int) else F64))
-        raise self.fail(f"{value!r} is no tensor")
+        raise Refusal(f"{value!r} is no tensor")
 
     def index(self, name: str, default: IndexLike | None = None) -> Index:
         """Returns an argument that is a size, constant or symbolic."""
@@ -196,7 +219,7 @@ class CallContext(Emitter):
             return as_index(value)
         if isinstance(value, float) and value.is_integer():
             return const(int(value))
-        raise self.fail(f"{value!r} is no size")
+        raise Refusal(f"{value!r} is no size")
 
     def indices(self, name: str) -> Indices:
         value = self.arguments[name]
@@ -213,7 +236,7 @@ class CallContext(Emitter):
         """
         numbers = all_known(map(as_int, self.indices(name)))
         if numbers is None:
-            raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
+            raise Refusal(f"argument {name} must be known; it depends on symbolic sizes")
         return numbers * count if count is not None and len(numbers) == 1 else numbers
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -223,7 +246,7 @@ class CallContext(Emitter):
         if isinstance(value, Operand) and value.array is not None and value.array.size == 1:
             value = value.array.item()
         if not isinstance(value, int | float):
-            raise self.fail(f"argument {name} must be known")
+            raise Refusal(f"argument {name} must be known")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -234,7 +257,7 @@ class CallContext(Emitter):
 
     def axis_of(self, name: str, rank: int) -> int:
         """Returns an axis counted from the front; a scalar counts as having one axis."""
-        return self.axis(self.integer(name), max(rank, 1))
+        return checked_axis(self.integer(name), max(rank, 1))
 
     def promoted(self, *names: str) -> DType:
         """Returns the dtype in which torch computes with these arguments together."""
@@ -242,25 +265,62 @@ class CallContext(Emitter):
         metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
         return computed_type(metas, self.loc)
 
-    # ---- more ways to emit
 
-    def scalar(self, value: float, like: Operand) -> Operand:
-        """Returns a number in the dtype of `like`."""
-        return self.filled(value, like.dtype)
+def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) -> None:
+    """Stops the run with an error unless the elements of `x` are positions in an axis of `size`.
 
-    def widened(self, x: Operand) -> Operand:
-        """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums
-        overflow."""
-        return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
+    `signed`: positions may be counted from the end.
+    """
+    ctx, row = current(), OPS["check_indices"]
+    attrs = row.attrs(size, reason=reason, signed=signed)
+    ctx.scope.builder.add(row, [x.value], attrs, loc=ctx.loc)
 
-    def numbers(self, x: Operand) -> Operand:
-        """Returns `x`, with truth values as integers."""
-        return self.cast(x, U8) if x.dtype is BOOL else x
 
-    def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
-        """Returns `x[start:end:step]` along an axis, with Python's rules for positions outside."""
-        begin, size = forward_range(start, end, step, x.shape[axis])
-        return self.slice_axis(x, axis, begin, size, step)
+def widened(x: Operand) -> Operand:
+    """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
+    return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
+
+
+def numbers(x: Operand) -> Operand:
+    """Returns `x`, with truth values as integers."""
+    return x.cast(U8) if x.dtype is BOOL else x
+
+
+def cut(x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
+    """Returns `x[start:end:step]` along an axis, with Python's rules for positions outside."""
+    begin, size = forward_range(start, end, step, x.shape[axis])
+    return x.slice_axis(axis, begin, size, step)
+
+
+_PLAIN_READERS: dict[Any, Callable[[CallContext, str], Any]] = {
+    Parameter.empty: CallContext.operand,
+    Operand: CallContext.operand,
+    list[Operand]: CallContext.operands,
+    Index: CallContext.index,
+    tuple[Index, ...]: CallContext.indices,
+    int: CallContext.integer,
+    tuple[int, ...]: CallContext.integers,
+    float: CallContext.real,
+    bool: CallContext.flag,
+    str: CallContext.text,
+    Truths: lambda ctx, name: ctx.operand(name, BOOL),
+    Integers: lambda ctx, name: ctx.operand(name, I64),
+    Doubles: lambda ctx, name: ctx.operand(name, F64),
+    Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
+    ResultType: lambda ctx, _: ctx.result_dtype(),
+    ResultShape: lambda ctx, _: ctx.result_shape(),
+    Start: lambda ctx, name: ctx.index(name, 0),
+    Line: lambda ctx, _: ctx.along(),
+}
+# How the argument for a converter's parameter is read, by the parameter's annotation.
+_READERS = {
+    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
+}
+
+
+def named(*converters: Converter) -> Converters:
+    """Returns converters by the operators that they are called after: `_cat` converts `cat`."""
+    return {converter.__name__[1:]: converter for converter in converters}
 
 
 def of_axes(

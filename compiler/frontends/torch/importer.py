@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
@@ -60,7 +61,7 @@ class _Importer:
                 f"a block of the program takes {len(block.inputs)} values, it gets {len(inputs)}",
                 where=scope.path,
             )
-        named = zip(block.inputs, inputs, strict=True)
+        named = aligned(block.inputs, inputs)
         names = NamedValues({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
             try:
@@ -90,7 +91,8 @@ class _Importer:
             return _number(scope, symbols, call)
         region = REGIONS.get(target)
         if region is not None:
-            return region(CallContext(call, scope, names, symbols), self.run)
+            with CallContext(call, scope, names, symbols).writing() as ctx:
+                return region(ctx, self.run)
         if isinstance(described, Number) and described.kind == "float":
             return real_size(scope, symbols, described.value, call.location)
         result = _converted(scope, symbols, names, call)

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
@@ -36,9 +38,8 @@ def define_inputs(
             port_name = owner.name if isinstance(owner, Constant) else name
             values[name] = _input(scope, symbols, port_name, meta)
             if meta.dtype in PARTS:
-                values[name] = parts_of(
-                    emitter(scope, port_name, f"input {port_name}"), values[name]
-                )
+                with emitter(scope, port_name, f"input {port_name}").writing():
+                    values[name] = parts_of(values[name])
         else:
             raise UserError(
                 f"the input {name} is no tensor, and not fixed either",
@@ -64,7 +65,7 @@ def call_form(program: TorchProgram) -> list[Any] | None:
     plain = all(path[0] == 0 and len(path) == 2 for path in paths)
     if len(paths) != len(leaves) or (plain and all("input" in leaf for leaf in leaves)):
         return None
-    return [[list(path), leaf] for path, leaf in zip(paths, leaves, strict=True)]
+    return [[list(path), leaf] for path, leaf in aligned(paths, leaves)]
 
 
 def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
@@ -93,7 +94,8 @@ def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -
             why=f"it is {dtype}{list(array.shape)}, due is {meta.dtype}{list(meta.shape)}",
         )
     operand = scope.constant(array, dtype, owner.name)
-    return parts_of(emitter(scope, owner.name, where), operand) if meta.dtype in PARTS else operand
+    with emitter(scope, owner.name, where).writing():
+        return parts_of(operand) if meta.dtype in PARTS else operand
 
 
 def _define_symbols(
@@ -140,6 +142,6 @@ def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes
             continue
         dims = port_of(values[name]).shape
         check_rank(name, shape, len(dims), "program has")
-        for size, dim in zip(shape, dims, strict=True):
+        for size, dim in aligned(shape, dims):
             if as_int(dim) != size:
                 raise contradiction(name, size, "program has", dim.key)

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
+from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import free_name, output_values, rename
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
@@ -23,20 +25,18 @@ def finish_program(
     updated inputs come last, as `NAME.updated`; their memory is that of the input.
     """
     count = len(program.updates)
-    named = zip(program.output_names, results[count:], strict=True)
+    named = aligned(program.output_names, results[count:])
     ports = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
     used_names = {o.graph_value.name for o in ports if o.graph_value is not None}
     present = [(name, result) for name, result in named if result is not None]
     pasts = [port_of(inputs[update]).value for update in program.updates]
-    present += zip((f"{past.name}.updated" for past in pasts), results[:count], strict=True)
+    present += aligned((f"{past.name}.updated" for past in pasts), results[:count])
     if not present:
         raise UserError("the program returns no tensor")
     operands = ((name, _operand(scope, result, name)) for name, result in present)
     values = output_values(scope, ports, operands)
-    names = {
-        v: free_name(name, used_names, "_") for v, (name, _) in zip(values, present, strict=True)
-    }
-    states = tuple(zip(values[len(values) - count :], pasts, strict=True))
+    names = {v: free_name(name, used_names, "_") for v, (name, _) in aligned(values, present)}
+    states = tuple(aligned(values[len(values) - count :], pasts))
     for value, past in states:
         _check_update(value, past)
     return rename(scope.builder.finish(values, states), names)
@@ -58,7 +58,8 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
     if isinstance(result, Complex):
-        return pairs_of(emitter(scope, name, f"output {name}"), result)
+        with emitter(scope, name, f"output {name}").writing():
+            return pairs_of(result)
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 
 

@@ -5,8 +5,9 @@ from functools import partial, reduce
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.emit import Emitter, emit, filled, size_scalar
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Formula
 from tcc.frontends.torch.symbols import Symbols, is_integral
 from tcc.ir.index import Index
@@ -22,7 +23,8 @@ def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Op
 
     Raises `UserError` for functions that tcc does not have.
     """
-    return _Reals(scope, symbols, where).read(expression)
+    with _Reals(scope, symbols, where).writing() as reals:
+        return reals.read(expression)
 
 
 def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
@@ -30,12 +32,12 @@ def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
 
     Each run computes the number in f64, as torch does.
     """
-    reals = _Reals(scope, symbols, str(formula)[:200])
-    number = reals.read(formula.args[0])
-    reals.names = ("rounded",)
-    if formula.head != "TruncToInt":  # for TruncToInt, the cast below is enough
-        number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
-    return reals.size(reals.cast(number, I64), "a size")
+    with _Reals(scope, symbols, str(formula)[:200]).writing() as reals:
+        number = reals.read(formula.args[0])
+        reals.names = ("rounded",)
+        if formula.head != "TruncToInt":  # for TruncToInt, the cast below is enough
+            number = number.emit("ceil" if formula.head[0] in "Cc" else "floor")
+        return number.cast(I64).as_size("a size")
 
 
 class _Reals(Emitter):
@@ -47,18 +49,18 @@ class _Reals(Emitter):
 
     def read(self, term: Any) -> Operand:
         if isinstance(term, int | float):
-            return self.filled(float(term), F64)
+            return filled(float(term), F64)
         kind = term.head
         if kind == "Rational":
-            return self.filled(term.args[0] / term.args[1], F64)
+            return filled(term.args[0] / term.args[1], F64)
         if kind == "ToFloat" or is_integral(term):
             inner = term.args[0] if kind == "ToFloat" else term
-            return self.size_scalar(self.symbols.index(inner, self.loc), F64)
+            return size_scalar(self.symbols.index(inner, self.loc), F64)
         if kind in _BINARY:
-            return reduce(partial(self.emit, _BINARY[kind]), map(self.read, term.args))
+            return reduce(partial(emit, _BINARY[kind]), map(self.read, term.args))
         if kind in _POWERS:
-            return self.emit("pow", *map(self.read, term.args))
+            return emit("pow", *map(self.read, term.args))
         if kind == _ROOT:
-            return self.emit("sqrt", self.read(term.args[0]))
+            return self.read(term.args[0]).sqrt()
         why = f"it needs {kind}"
         raise UserError(f"the number {term} is not supported", where=self.loc, why=why)

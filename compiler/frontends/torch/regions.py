@@ -6,7 +6,9 @@ They are cond, while_loop, scan, map, and operators that run a block in another 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.emit import scan
+from tcc.frontends.operand import Operand
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import CallBlock, Tensor
 from tcc.frontends.torch.context import CallContext
 from tcc.frontends.torch.tensors import element_type
@@ -32,8 +34,8 @@ def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
 
 
 def _finished(ctx: CallContext, scope: Scope, results: Sequence[Any]) -> Graph:
-    inner = ctx.inside(scope)
-    return scope.builder.finish([inner.as_operand(result).value for result in results])
+    with ctx.inside(scope).writing() as inner:
+        return scope.builder.finish([inner.as_operand(result).value for result in results])
 
 
 def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
@@ -103,19 +105,19 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.input("carried", type) for type in types]
-    inner = ctx.inside(scope)
-    results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
-    if [r.type for r in results] != types:
-        raise ctx.fail("carried values change their types")
-    (goes_on,) = run_block(scope, test, [*results, *extra])
-    keeps = _truth(inner, goes_on)
-    body = scope.builder.finish([keeps.value, *(r.value for r in results)])
+    with ctx.inside(scope).writing() as inner:
+        results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
+        if [r.type for r in results] != types:
+            raise ctx.fail("carried values change their types")
+        (goes_on,) = run_block(scope, test, [*results, *extra])
+        keeps = _truth(inner, goes_on)
+        body = scope.builder.finish([keeps.value, *(r.value for r in results)])
     return ctx.emit_all("loop", [None, _truth(ctx, begins), *start], body=body, types=tuple(types))
 
 
 def _truth(ctx: CallContext, condition: Any) -> Operand:
     """Returns a condition as a scalar."""
-    return ctx.reshape(ctx.as_operand(condition, BOOL), ())
+    return ctx.as_operand(condition, BOOL).reshape(())
 
 
 def _map(ctx: CallContext, run_block: Run) -> Any:
@@ -138,7 +140,7 @@ def _scanned(
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.input("value", type) for type in types]
     results = run_block(scope, step, [*values, *extra])
-    return ctx.scan(states, rows, _finished(ctx, scope, results))
+    return scan(states, rows, _finished(ctx, scope, results))
 
 
 REGIONS: Mapping[str, Region] = {

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.calls import (
     Call,
     CallBlock,
@@ -229,7 +230,7 @@ def run_block(
 
     `inputs` are the values of the block's inputs.
     """
-    values = dict(zip((name for name, _ in block.inputs), inputs, strict=True))
+    values = dict(aligned((name for name, _ in block.inputs), inputs))
 
     def resolved(value: Any) -> Any:
         match value:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tcc.frontends.aligned import aligned
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.frontends.torch.calls import Call, Constant, Ref, TorchProgram
 from tcc.frontends.torch.retrace import called
@@ -114,7 +115,7 @@ class Rounder:
 
     def _operand(self, value: Any, ref: Any, axis: int | None) -> Any:
         if isinstance(ref, list):
-            return [self._operand(*pair, axis) for pair in zip(value, ref, strict=True)]
+            return [self._operand(*pair, axis) for pair in aligned(value, ref)]
         if not isinstance(ref, Ref) or ref.name not in self._sources:
             return self._narrowed(getattr(ref, "name", ""), value)
         if value.dim() < 2 or not _is_float(value):

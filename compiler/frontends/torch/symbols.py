@@ -10,7 +10,9 @@ from math import isfinite, prod
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.scope import LARGEST_SIZE, ImportSession
+from tcc.frontends.aligned import aligned
+from tcc.frontends.operand import LARGEST_SIZE
+from tcc.frontends.scope import ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
 from tcc.frozen import entity
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
@@ -184,7 +186,7 @@ class Symbols:
                 num, den = self._ratio(Formula("Pow", (args[0], -args[1])))
                 return den, num
             case "Mul":
-                nums, dens = zip(*map(self._ratio, args), strict=True)
+                nums, dens = aligned(*map(self._ratio, args))
                 return prod(nums, start=const(1)), prod(dens, start=const(1))
             case "Add":
                 return reduce(_sum, map(self._ratio, args))

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from tcc.bounded import parse_json
+from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.calls import (
     Call,
     CallBlock,
@@ -210,7 +211,7 @@ def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any
     keys = _keys(str(kind), spec.get("context"), len(children), fields)
     return [
         leaf
-        for key, child in zip(keys, children, strict=True)
+        for key, child in aligned(keys, children)
         for leaf in _leaves(child, (*path, key), fields)
     ]
 
@@ -268,7 +269,7 @@ class _Reader:
         for name, meta in member(graph, "tensor_values", dict).items():
             size_lists = member(meta, "sizes", list), member(meta, "strides", list)
             sizes, strides = (tuple(map(_size, part)) for part in size_lists)
-            hints = zip((*sizes, *strides), map(_hint, chain(*size_lists)), strict=True)
+            hints = aligned((*sizes, *strides), map(_hint, chain(*size_lists)))
             self.hints.update((str(size), hint) for size, hint in hints if hint is not None)
             offset = _size(member(meta, "storage_offset", dict))
             self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)

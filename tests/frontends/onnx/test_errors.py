@@ -94,6 +94,11 @@ def _swap(graph: onnx.GraphProto) -> None:
             "first",
             "an attribute is given twice",
         ),
+        (
+            lambda g: setattr(g.node[0].attribute[0], "ref_attr_name", "gone"),
+            "first",
+            "an attribute is that of a function",
+        ),
     ],
 )
 def test_broken_nodes_are_named(

@@ -13,21 +13,22 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.onnx.contrib.fused import positions
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import concat, counted, emit, filled, full, require, size_scalar, stack
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64
 
 # ---- heads --------------------------------------------------------------------------------------
 
 
-def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
+def _heads(x: Operand, count: int) -> Operand:
     """Reshapes `[batch, position, heads * width]` to `[batch, head, position, width]`."""
-    width = as_int(x.shape[-1]) if x.rank == 3 else None
+    width = x.extent(-1) if x.rank == 3 else None
     if count < 1 or width is None or width % count:
-        raise ctx.fail(f"{x.type!r} has no {count} heads side by side")
+        raise Refusal(f"{x.type!r} has no {count} heads side by side")
     split = x.reshape((*x.shape[:2], count, width // count))
     return split.transpose((0, 2, 1, 3))
 
@@ -48,8 +49,8 @@ def _attend(
 ) -> Operand:
     width = as_int(qkv[0].shape[3])
     if not width:
-        raise ctx.fail("the width of a head is not known")
-    attended = ctx.emit(
+        raise Refusal("the width of a head is not known")
+    attended = emit(
         "attention",
         *qkv,
         mask,
@@ -65,47 +66,55 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
     """Raises `UserError` for operands and attributes that would change the result."""
     for number in inputs:
         if ctx.optional(number) is not None:
-            raise ctx.fail(f"input {number} is not supported")
+            raise Refusal(f"input {number} is not supported")
     for name, default in defaults.items():
         if ctx.has(name):
             kind = type(default)
             value = ctx.text(name) if kind is str else ctx.integer(name)
             if value != default:
-                raise ctx.fail(f"{name}={value} is not supported")
+                raise Refusal(f"{name}={value} is not supported")
 
 
 def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
     ends = accumulate(widths)
-    return [x.slice_axis(2, end - n, n) for end, n in zip(ends, widths, strict=True)]
+    return [x.slice_axis(2, end - n, n) for end, n in aligned(ends, widths)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
 
 
-def _rotary(ctx: NodeContext, x: Operand, places: Operand, cos: Operand, sin: Operand) -> Results:
+def _rotary_embedding(
+    ctx: NodeContext,
+    x: Operand,
+    places: Operand,
+    cos: Operand,
+    sin: Operand,
+    *,
+    num_heads: int = 0,
+    scale: float = 1.0,
+    interleaved: bool,
+) -> Results:
     _refuse(ctx, is_packed_batching=0)
     rotated = ctx.integer("rotary_embedding_dim", 0)
-    heads = ctx.integer("num_heads", 0)
-    if ctx.real("scale", 1.0) != 1:
-        raise ctx.fail("a scale is not supported")
-    split = ctx.ranked(x, 3, 4)
+    if scale != 1:
+        raise Refusal("a scale is not supported")
+    split = x.ranked(3, 4)
     if x.rank == 3:
-        half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
-        if not heads and (not half or width is None or rotated):
-            raise ctx.fail("the number of heads is not known")
-        split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
+        half, width = cos.extent(-1), x.extent(-1)
+        if not num_heads and (not half or width is None or rotated):
+            raise Refusal("the number of heads is not known")
+        split = _heads(x, num_heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
     if places.rank == 1:  # `places` is one number, the first position of every sequence
-        numbers = positions(ctx, places, length)
+        numbers = counted(length) + places.cast(I64)
         places = numbers.reshape((1, length)).expand((batch, length))
-    result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
+    result = _rotate(split, (cos, sin), places, interleaved, rotated)
     return _merged(result) if x.rank == 3 else result
 
 
 def _rotate(
-    ctx: NodeContext,
     x: Operand,
     caches: Sequence[Operand],
     places: Operand,
@@ -114,7 +123,7 @@ def _rotate(
 ) -> Operand:
     operands = [c.cast(x.dtype) for c in caches]
     attrs = {"interleaved": interleaved, "rotary_dim": rotated}
-    return ctx.emit("rotary_embedding", x, *operands, places.cast(I64), **attrs)
+    return x.rotary_embedding(*operands, places.cast(I64), **attrs)
 
 
 # ---- masks --------------------------------------------------------------------------------------
@@ -129,22 +138,22 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -
     """
     match mask.rank:
         case 1:
-            keys = positions(ctx, None, key_count).reshape((1, key_count))
+            keys = counted(key_count).reshape((1, key_count))
             lengths = mask.reshape((mask.shape[0], 1)).cast(I64)
             if mask.shape[0] is not like.shape[0]:
-                raise ctx.fail("a mask of starts and ends is not supported")
+                raise Refusal("a mask of starts and ends is not supported")
             is_visible = keys < lengths
         case 2 | 3:
             is_visible = mask > 0
         case _:
-            raise ctx.fail(f"a mask {mask.type!r} is not supported")
+            raise Refusal(f"a mask {mask.type!r} is not supported")
     lead = is_visible.shape[:-1]
     is_visible = is_visible.reshape((lead[0], 1, *(lead[1:] or (1,)), is_visible.shape[-1]))
-    hidden = ctx.filled(ctx.real("mask_filter_value", -10000.0), like.dtype)
+    hidden = like.like(ctx.real("mask_filter_value", -10000.0))
     return is_visible.select(0, hidden)
 
 
-def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
+def _added(*parts: Operand | None) -> Operand | None:
     sum_of_parts: Operand | None = None
     for part in parts:
         if part is not None:
@@ -155,25 +164,24 @@ def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
 def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
     """Returns input `number`, the cache of earlier runs, of rank `rank`; None if it is absent."""
     operand = ctx.optional(number)
-    return None if operand is None else ctx.ranked(operand, rank)
+    return None if operand is None else operand.ranked(rank)
 
 
 # ---- many heads ---------------------------------------------------------------------------------
 
 
-def _multi_head(ctx: NodeContext) -> Results:
+def _multi_head_attention(ctx: NodeContext, *, unidirectional: bool, num_heads: int) -> Results:
     _refuse(ctx, 8, 9)
     if ctx.wants(3):
-        raise ctx.fail("scores are not given")
-    q, k, v = _projected(ctx, ctx.integer("num_heads"))
+        raise Refusal("scores are not given")
+    q, k, v = _projected(ctx, num_heads)
     past = [_cache(ctx, n, 4) for n in (6, 7)]
     before = const(0) if past[0] is None else past[0].shape[2]
-    k, v = (x if p is None else ctx.concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
+    k, v = (x if p is None else concat([p, x], 2) for p, x in aligned(past, (k, v)))
     padding = ctx.optional(4)
     mask_of_padding = None if padding is None else _padding(ctx, padding, q, k.shape[2])
-    mask = _added(ctx, ctx.optional(5), mask_of_padding)
-    causal = ctx.flag("unidirectional")
-    return [_attend(ctx, (q, k, v), mask=mask, causal=causal, offset=before), k, v]
+    mask = _added(ctx.optional(5), mask_of_padding)
+    return [_attend(ctx, (q, k, v), mask=mask, causal=unidirectional, offset=before), k, v]
 
 
 def _projected(ctx: NodeContext, count: int) -> list[Operand]:
@@ -184,24 +192,24 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
     packed = first if key is None else key
     if packed.rank == 5:  # [batch, position, head, query/key/value, width]
-        parts = as_int(packed.shape[3]) or 0
+        parts = packed.extent(3) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
-            raise ctx.fail(f"packed heads {packed.type!r} are not supported")
+            raise Refusal(f"packed heads {packed.type!r} are not supported")
         packed_parts = [packed.element(3, n) for n in range(parts)]
         heads = [e.transpose((0, 2, 1, 3)) for e in packed_parts]
-        return heads if key is None else [_heads(ctx, first, count), *heads]
+        return heads if key is None else [_heads(first, count), *heads]
     if key is None or value is None:
-        raise ctx.fail("keys and values are missing")
+        raise Refusal("keys and values are missing")
     projections = []
     start = 0
     for x in (first, key, value):
-        width = as_int(x.shape[-1])
+        width = x.extent(-1)
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
-            bias = ctx.ranked(bias, 1).holds(0, start + width)
+            bias = bias.ranked(1).holds(0, start + width)
             x = x + bias.slice_axis(0, start, width)
         start += width or 0
-        projections.append(x if x.rank == 4 else _heads(ctx, x, count))
+        projections.append(x if x.rank == 4 else _heads(x, count))
     return projections
 
 
@@ -214,7 +222,7 @@ def _attention(
     return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))
 
 
-def _quantised_attention(ctx: NodeContext) -> Results:
+def _q_attention(ctx: NodeContext) -> Results:
     """Converts attention on quantised inputs.
 
     The input x has one scale and zero point. The weights have one scale and zero point in all, or
@@ -223,7 +231,7 @@ def _quantised_attention(ctx: NodeContext) -> Results:
     _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
     x = (ctx.input(0), ctx.input(3), ctx.optional(6))
     weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
-    packed = scaled_sums(ctx, x, weights, ctx.input(2))
+    packed = scaled_sums(x, weights, ctx.input(2))
     return _attended(ctx, packed, mask=5, past=8, bias=None)
 
 
@@ -235,60 +243,68 @@ def _attended(
 
     `mask` and `past` are the positions of inputs of the node; `bias` is added to the scores.
     """
-    width = as_int(packed.shape[-1])
+    width = packed.extent(-1)
     if width is None:
-        raise ctx.fail("the widths of queries, keys and values are not known")
+        raise Refusal("the widths of queries, keys and values are not known")
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
-        raise ctx.fail(f"widths {widths} are not those of {packed.type!r}")
-    parts = _columns(ctx.ranked(packed, 3), widths)
-    q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
+        raise Refusal(f"widths {widths} are not those of {packed.type!r}")
+    parts = _columns(packed.ranked(3), widths)
+    q, k, v = (_heads(p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
         cache, before = cache.holds(0, 2), cache.shape[3]
         old = [cache.element(0, n) for n in range(2)]
-        k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
-    present = ctx.stack((k, v), 0) if ctx.wants(1) else None
+        k, v = (concat([o, n], 2) for o, n in aligned(old, (k, v)))
+    present = stack((k, v), 0) if ctx.wants(1) else None
     mask_operand = ctx.optional(mask)
     padding = None if mask_operand is None else _padding(ctx, mask_operand, q, k.shape[2])
     causal = ctx.flag("unidirectional")
-    scores = _added(ctx, bias, padding)
+    scores = _added(bias, padding)
     return [_attend(ctx, (q, k, v), mask=scores, causal=causal, offset=before), present]
 
 
 # ---- shared heads and caches --------------------------------------------------------------------
 
 
-def _group_query(ctx: NodeContext) -> Results:
+def _group_query_attention(
+    ctx: NodeContext,
+    *,
+    do_rotary: bool,
+    local_window_size: int = -1,
+    num_heads: int,
+    kv_num_heads: int,
+) -> Results:
     _refuse(ctx, 12, 13, sliding_window_cache=0, qk_output=0, causal=1)
     _refuse(ctx, k_quant_type="NONE", v_quant_type="NONE")
     if ctx.wants(3):
-        raise ctx.fail("scores are not given")
-    many, few = ctx.integer("num_heads"), ctx.integer("kv_num_heads")
+        raise Refusal("scores are not given")
     q, k, v = (
-        _heads(ctx, x, n) for x, n in zip(_unpacked(ctx, many, few), (many, few, few), strict=True)
+        _heads(x, n)
+        for x, n in aligned(
+            _unpacked(ctx, num_heads, kv_num_heads), (num_heads, kv_num_heads, kv_num_heads)
+        )
     )
     if ctx.optional(14) is not None:
         q, k = (_head_norm(ctx, x, ctx.input(n)) for x, n in ((q, 14), (k, 15)))
     cache = _Cache(ctx, k)
-    if ctx.flag("do_rotary"):
+    if do_rotary:
         q, k = (_placed(ctx, x, cache) for x in (q, k))
     k, v = cache.present(k, 3), cache.present(v, 4)
     mask = ctx.optional(10)
-    window = ctx.integer("local_window_size", -1)
-    if window == 0:
-        raise ctx.fail("a window of 0 shows no key")
-    sink = _sink(ctx, many)
-    if cache.even and window < 0 and sink is None:
+    if local_window_size == 0:
+        raise Refusal("a window of 0 shows no key")
+    sink = _sink(ctx, num_heads)
+    if cache.even and local_window_size < 0 and sink is None:
         y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
         return [y, k, v]
-    mask_of_keys = cache.shown(k.shape[2], window)
+    mask_of_keys = cache.shown(k.shape[2], local_window_size)
     if mask is not None:
-        lowest = ctx.filled(float("-inf"), mask.dtype)
+        lowest = mask.like(float("-inf"))
         mask_of_keys = mask_of_keys.select(mask, lowest)
     if sink is None:
         return [_attend(ctx, (q, k, v), mask=mask_of_keys), k, v]
-    mask_of_keys, *longer = _sunk(ctx, mask_of_keys, sink, (k, v))
+    mask_of_keys, *longer = _sunk(mask_of_keys, sink, (k, v))
     return [_attend(ctx, (q, *longer), mask=mask_of_keys), k, v]
 
 
@@ -299,22 +315,20 @@ def _sink(ctx: NodeContext, heads: int) -> Operand | None:
     """
     operand = ctx.optional(11)
     if operand is not None:
-        return ctx.ranked(operand, 1).holds(0, heads)
+        return operand.ranked(1).holds(0, heads)
     smooth = ctx.integer("smooth_softmax", -1) > 0
-    return ctx.filled(0, ctx.input(0).dtype).expand((const(heads),)) if smooth else None
+    return filled(0, ctx.input(0).dtype).expand((const(heads),)) if smooth else None
 
 
-def _sunk(
-    ctx: NodeContext, mask: Operand, sink: Operand, caches: Sequence[Operand]
-) -> tuple[Operand, ...]:
+def _sunk(mask: Operand, sink: Operand, caches: Sequence[Operand]) -> tuple[Operand, ...]:
     """Adds the sink as the last key, with a row of zeros in each cache.
 
     Returns the mask with the sink's scores as its last column, and the longer caches.
     """
     dtype = caches[0].dtype
     if mask.dtype is BOOL:
-        lowest = ctx.filled(float("-inf"), dtype)
-        mask = mask.select(ctx.filled(0, dtype), lowest)
+        lowest = filled(float("-inf"), dtype)
+        mask = mask.select(filled(0, dtype), lowest)
     batch, _, length, key_count = mask.shape
     heads = sink.shape[0]
     column = sink.cast(dtype).reshape((1, heads, 1, 1))
@@ -322,9 +336,9 @@ def _sunk(
         mask.expand((batch, heads, length, key_count)),
         column.expand((batch, heads, length, const(1))),
     )
-    rows = (ctx.full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
-    longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
-    return ctx.concat(list(columns), 3), *longer
+    rows = (full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
+    longer = (concat([c, row], 2) for c, row in aligned(caches, rows))
+    return concat(list(columns), 3), *longer
 
 
 def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
@@ -335,26 +349,26 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     if k is not None and v is not None:
         return [q, k, v]
-    width = as_int(q.shape[-1])
+    width = q.extent(-1)
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
-        raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
+        raise Refusal(f"{q.type!r} does not hold {many} and twice {few} heads")
     head_width = width // (many + 2 * few)
     return _columns(q, (many * head_width, few * head_width, few * head_width))
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
     epsilon = ctx.real("qk_norm_epsilon", 1e-6)
-    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon)
+    return x.rms_normalization(scale, axis=3, epsilon=epsilon)
 
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
     """Applies the rotary embedding to queries or keys at their positions."""
-    cos, sin, position_operand = ctx.ranked(ctx.input(7), 2), ctx.input(8), ctx.optional(9)
+    cos, sin, position_operand = ctx.input(7).ranked(2), ctx.input(8), ctx.optional(9)
     places = cache.places if position_operand is None else position_operand
-    half = as_int(cos.shape[1])
+    half = cos.extent(1)
     if half is None:
-        raise ctx.fail("the width of the angles is not known")
-    return _rotate(ctx, x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)
+        raise Refusal("the width of the angles is not known")
+    return _rotate(x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)
 
 
 class _Cache:
@@ -370,34 +384,34 @@ class _Cache:
         batch, _, length, _ = k.shape
         past = _cache(ctx, 3, 4)
         self.before = const(0) if past is None else past.shape[2]
-        key_count = ctx.size(ctx.input(6), "total_sequence_length")
+        key_count = ctx.input(6).as_size("total_sequence_length")
         grown = self.before + length
         past_length = as_int(self.before)
         self.whole = bool(past_length) and key_count is not grown  # the cache has its final length
         if not self.whole and key_count is not grown:
-            ctx.require(key_count, grown, "a cache grows by the rows of a run")
+            require(key_count, grown, "a cache grows by the rows of a run")
         self.even = not self.whole and (past_length == 0 or batch is const(1))
         if self.even:
-            row = positions(ctx, ctx.size_scalar(self.before), length)
+            row = counted(length) + size_scalar(self.before)
             self.places = row.reshape((1, length)).expand((batch, length))
             return
         last = ctx.input(5).reshape((batch,)).cast(I64)
         # A sequence with fewer rows than the run begins at 0; the rows behind its end are padding.
-        start = last - ctx.size_scalar(length - 1)
+        start = last - size_scalar(length - 1)
         self.starts = start.maximum(0)
-        row = positions(ctx, None, length).reshape((1, length))
+        row = counted(length).reshape((1, length))
         self.places = self.starts.reshape((batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
         """Returns the cache of input `number` with the run's rows."""
-        ctx, past = self.ctx, _cache(self.ctx, number, 4)
+        past = _cache(self.ctx, number, 4)
         if past is None:
             return rows
         if self.even:
-            return ctx.concat([past, rows], 2)
+            return concat([past, rows], 2)
         if not self.whole:
-            past = ctx.concat([past, ctx.full(0, rows.dtype, rows.shape)], 2)
-        return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
+            past = concat([past, full(0, rows.dtype, rows.shape)], 2)
+        return past.tensor_scatter(rows, self.starts, axis=2, mode="linear")
 
     def shown(self, key_count: Index, window: int) -> Operand:
         """Returns a mask that is true for the keys that a query reads: the keys up to the query's
@@ -405,10 +419,9 @@ class _Cache:
 
         If `window` is at least 0, a query reads only the last `window` of these keys.
         """
-        ctx = self.ctx
         batch, length = self.places.shape
         query_positions = self.places.reshape((batch, 1, length, 1))
-        keys = positions(ctx, None, key_count).reshape((1, 1, 1, key_count))
+        keys = counted(key_count).reshape((1, 1, 1, key_count))
         is_past = keys <= query_positions
         if window < 0:
             return is_past
@@ -417,9 +430,7 @@ class _Cache:
 
 
 CONVERTERS: Converters = {
-    "RotaryEmbedding": _rotary,
-    "MultiHeadAttention": _multi_head,
-    "Attention": _attention,
-    "QAttention": _quantised_attention,
-    "GroupQueryAttention": _group_query,
+    **named(
+        _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
+    ),
 }

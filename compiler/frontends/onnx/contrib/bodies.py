@@ -6,7 +6,7 @@ from functools import partial
 from onnx import FunctionProto, parser
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext
 from tcc.frontends.onnx.functions import call
-from tcc.frontends.scope import Operands
+from tcc.frontends.operand import Operands, Refusal
 
 _HEAD = '<domain: "com.microsoft", opset_import: ["" : 21, "com.microsoft" : 1]>'
 _BODIES = """
@@ -29,7 +29,7 @@ QLinearWhere (c, x, xs, xz, y, ys, yz, zs, zz) => (z) {
 def _inlined(ctx: NodeContext, *, body: FunctionProto) -> Operands:
     unknown = {a.name for a in ctx.node.attribute} - set(body.attribute)
     if unknown:
-        raise ctx.fail(f"attribute {min(unknown)[:200]} is not supported")
+        raise Refusal(f"attribute {min(unknown)[:200]} is not supported")
     return call(ctx, body)
 
 

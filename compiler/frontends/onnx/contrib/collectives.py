@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.onnx.context import Converter, NodeContext, Results, named
+from tcc.frontends.operand import Operand, Refusal
 
 
 def _operand(ctx: NodeContext, *supported: str) -> Operand:
@@ -19,28 +19,30 @@ def _operand(ctx: NodeContext, *supported: str) -> Operand:
     """
     unsupported = sorted({a.name for a in ctx.node.attribute} - {*supported})
     if unsupported or len(ctx.inputs) != 1:
-        raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")
+        raise Refusal(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")
     return ctx.input(0)
 
 
 def _all_reduce(ctx: NodeContext) -> Results:
-    return ctx.emit("all_reduce", _operand(ctx))
+    return _operand(ctx).all_reduce()
 
 
-def _all_gather(ctx: NodeContext) -> Results:
+def _all_gather(ctx: NodeContext, *, group_size: int = 1) -> Results:
     """Gathers all ranks' operands along `axis`, which is moved to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
     front = x.moved(axis, 0)
-    gathered = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
+    gathered = front.all_gather(ranks=group_size)
     return gathered.moved(0, axis)
 
 
-def _all_to_all(ctx: NodeContext) -> Results:
+def _all_to_all(ctx: NodeContext, *, group_size: int = 1) -> Results:
     x = _operand(ctx, "group_size")
-    return ctx.emit("all_to_all", x, ranks=ctx.integer("group_size", 1))
+    return x.all_to_all(ranks=group_size)
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(
-    {"AllReduce": _all_reduce, "AllGather": _all_gather, "AllToAll": _all_to_all}
+    {
+        **named(_all_reduce, _all_gather, _all_to_all),
+    }
 )

@@ -7,50 +7,41 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.draws import dropped
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.emit import counted, emit, full
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
-from tcc.frontends.scope import Operand
-from tcc.ir.index import Index, as_int
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.types import BOOL, F64, I32, I64
-
-
-def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
-    """Returns `size` consecutive integers from `count` on, as i64; from 0 on without a count."""
-    numbers = ctx.counted(size)
-    return numbers if count is None else numbers + count.cast(I64)
-
 
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(
-    ctx: NodeContext, x: Operand, bias: Operand | None = None, *, approximate: str = "none"
-) -> Results:
+def _gelu(x: Operand, bias: Operand | None = None, *, approximate: str = "none") -> Results:
     """Converts GELU of x, or of x + bias if there is a bias."""
     if bias is not None:
         x = x + bias
-    return ctx.emit("gelu", x, approximate=approximate)
+    return x.gelu(approximate=approximate)
 
 
-def _split_gelu(ctx: NodeContext, x: Operand, bias: Operand) -> Results:
+def _bias_split_gelu(x: Operand, bias: Operand) -> Results:
     """Multiplies the first half of x + bias with the GELU of the second half."""
     x = x + bias
-    width = as_int(x.shape[-1])
+    width = x.extent(-1)
     if width is None or width % 2:
-        raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
-    linear, gate = (x.slice_axis(x.rank - 1, n * width // 2, width // 2) for n in range(2))
-    return linear * ctx.emit("gelu", gate)
+        raise Refusal(f"the last axis of {x.type!r} has no two halves")
+    linear, gate = (x.slice_axis(-1, n * width // 2, width // 2) for n in range(2))
+    return linear * gate.gelu()
 
 
-def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
+def _activated(x: Operand, name: str, params: Sequence[float]) -> Operand:
     """Applies the activation that a fused node names."""
     if name in ("", "Identity"):
         return x
     if name == "Clip":
-        return ctx.emit("clip", x, *params[:2])
-    return activation(ctx, name.lower(), iter(params[:1]), iter(params[1:]))(ctx, x)
+        return x.clip(*params[:2])
+    return activation(name.lower(), iter(params[:1]), iter(params[1:]))(x)
 
 
 # ---- norms --------------------------------------------------------------------------------------
@@ -62,7 +53,7 @@ def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: in
     The sum has the terms x, skip and, if present, the vector that is operand `bias`.
     """
     if ctx.wants(1) or ctx.wants(2):
-        raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
+        raise Refusal("moments are not given", "only training reads outputs 1 and 2")
     input_sum = x + skip
     vector = ctx.optional(bias)
     if vector is not None:
@@ -74,7 +65,7 @@ def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: in
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
-    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon)
+    return emit(op, *operands, axis=axis, epsilon=epsilon)
 
 
 def embedded(
@@ -88,23 +79,33 @@ def embedded(
     """
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
-        raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
+        raise Refusal(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
-        places = positions(ctx, None, tokens.shape[1]).reshape((1, tokens.shape[1]))
+        places = counted(tokens.shape[1]).reshape((1, tokens.shape[1]))
     embedding = table(2).gather(tokens, axis=0)
     embedding = embedding + table(3).gather(places, axis=0)
     if segments is not None:
         embedding = embedding + table(4).gather(segments, axis=0)
     normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
     if mask is None:
-        counts = ctx.full(0, I32, (tokens.shape[0],))
+        counts = full(0, I32, (tokens.shape[0],))
     else:
         is_token = mask.equals(1).cast(I32)
         counts = is_token.sum(1)
     return [normalized, counts, embedding]
 
 
-def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
+def _group_norm(
+    ctx: NodeContext,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
+    *,
+    channels_last: bool = True,
+    epsilon: float = 1e-5,
+    groups: int,
+    activation: bool,
+) -> Results:
     """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
 
     Operands 3 and 4, if present, are added to x first. The sum is the second result.
@@ -115,16 +116,13 @@ def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> 
                 other = other.reshape((other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
-        raise ctx.fail(f"{x.type!r} has no axis of channels")
-    last = ctx.flag("channels_last", True)
-    first = x.moved(x.rank - 1, 1) if last else x
+        raise Refusal(f"{x.type!r} has no axis of channels")
+    first = x.moved(-1, 1) if channels_last else x
     operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
-    epsilon = ctx.real("epsilon", 1e-5)
-    groups = ctx.integer("groups")
-    y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
-    if ctx.flag("activation"):
-        y = ctx.emit("silu", y)
-    return [y.moved(1, x.rank - 1) if last else y, x]
+    y = emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
+    if activation:
+        y = y.silu()
+    return [y.moved(1, x.rank - 1) if channels_last else y, x]
 
 
 def _bias_dropout(
@@ -142,33 +140,34 @@ def _bias_dropout(
     """
     y = x + bias
     drops = False if training is None else ctx.truth(training)
-    mask = ctx.full(True, BOOL, y.shape)
+    mask = full(True, BOOL, y.shape)
     if drops is not False:
         training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
-        y, mask = dropped(ctx, y, 0.5 if ratio is None else ratio, training_flag, fixed)
+        y, mask = dropped(y, 0.5 if ratio is None else ratio, training_flag, fixed)
     return [y if residual is None else y + residual, mask]
 
 
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _inverse(ctx: NodeContext, x: Operand) -> Results:
+def _inverse(x: Operand) -> Results:
     """Inverts matrices by elimination with pivots, in f64."""
-    packed, pivots = ctx.emit_all("lu", [x.cast(F64)])
+    packed, pivots = x.cast(F64).emit_all("lu")
     size = packed.shape[-1]
-    order = ctx.emit("pivot_order", pivots, rows=size)
+    order = pivots.pivot_order(rows=size)
     rows = order.cast(I64).reshape((*order.shape, 1))
-    swapped = rows.equals(positions(ctx, None, size)).cast(F64)
-    half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
-    inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
+    swapped = rows.equals(counted(size)).cast(F64)
+    half = packed.solve_triangular(swapped, upper=False, unit=True)
+    inverted = packed.solve_triangular(half, upper=True, unit=False)
     return inverted.cast(x.dtype)
 
 
-def _fused_matmul(ctx: NodeContext, a: Operand, b: Operand) -> Results:
+def _fused_matmul(
+    ctx: NodeContext, a: Operand, b: Operand, *, alpha: float = 1.0, activation: str = ""
+) -> Results:
     result = _transposed(ctx, a, "A") @ _transposed(ctx, b, "B")
-    alpha = ctx.real("alpha", 1.0)
     result = result if alpha == 1 else result * alpha
-    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, activation, _params(ctx))
 
 
 def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -183,16 +182,24 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
     return x.transpose(order)
 
 
-def _fused_gemm(ctx: NodeContext) -> Results:
-    result = ctx.emit(
+def _fused_gemm(
+    ctx: NodeContext,
+    *,
+    activation: str = "",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool,
+    transB: bool,
+) -> Results:
+    result = emit(
         "gemm",
         *ctx.inputs,
-        alpha=ctx.real("alpha", 1.0),
-        beta=ctx.real("beta", 1.0),
-        trans_a=ctx.flag("transA"),
-        trans_b=ctx.flag("transB"),
+        alpha=alpha,
+        beta=beta,
+        trans_a=transA,
+        trans_b=transB,
     )
-    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
+    return _activated(result, activation, _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -205,30 +212,28 @@ def _fused_conv(
     weight: Operand,
     bias: Operand | None = None,
     other: Operand | None = None,
+    *,
+    activation_params: tuple[float, ...],
+    activation: str = "",
 ) -> Results:
-    result = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
+    result = x.conv(weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         result = result + other
-    params = ctx.reals("activation_params")
-    return _activated(ctx, result, ctx.text("activation", ""), params)
+    return _activated(result, activation, activation_params)
 
 
 CONVERTERS: Converters = {
-    "Gelu": _gelu,
+    **named(
+        _gelu, _bias_split_gelu, _group_norm, _bias_dropout, _inverse, _fused_gemm, _fused_conv
+    ),
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
-    "QuickGelu": lambda ctx, x: ctx.emit("silu", x, alpha=ctx.real("alpha", 1.702)),
-    "BiasSplitGelu": _split_gelu,
+    "QuickGelu": lambda ctx, x: x.silu(alpha=ctx.real("alpha", 1.702)),
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),
     "EmbedLayerNormalization": lambda ctx: embedded(ctx, ctx.input, ctx.optional(8)),
-    "GroupNorm": _group_norm,
     "SkipGroupNorm": _group_norm,
-    "BiasDropout": _bias_dropout,
-    "Inverse": _inverse,
     "FusedMatMul": _fused_matmul,
     "FusedMatMulActivation": _fused_matmul,
     "TransposeMatMul": _fused_matmul,
-    "FusedGemm": _fused_gemm,
-    "FusedConv": _fused_conv,
 }

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
+from tcc.frontends.emit import constant
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frozen import entity
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
@@ -26,7 +27,7 @@ def _moe(ctx: NodeContext) -> Results:
 
     From input 2 on, each matmul has two inputs: its matrices [experts, out, in] and its bias.
     """
-    shares = ctx.emit("softmax", _scores(ctx), axis=1)
+    shares = _scores(ctx).softmax(axis=1)
     share, index = _best(ctx, shares)
     return _layer(ctx, 2, lambda matmul: ctx.input(_FIRST + 2 * matmul), share, index)
 
@@ -34,17 +35,17 @@ def _moe(ctx: NodeContext) -> Results:
 def _scores(ctx: NodeContext) -> Operand:
     scores = ctx.input(1)
     if scores.rank != 2 or ctx.input(_FIRST).rank != 3 or ctx.input(0).rank not in (2, 3):
-        raise ctx.fail("scores have two axes, weights three and the input two or three")
+        raise Refusal("scores have two axes, weights three and the input two or three")
     return scores
 
 
 def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
     """Returns the k best scores of each token, and the indices of their experts: [token, k]."""
     count = ctx.integer("k", 1)
-    experts = as_int(scores.shape[1])
+    experts = scores.extent(1)
     if experts is not None and not 1 <= count <= experts:
-        raise ctx.fail(f"k is {count}, of {experts} experts")
-    return ctx.emit_all("top_k", [scores], axis=1, k=const(count), largest=True, sorted=True)
+        raise Refusal(f"k is {count}, of {experts} experts")
+    return scores.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
 
 
 def _layer(
@@ -62,7 +63,7 @@ def _layer(
     x, scores = ctx.present(2)
     count = ctx.integer("k", 1)
     if ctx.flag("use_sparse_mixer"):
-        raise ctx.fail("the sparse mixer is not supported")
+        raise Refusal("the sparse mixer is not supported")
     rows, depth = scores.shape[0], x.shape[-1]
     if ctx.flag("normalize_routing_weights"):
         share_sum = share.sum(1, keepdims=True)
@@ -112,17 +113,17 @@ def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
     gated = experts.has(_GATE)
     match ctx.text("activation_type", "relu"):
         case "relu":
-            activated = ctx.emit("relu", up)
+            activated = up.relu()
         case "gelu":
-            activated = ctx.emit("gelu", up, approximate="tanh")
+            activated = up.gelu(approximate="tanh")
         case "silu":
-            activated = ctx.emit("silu", up)
+            activated = up.silu()
         case "identity":
             activated = up
         case "swiglu":
             return _swiglu(ctx, experts, tokens, up)
         case other:
-            raise ctx.fail(f"the activation {other!r} is not known")
+            raise Refusal(f"the activation {other!r} is not known")
     return activated * experts.matmul(tokens, _GATE) if gated else activated
 
 
@@ -136,35 +137,33 @@ def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -
     fusion = ctx.integer("swiglu_fusion", 0)
     if fusion == 0:
         if not experts.has(_GATE):
-            raise ctx.fail("swiglu without fusion needs a third product")
+            raise Refusal("swiglu without fusion needs a third product")
         gate, linear = up, experts.matmul(tokens, _GATE)
     else:
-        width = as_int(up.shape[3])
+        width = up.extent(3)
         if fusion not in (1, 2) or width is None or width % 2:
-            raise ctx.fail(f"swiglu_fusion is {fusion} for {up.shape[3]} columns")
-        gate, linear = (_half(ctx, up, n, width // 2, fusion == 1) for n in range(2))
+            raise Refusal(f"swiglu_fusion is {fusion} for {up.shape[3]} columns")
+        gate, linear = (_half(up, n, width // 2, fusion == 1) for n in range(2))
     limit = ctx.real("swiglu_limit", inf)
     if limit != inf:
-        above, below = (ctx.filled(v, up.dtype) for v in (limit, -limit))
-        gate = ctx.emit("clip", gate, None, above)
-        linear = ctx.emit("clip", linear, below, above)
+        above, below = (up.like(v) for v in (limit, -limit))
+        gate = gate.clip(None, above)
+        linear = linear.clip(below, above)
     beta = ctx.real("activation_beta", 0.0)
     if beta:
         linear = linear + beta
-    shaped = ctx.emit("silu", gate, alpha=ctx.real("activation_alpha", 1.0))
+    shaped = gate.silu(alpha=ctx.real("activation_alpha", 1.0))
     return shaped * linear
 
 
-def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: bool) -> Operand:
+def _half(up: Operand, number: int, width: int, alternate: bool) -> Operand:
     """Returns the half `number`, 0 or 1, of the columns of `up`; a half has `width` columns.
 
     The columns of the two halves alternate, or half 1 comes after half 0.
     """
     zero = const(0)
     start: Index = const(number if alternate else number * width)
-    return ctx.emit(
-        "slice",
-        up,
+    return up.slice(
         starts=(zero, zero, zero, start),
         steps=(1, 1, 1, 2 if alternate else 1),
         sizes=(*up.shape[:3], const(width)),
@@ -174,7 +173,7 @@ def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: boo
 # ---- quantised weights --------------------------------------------------------------------------
 
 
-def _quantised(ctx: NodeContext) -> Results:
+def _quantised(ctx: NodeContext, *, weights_prepacked: int = 0) -> Results:
     """Converts QMoE.
 
     From input 2 on, each matmul has three inputs: its levels (the integers of quantised weights),
@@ -182,41 +181,38 @@ def _quantised(ctx: NodeContext) -> Results:
     an operand, or a softmax over the k best scores.
     """
     if ctx.text("quant_type", "int") != "int":
-        raise ctx.fail(
+        raise Refusal(
             f"weights of type {ctx.text('quant_type', 'int')} are not supported",
             "export the layer with integer weights (quant_type 'int')",
         )
-    if ctx.integer("weights_prepacked", 0) == 1:
-        raise ctx.fail("weights packed for one execution provider are not supported")
+    if weights_prepacked == 1:
+        raise Refusal("weights packed for one execution provider are not supported")
     best, index = _best(ctx, _scores(ctx))
     routed = ctx.optional(_ROUTED)
-    if routed is None:
-        share = ctx.emit("softmax", best, axis=1)
-    else:
-        share = routed.gather_elements(index, axis=1)
+    share = best.softmax(axis=1) if routed is None else routed.gather_elements(index, axis=1)
     return _layer(ctx, 3, lambda matmul: _dequantised(ctx, matmul), share, index)
 
 
 def _dequantised(ctx: NodeContext, matmul: int) -> Operand:
     """Returns the dequantised matrices [experts, out, in] of a matmul."""
     bits = ctx.integer(f"fc{matmul + 1}_expert_weight_bits", ctx.integer("expert_weight_bits", 4))
-    dtype, first = level_type(ctx, bits), _FIRST + 3 * matmul
+    dtype, first = level_type(bits), _FIRST + 3 * matmul
     levels = unpacked(ctx, first, "the weights", dtype)
     if levels.rank != 3:
-        raise ctx.fail(f"weights {levels.type!r} have not three axes")
+        raise Refusal(f"weights {levels.type!r} have not three axes")
     experts, out, depth = (as_int(n) or 0 for n in levels.shape)
     block = ctx.integer("block_size", 0)
     blocks = -(-depth // block) if block > 0 else 1
     scale = ctx.input(first + 1).reshape((experts, out, blocks)).cast(F32)
     if ctx.optional(_ZEROS + matmul) is None:
         middle = np.full((experts, out, blocks), 1 << (bits - 1), dtype.carrier)
-        zero = ctx.constant(middle, dtype)
+        zero = constant(middle, dtype)
     else:
         row = blocks if block > 0 else out
         zero = unpacked(ctx, _ZEROS + matmul, "the zero points", dtype, row)
         zero = zero.reshape((experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
-    matrices = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
+    matrices = levels.dequantize_linear(scale, zero, axis=2, block_size=step)
     return matrices.cast(ctx.input(0).dtype)
 
 

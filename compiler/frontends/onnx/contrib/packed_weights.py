@@ -6,8 +6,9 @@ A weight is `(level - zero point) * scale`.  Levels are small integers, several 
 from math import prod
 
 import numpy as np
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import constant, emit
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named, static
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import F32, U2, U4, U8, DType
@@ -25,14 +26,14 @@ _NF4 = (
 _LEVELS = {2: U2, 4: U4, 8: U8}
 
 
-def level_type(ctx: NodeContext, bits: int) -> DType:
+def level_type(bits: int) -> DType:
     """Returns the element type of levels of `bits` bits."""
     if bits not in _LEVELS:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
+        raise Refusal(f"levels of {bits} bits are not supported")
     return _LEVELS[bits]
 
 
-def _matmul_n_bits(ctx: NodeContext) -> Results:
+def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4, N: int, K: int, block_size: int) -> Results:
     """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
     zero point.
 
@@ -41,59 +42,62 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     ignores packed zero points if there is a `g_idx`.) `accuracy_level` allows rounding of x, which
     this converter does not use: the matmul is in f32.
     """
-    bits = ctx.integer("bits", 4)
-    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    dtype = level_type(ctx, bits)
-    if min(rows, depth, block) < 1:
-        raise ctx.fail("a size is not positive")
+    dtype = level_type(bits)
+    if min(N, K, block_size) < 1:
+        raise Refusal("a size is not positive")
     x = ctx.input(0).cast(F32)
-    blocks = -(-depth // block)
-    data = _rows_of_bytes(ctx, 1, "B", rows, blocks * block, bits)
-    levels = _elements(data, (rows, blocks * block), dtype)[:, :depth]
-    scale = ctx.input(2).reshape((rows, blocks)).cast(F32)
-    zero = _zero_points(ctx, (rows, blocks), dtype)
-    groups, even = _groups(ctx, depth, blocks), np.arange(depth) // block
+    blocks = -(-K // block_size)
+    data = _rows_of_bytes(ctx, 1, "B", N, blocks * block_size, bits)
+    levels = _elements(data, (N, blocks * block_size), dtype)[:, :K]
+    scale = ctx.input(2).reshape((N, blocks)).cast(F32)
+    zero = _zero_points(ctx, (N, blocks), dtype)
+    groups, even = _groups(ctx, K, blocks), np.arange(K) // block_size
     if groups is not None and (groups != even).any():
         order = np.argsort(groups, kind="stable")
         if (groups[order] == even).all():
-            x, levels = _gathered(ctx, x, order, x.rank - 1), levels[:, order]
+            x, levels = _gathered(x, order, x.rank - 1), levels[:, order]
         else:  # blocks have different sizes, so each level becomes a block of its own
-            block, scale, zero = 1, _gathered(ctx, scale, groups, 1), zero[:, groups]
-    result = _matmul_rows(ctx, x, (levels, scale, zero), dtype, block)
+            block_size, scale, zero = 1, _gathered(scale, groups, 1), zero[:, groups]
+    result = _matmul_rows(x, (levels, scale, zero), dtype, block_size)
     bias = ctx.optional(5)
     if bias is not None:
         result = result + bias.cast(F32)
     return result.cast(ctx.input(0).dtype)
 
 
-def _matmul_bnb4(ctx: NodeContext) -> Results:
+def _mat_mul_bnb4(
+    ctx: NodeContext, *, quant_type: int, transB: bool = True, N: int, K: int, block_size: int
+) -> Results:
     """Multiplies `x` with N rows of K numbers from a table of 16.
 
     The numbers are stored as positions in the table, two in a byte, the first in the high four
     bits. The numbers of all rows are cut into blocks, each of which has a factor.
     """
-    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    kind = ctx.integer("quant_type")
-    if kind not in (0, 1) or min(rows, depth, block) < 1:
-        raise ctx.fail(f"quant_type {kind}, N {rows}, K {depth} or block_size {block} is no such")
-    count = rows * depth
-    packed, factors = ctx.static(1, "B").reshape(-1), ctx.static(2, "absmax").reshape(-1)
+    if quant_type not in (0, 1) or min(N, K, block_size) < 1:
+        raise Refusal(
+            f"quant_type {quant_type}, N {N}, K {K} or block_size {block_size} is no such"
+        )
+    count = N * K
+    packed, factors = (
+        static(ctx.input(1), "B").reshape(-1),
+        static(ctx.input(2), "absmax").reshape(-1),
+    )
     if packed.dtype != np.uint8 or (packed.size, factors.size) != (
         -(-count // 2),
-        -(-count // block),
+        -(-count // block_size),
     ):
-        raise ctx.fail(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
+        raise Refusal(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
     places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
-    numbers = np.array((_FP4, _NF4)[kind], np.float32)[places]
-    numbers *= np.repeat(factors.astype(np.float32), block)[:count]
-    numbers = numbers.reshape(rows, depth)
-    weights = ctx.constant(numbers.T if ctx.flag("transB", True) else numbers)
+    numbers = np.array((_FP4, _NF4)[quant_type], np.float32)[places]
+    numbers *= np.repeat(factors.astype(np.float32), block_size)[:count]
+    numbers = numbers.reshape(N, K)
+    weights = constant(numbers.T if transB else numbers)
     x = ctx.input(0)
     return (x.cast(F32) @ weights).cast(x.dtype)
 
 
 def _matmul_rows(
-    ctx: NodeContext, x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
+    x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
 ) -> Operand:
     """Multiplies `x` with `rows`: levels, their scales and zero points.
 
@@ -101,20 +105,20 @@ def _matmul_rows(
     """
     levels, scale, zero = rows
     if zero.dtype == dtype.carrier:
-        operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
-        weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block)
+        operands = [constant(levels, dtype), scale, constant(zero, dtype)]
+        weights = emit("dequantize_linear", *operands, axis=1, block_size=block)
         return x @ weights.transpose((1, 0))
     half = 1 << (dtype.bits - 1)
     signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
-    level_operand = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
-    points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
+    level_operand = constant(nibbles(signed, 0) if bits == 4 else signed)
+    points = constant(np.ascontiguousarray(zero.T - np.float32(half)))
     transposed = scale.transpose((1, 0))
-    return ctx.emit("matmul_levels", x, level_operand, transposed, points, bits=bits, block=block)
+    return x.matmul_levels(level_operand, transposed, points, bits=bits, block=block)
 
 
-def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
-    return x.gather(ctx.constant(at.astype(np.int64)), axis=axis)
+def _gathered(x: Operand, at: Array, axis: int) -> Operand:
+    return x.gather(constant(at.astype(np.int64)), axis=axis)
 
 
 def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
@@ -124,10 +128,10 @@ def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
     """
     if ctx.optional(4) is None:
         return None
-    groups = ctx.static(4, "g_idx").reshape(-1)
+    groups = static(ctx.input(4), "g_idx").reshape(-1)
     is_integer = groups.dtype.kind in "iu"
     if not is_integer or groups.size < depth or not ((groups >= 0) & (groups < blocks)).all():
-        raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
+        raise Refusal(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
     return groups[:depth]
 
 
@@ -136,16 +140,16 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
     if ctx.optional(3) is None:
         return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
     if ctx.input(3).dtype.is_float:
-        points = ctx.static(3, "the zero points").astype(np.float32)
+        points = static(ctx.input(3), "the zero points").astype(np.float32)
         if points.size != prod(shape):
-            raise ctx.fail(f"there are {points.size} zero points for {prod(shape)} blocks")
+            raise Refusal(f"there are {points.size} zero points for {prod(shape)} blocks")
         points = points.reshape(shape)
         levels: Array = np.clip(np.nan_to_num(points), 0, (1 << dtype.bits) - 1).astype(
             dtype.carrier
         )
         return levels if (levels == points).all() else points
     if ctx.input(3).dtype is not U8:
-        raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
+        raise Refusal(f"zero points of type {ctx.input(3).dtype} are not supported")
     per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # levels in the whole bytes of a row
     data = _rows_of_bytes(ctx, 3, "the zero points", shape[0], per_row, dtype.bits)
     return _elements(data, (shape[0], per_row), dtype)[:, : shape[1]]
@@ -158,9 +162,9 @@ def _rows_of_bytes(
 
     Raises `UserError` unless they are exactly the bytes of `rows` rows of `levels` levels.
     """
-    data = ctx.static(number, what)
+    data = static(ctx.input(number), what)
     if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
-        raise ctx.fail(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
+        raise Refusal(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
     return data.reshape(-1)
 
 
@@ -178,16 +182,15 @@ def unpacked(
     Each row begins with a new byte. `count` is the number of levels in a row; levels beyond it,
     which fill the row's last byte, are cut off.
     """
-    data = ctx.static(number, what)
+    data = static(ctx.input(number), what)
     if data.dtype != np.uint8 or not data.ndim:
-        raise ctx.fail(f"{what} are no rows of bytes")
+        raise Refusal(f"{what} are no rows of bytes")
     rows = _elements(data, (*data.shape[:-1], data.shape[-1] * 8 // dtype.bits), dtype)
     if count is not None and not count <= rows.shape[-1] < count + 8 // dtype.bits:
-        raise ctx.fail(f"{what} have {rows.shape[-1]} levels in a row for {count}")
-    return ctx.constant(rows[..., :count], dtype)
+        raise Refusal(f"{what} have {rows.shape[-1]} levels in a row for {count}")
+    return constant(rows[..., :count], dtype)
 
 
 CONVERTERS: Converters = {
-    "MatMulNBits": _matmul_n_bits,
-    "MatMulBnb4": _matmul_bnb4,
+    **named(_mat_mul_n_bits, _mat_mul_bnb4),
 }

@@ -5,11 +5,10 @@
 Matmuls keep this form too; targets with int8 matmuls recognise it.
 """
 
-from collections.abc import Callable
 from copy import copy
 
-from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import concat, emit, family, filled
+from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
@@ -17,21 +16,18 @@ from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand, Operands
-from tcc.ir.index import as_int
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.types import F32, U8
 
 
 def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
     """Returns operand `first`, dequantised; the next two operands are its scale and zero point."""
-    return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
+    return _scaled(ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
 
 
-def _scaled(
-    ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
-) -> Operand:
+def _scaled(x: Operand, scale: Operand, zero: Operand | None, axis: int = 0) -> Operand:
     zero = zero and zero.reshape(scale.shape)
-    return ctx.emit("dequantize_linear", x, scale, zero, axis=axis)
+    return x.dequantize_linear(scale, zero, axis=axis)
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
@@ -43,69 +39,71 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and zero.reshape(step.shape)
     to = like.dtype if zero is None else zero.dtype
-    return ctx.emit("quantize_linear", y, step, zero, to=to, axis=0)
+    return y.quantize_linear(step, zero, to=to, axis=0)
 
 
 # ---- pointwise ---------------------------------------------------------------------------------
 
 
-def _binary(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        return _levels(ctx, ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3)), 6, x)
-
-    return convert
+@family
+def _binary(op: str, ctx: NodeContext, x: Operand) -> Results:
+    return _levels(ctx, _floats(ctx, 0).emit(op, _floats(ctx, 3)), 6, x)
 
 
-def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
-    return lambda ctx, x: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, x)
+@family
+def _unary(make: Converter, ctx: NodeContext, x: Operand) -> Results:
+    """Applies the converter `make` to the dequantised first input."""
+    (result,) = _of(ctx, _floats(ctx, 0)).run(make)
+    assert result is not None
+    return _levels(ctx, result, 3, x)
 
 
-def _softmax(ctx: NodeContext, x: Operand) -> Operand:
-    axis = ctx.axis_of("axis", x.rank, -1)
-    return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
+def _of(ctx: NodeContext, *inputs: Operand | None) -> NodeContext:
+    """Returns a copy of the context with other inputs."""
+    other = copy(ctx)
+    other.inputs = [*inputs]
+    return other
+
+
+def _softmax(x: Operand, *, axis: Axis = -1, opset: int) -> Operand:
+    return along_axis("softmax", x, axis, opset)
 
 
 def _average(ctx: NodeContext, x: Operand) -> Operand:
-    return emit_row(ctx, "average_pool", x, **pool_attrs(ctx, x))[0]
+    return emit_row("average_pool", x, **pool_attrs(ctx, x))[0]
 
 
-def _global_average(ctx: NodeContext, x: Operand) -> Operand:
-    return x.mean(tuple(range(2, x.rank)), keepdims=True)
-
-
-def _concat(ctx: NodeContext) -> Results:
+def _q_linear_concat(ctx: NodeContext) -> Results:
     parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
     if not parts or len(ctx.inputs) % 3 != 2:
-        raise ctx.fail("operands come by threes, after a scale and a zero point")
+        raise Refusal("operands come by threes, after a scale and a zero point")
     axis = ctx.axis_of("axis", parts[0].rank)
-    return _levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))
+    return _levels(ctx, concat(parts, axis), 0, ctx.input(2))
 
 
 # ---- matmuls ------------------------------------------------------------------------------------
 
 
-def _gemm(ctx: NodeContext) -> Results:
+def _q_gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool) -> Results:
     """Converts QGemm, an int8 matmul with an i32 bias in the scale of the sums.
 
     The result is floats if y has no scale.
     """
-    a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
+    a_scale = ctx.input(1)
     if alpha != 1:
         a_scale = a_scale * alpha
-    a = _scaled(ctx, ctx.input(0), a_scale, ctx.input(2))
-    transposed = ctx.flag("transB")
-    operands = [a, _floats(ctx, 3, axis=0 if transposed else 1)]
+    a = _scaled(ctx.input(0), a_scale, ctx.input(2))
+    operands = [a, _floats(ctx, 3, axis=0 if transB else 1)]
     bias = ctx.optional(6)
     if bias is not None:
         step = a_scale * ctx.input(4)
         operands.append(bias.cast(F32) * step)
-    flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
-    result = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
+    flags = {"trans_a": transA, "trans_b": transB}
+    result = emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
 
 
 def scaled_sums(
-    ctx: Emitter,
     a: Operands,
     c: Operands,
     bias: Operand | None,
@@ -115,8 +113,8 @@ def scaled_sums(
     `a` and `c` each have the levels, the scale, and the zero point or None.
     """
     zeros = [_vector(o[2]) for o in (a, c)]
-    sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
-    step = ctx.emit("mul", *(_vector(o[1]) for o in (a, c)))
+    sums = emit("matmul_integer", a[0], c[0], *zeros)
+    step = emit("mul", *(_vector(o[1]) for o in (a, c)))
     floats = sums.cast(F32) * step
     return floats if bias is None else floats + bias
 
@@ -126,97 +124,102 @@ def _vector(x: Operand | None) -> Operand | None:
     return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 
 
-def _to_float(ctx: NodeContext) -> Results:
+def _mat_mul_integer_to_float(ctx: NodeContext) -> Results:
     a, c = ((ctx.input(n), ctx.input(n + 2), ctx.optional(n + 4)) for n in range(2))
-    return scaled_sums(ctx, a, c, ctx.optional(6))
+    return scaled_sums(a, c, ctx.optional(6))
 
 
-def quantised_product(
-    ctx: Emitter, x: Operand, matrix: Operands, bias: Operand | None = None
-) -> Operand:
+def quantised_product(x: Operand, matrix: Operands, bias: Operand | None = None) -> Operand:
     """Quantises `x` by its own range and multiplies it with an int8 matrix.
 
     `matrix` has the levels, the scale, and the zero point or None.
     """
-    return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
+    return scaled_sums(x.emit_all("dynamic_quantize_linear"), matrix, bias)
 
 
-def _dynamic_matmul(
-    ctx: NodeContext,
+def _dynamic_quantize_mat_mul(
     x: Operand,
     levels: Operand,
     scale: Operand,
     zero: Operand | None = None,
     bias: Operand | None = None,
 ) -> Results:
-    return quantised_product(ctx, x, (levels, scale, zero), bias)
+    return quantised_product(x, (levels, scale, zero), bias)
 
 
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def _gather_blocks(
-    ctx: NodeContext, data: Operand, indices: Operand, scale: Operand, zero: Operand | None = None
+def _gather_block_quantized(
+    ctx: NodeContext,
+    data: Operand,
+    indices: Operand,
+    scale: Operand,
+    zero: Operand | None = None,
+    *,
+    block_size: int = 128,
+    bits: int = 4,
+    quantize_axis: Axis = 1,
 ) -> Results:
     """Gathers rows of a quantised table, in which blocks of levels share a scale.
 
     Without zero points, levels in bytes are relative to the middle of their range.  Elements of a
     4-bit type are used as they are.
     """
-    bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
-    block = ctx.integer("block_size", 128)
     if data.dtype is U8:
-        dtype = level_type(ctx, bits)
+        dtype = level_type(bits)
         if dtype.is_packed:
             data = unpacked(ctx, 0, "the table", dtype)
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
         if zero is None:
-            zero = ctx.filled(1 << (bits - 1), dtype).expand(scale.shape)
+            zero = filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
-    if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = zero.slice_axis(zero.rank - 1, 0, scale.shape[-1])
-    rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
+    if zero is not None and zero.extent(-1) != scale.extent(-1):
+        zero = zero.slice_axis(-1, 0, scale.shape[-1])
+    rows = data.dequantize_linear(scale, zero, axis=quantize_axis, block_size=block_size)
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
-def _quantised_embedding(ctx: NodeContext) -> Results:
+def _q_embed_layer_normalization(ctx: NodeContext) -> Results:
     """Converts QEmbedLayerNormalization.
 
     If operand n is a table, operand n + 6 is its scale and operand n + 11 its zero point.
     """
-    return embedded(
-        ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
-    )
+    return embedded(ctx, lambda n: _scaled(ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11)))
 
 
 # ---- images with channels last, which ONNX Runtime's full optimisation writes --------------------
 
 
 def _channels_last(make: Converter, always: bool = False) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        if not (always or ctx.flag("channels_last")):
+    def convert(ctx: NodeContext, *, channels_last: bool) -> Results:
+        if not (always or channels_last):
             return ctx.run(make)
-        x, inner = ctx.input(0), copy(ctx)
-        inner.inputs = [x.moved(x.rank - 1, 1), *ctx.inputs[1:]]
+        x = ctx.input(0)
+        inner = _of(ctx, x.moved(-1, 1), *ctx.inputs[1:])
         return [y and y.moved(1, x.rank - 1) for y in inner.run(make)]
 
     return convert
 
 
 CONVERTERS: Converters = {
+    **named(
+        _q_linear_concat,
+        _q_gemm,
+        _mat_mul_integer_to_float,
+        _dynamic_quantize_mat_mul,
+        _gather_block_quantized,
+        _q_embed_layer_normalization,
+    ),
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
-    "QLinearSigmoid": _unary(lambda ctx, x: x.sigmoid()),
-    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row(ctx, "leaky_relu", x)[0]),
+    "QLinearSigmoid": _unary(lambda x: x.sigmoid()),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)[0]),
     "QLinearSoftmax": _unary(_softmax),
     "QLinearAveragePool": _channels_last(_unary(_average)),
-    "QLinearGlobalAveragePool": _channels_last(_unary(_global_average)),
-    "QLinearConcat": _concat,
-    "QGemm": _gemm,
-    "MatMulIntegerToFloat": _to_float,
-    "DynamicQuantizeMatMul": _dynamic_matmul,
-    "GatherBlockQuantized": _gather_blocks,
-    "QEmbedLayerNormalization": _quantised_embedding,
+    "QLinearGlobalAveragePool": _channels_last(
+        _unary(lambda x: x.mean(tuple(range(2, x.rank)), keepdims=True))
+    ),
     "QLinearConv": _channels_last(STANDARD_QUANTISED["QLinearConv"]),
     "NhwcMaxPool": _channels_last(WINDOWS["MaxPool"], always=True),
     "NhwcConv": _channels_last(WINDOWS["Conv"], always=True),

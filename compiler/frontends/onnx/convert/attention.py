@@ -10,6 +10,7 @@ from math import sqrt
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
+from tcc.frontends.operand import Refusal
 from tcc.ir.index import as_int
 from tcc.ir.types import BF16, F16
 
@@ -19,10 +20,10 @@ def _attention(ctx: NodeContext) -> Results:
         width = as_int(ctx.input(0).shape[3])
         assert width is not None
         scale = ctx.real("scale", 1 / sqrt(width))
-        return emit_row(ctx, "attention", *ctx.inputs[:3], scale=scale)
+        return emit_row("attention", *ctx.inputs[:3], scale=scale)
     body = typed_body(ctx)
     if body is None:
-        raise ctx.fail("it is not supported with these attributes or types")
+        raise Refusal("it is not supported with these attributes or types")
     return call(ctx, body)
 
 
@@ -34,7 +35,7 @@ def _is_plain_half(ctx: NodeContext) -> bool:
     for operand in ctx.present(3):
         if operand.rank != 4 or operand.dtype not in (BF16, F16):
             return False
-        if as_int(operand.shape[1]) is None or not as_int(operand.shape[3]):
+        if operand.extent(1) is None or not operand.extent(3):
             return False
     return True
 

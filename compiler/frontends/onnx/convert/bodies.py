@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
+from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.onnx.scope import OnnxScope
-from tcc.frontends.scope import Operand, are_among
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.scope import are_among
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int
@@ -50,21 +52,21 @@ def import_body(
     its type in `fixed_types`.
     """
     scope = ctx.scope.body(ctx.loc, name, symbols)
-    here = ctx.inside(scope)
-    inputs = []
-    for declared, type in zip(proto.input, types, strict=False):
-        inputs.append(scope.input(declared.name or name, type))
-    if first_trip:
-        inputs[0] = here.emit("add", inputs[0], first_trip)
-    outputs = run_body(ctx, proto, scope, inputs)
-    if condition is not None and outputs:
-        here.truth(outputs[0])
-        outputs = (here.reshape(outputs[0], condition.shape), *outputs[1:])
-    carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
-    outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
-    states = (_with_sizes_of(here, o, type) for o, type in zip(outputs, fixed_types, strict=False))
-    outputs = (*states, *outputs[len(fixed_types) :])
-    return finished(here, outputs, ranks)
+    with ctx.inside(scope).writing() as here:
+        inputs = []
+        for declared, type in zip(proto.input, types, strict=False):
+            inputs.append(scope.input(declared.name or name, type))
+        if first_trip:
+            inputs[0] = inputs[0].add(first_trip)
+        outputs = run_body(ctx, proto, scope, inputs)
+        if condition is not None and outputs:
+            here.truth(outputs[0])
+            outputs = (outputs[0].reshape(condition.shape), *outputs[1:])
+        carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
+        outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
+        states = (_with_sizes_of(o, type) for o, type in zip(outputs, fixed_types, strict=False))
+        outputs = (*states, *outputs[len(fixed_types) :])
+        return finished(here, outputs, ranks)
 
 
 def finished(
@@ -74,7 +76,7 @@ def finished(
 
     `ranks` has entries for the first outputs: an output of one element is reshaped to its rank.
     """
-    ranked = (of_rank(ctx, o, rank) for o, rank in zip(outputs, ranks, strict=False))
+    ranked = (of_rank(o, rank) for o, rank in zip(outputs, ranks, strict=False))
     outputs = (*ranked, *outputs[len(ranks) :])
     return Body(ctx.scope.builder.finish(o.value for o in outputs), outputs)
 
@@ -84,20 +86,20 @@ def is_single(type: TensorType) -> bool:
     return all(as_int(dim) == 1 for dim in type.shape)
 
 
-def of_rank(ctx: NodeContext, operand: Operand, rank: int | None) -> Operand:
+def of_rank(operand: Operand, rank: int | None) -> Operand:
     """Returns the operand with `rank` axes if it has one element and a rank is given, else
     unchanged."""
     if rank is None or not is_single(operand.type):
         return operand
-    return ctx.reshape(operand, (1,) * rank)
+    return operand.reshape((1,) * rank)
 
 
-def _with_sizes_of(ctx: NodeContext, state: Operand, type: TensorType) -> Operand:
+def _with_sizes_of(state: Operand, type: TensorType) -> Operand:
     """Returns the state after an iteration; every run checks that it keeps the symbolic sizes of
     `type`."""
     for axis, size in enumerate(type.shape if state.rank == type.rank else ()):
         if state.shape[axis].terms or size.terms:
-            state = ctx.sized(state, axis, size, "an iteration keeps the sizes of a state")
+            state = state.sized(axis, size, "an iteration keeps the sizes of a state")
     return state
 
 
@@ -106,15 +108,13 @@ def run_body(
 ) -> tuple[Operand, ...]:
     """Imports the nodes of a body into `scope` and returns its outputs."""
     if len(proto.input) != len(inputs):
-        raise ctx.fail(
-            f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due"
-        )
-    for declared, operand in zip(proto.input, inputs, strict=True):
+        raise Refusal(f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due")
+    for declared, operand in aligned(proto.input, inputs):
         scope.define(declared.name, operand, ctx.loc)
     scope.define_initializers(proto)
     scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
     ctx.session.run_nodes(scope)
-    return tuple(end(ctx, scope, declared.name) for declared in proto.output)
+    return tuple(end(scope, declared.name) for declared in proto.output)
 
 
 def inlined(
@@ -131,11 +131,11 @@ def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
     return {n: len(t.shape.dim) if t.HasField("shape") else None for n, t in types.items()}
 
 
-def end(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand:
+def end(scope: OnnxScope, name: str) -> Operand:
     """Returns the output `name` of the body in `scope`."""
     operand = scope.result(name)
     if operand is None:
-        raise ctx.fail(f"the body does not define its output '{name[:200]}'")
+        raise Refusal(f"the body does not define its output '{name[:200]}'")
     return operand
 
 
@@ -159,7 +159,7 @@ class Outside:
                 f"'{name}' has type {a!r} one way and {b!r} the other",
                 "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
             )
-        dims = enumerate(zip(a.shape, b.shape, strict=True))
+        dims = enumerate(aligned(a.shape, b.shape))
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
     def _dim(self, x: Index, y: Index, name: str) -> Index:

@@ -5,7 +5,9 @@ from functools import partial
 from typing import TypeAlias
 
 from tcc.errors import UserError
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import checked_axis, require, scan, stack
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.bodies import (
     Body,
     Outside,
@@ -15,7 +17,8 @@ from tcc.frontends.onnx.convert.bodies import (
     inlined,
     is_single,
 )
-from tcc.frontends.scope import Operand, are_among
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.scope import are_among
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.types import I64
 from tcc.ops.control import drop_axis
@@ -47,17 +50,15 @@ def choose(
     With a `demand` only the second branch may fail; the text is the reason that the check gives.
     """
     symbols = set(ctx.session.symbols)
-    bodies = [_body(ctx, *pair, symbols) for pair in zip(branches, _NAMES, strict=True)]
+    bodies = [_body(ctx, *pair, symbols) for pair in aligned(branches, _NAMES)]
     if {len(body.types) for body in bodies} != {len(ctx.node.output)}:
-        raise ctx.fail("the branches differ in their number of outputs")
-    pairs = list(zip(*(body.types for body in bodies), strict=True))
+        raise Refusal("the branches differ in their number of outputs")
+    pairs = list(aligned(*(body.types for body in bodies)))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
             # A value has one rank. Values of one element broadcast equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
-            bodies = [
-                _body(ctx, *pair, symbols, ranks) for pair in zip(branches, _NAMES, strict=True)
-            ]
+            bodies = [_body(ctx, *pair, symbols, ranks) for pair in aligned(branches, _NAMES)]
         return _if_node(ctx, condition, bodies, ctx.node.output, symbols)
     return _with_rest_of_graph(ctx, condition, branches, symbols, demand)
 
@@ -67,8 +68,8 @@ def _body(
 ) -> Body:
     scope = ctx.scope.body(ctx.loc, name, symbols)
     scope.ends = dict.fromkeys(ctx.node.output)
-    inner = ctx.inside(scope)
-    return finished(inner, branch(inner), ranks)
+    with ctx.inside(scope).writing() as inner:
+        return finished(inner, branch(inner), ranks)
 
 
 def _if_node(
@@ -82,15 +83,10 @@ def _if_node(
     then, otherwise = bodies
     outside = Outside(ctx, symbols)
     types = tuple(
-        outside.joined(a, b, name)
-        for a, b, name in zip(then.types, otherwise.types, names, strict=True)
+        outside.joined(a, b, name) for a, b, name in aligned(then.types, otherwise.types, names)
     )
-    return ctx.emit_all(
-        "if",
-        [ctx.reshape(condition, ())],
-        then=then.graph,
-        otherwise=otherwise.graph,
-        types=types,
+    return condition.reshape(()).emit_all(
+        "if", then=then.graph, otherwise=otherwise.graph, types=types
     )
 
 
@@ -114,7 +110,7 @@ def _with_rest_of_graph(
     depth, calls = session.depth, session.calls
     names = [name for name in scope.ends if name not in scope.names]
     ways: dict[str, Body] = {}
-    for name, branch in zip(_NAMES, branches, strict=True) if len(scope.ways) < _MOST_WAYS else ():
+    for name, branch in aligned(_NAMES, branches) if len(scope.ways) < _MOST_WAYS else ():
         try:
             ways[name] = _branch_with_rest(ctx, branch, name, names, equality, symbols)
         except UserError:
@@ -125,7 +121,7 @@ def _with_rest_of_graph(
     if len(ways) == 2 and not (demand and types[0] != types[1]):
         scope.pending.clear()
         joined_results = _if_node(ctx, condition, list(ways.values()), names, symbols)
-        results = dict(zip(names, joined_results, strict=True))
+        results = dict(aligned(names, joined_results))
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result, ctx.loc)
@@ -134,19 +130,19 @@ def _with_rest_of_graph(
         # for it.
         return [results.get(name, condition) for name in ctx.node.output]
     if equality is None and not ways:
-        raise ctx.fail("its branches give results of other ranks, and what follows takes neither")
+        raise Refusal("its branches give results of other ranks, and what follows takes neither")
     first = next(iter(ways), _NAMES[0]) == _NAMES[0]
-    a, b = equality or (_truth_as_size(ctx, condition), const(1))
+    a, b = equality or (_truth_as_size(condition), const(1))
     if not first:
         gap = maximum(a - b, b - a)
         a, b = gap, maximum(gap, 1)
-    ctx.require(a, b, demand or "the other branch gives a result of another rank")
+    require(a, b, demand or "the other branch gives a result of another rank")
     return branches[not first](ctx)
 
 
-def _truth_as_size(ctx: NodeContext, condition: Operand) -> Index:
+def _truth_as_size(condition: Operand) -> Index:
     """Returns a symbol that the run binds: 1 where the condition holds, else 0."""
-    return ctx.size(ctx.cast(condition, I64), "a condition")
+    return condition.cast(I64).as_size("a condition")
 
 
 def _branch_with_rest(
@@ -165,14 +161,15 @@ def _branch_with_rest(
     outer, scope = ctx.scope, ctx.scope.body(ctx.loc, name, symbols)
     scope.ways = (*scope.ways, (equality, name == _NAMES[0]))
     scope.pending, scope.ends = outer.pending.copy(), outer.ends
-    for output, operand in zip(ctx.node.output, branch(ctx.inside(scope)), strict=False):
-        scope.define(output, operand, ctx.loc)
-    ctx.session.run_nodes(scope)
-    operands = tuple(end(ctx, scope, name) for name in names)
-    for name, operand in zip(names, operands, strict=True):
-        if outer.ends[name] not in (operand.rank, None):
-            raise ctx.fail(f"'{name}' is declared to have {outer.ends[name]} axes")
-    return finished(ctx.inside(scope), operands)
+    with ctx.inside(scope).writing() as inner:
+        for output, operand in zip(ctx.node.output, branch(inner), strict=False):
+            scope.define(output, operand, ctx.loc)
+        ctx.session.run_nodes(scope)
+        operands = tuple(end(scope, name) for name in names)
+        for name, operand in aligned(names, operands):
+            if outer.ends[name] not in (operand.rank, None):
+                raise Refusal(f"'{name}' is declared to have {outer.ends[name]} axes")
+        return finished(inner, operands)
 
 
 # ---- Scan ----------------------------------------------------------------------------------------
@@ -196,15 +193,15 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
     operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
     batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
     if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
-        raise ctx.fail(
+        raise Refusal(
             f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
             "export with opset 9 or newer",
         )
     parts = []
     for n in range(batch):
-        rows = [ctx.element(o, 0, n) for o in operands]
+        rows = [o.element(0, n) for o in operands]
         parts.append(_scan_of(ctx, rows))
-    return [ctx.stack(element_results, 0) for element_results in zip(*parts, strict=True)]
+    return [stack(element_results, 0) for element_results in aligned(*parts)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -213,14 +210,14 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
     states = len(operands) - count
     rows = len(proto.output) - states
     if not 0 < count <= len(operands) or rows < 0:
-        raise ctx.fail(f"num_scan_inputs is {count} for {len(operands)} inputs")
+        raise Refusal(f"num_scan_inputs is {count} for {len(operands)} inputs")
     axes = [
-        ctx.axis(axis, o.rank)
-        for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
+        checked_axis(axis, o.rank)
+        for axis, o in aligned(_listed(ctx, "scan_input_axes", count), operands[states:])
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes: other axes are moved to the front, and back in the results.
-    sources = [ctx.moved(o, axis, 0) for o, axis in zip(operands[states:], axes, strict=True)]
+    sources = [o.moved(axis, 0) for o, axis in aligned(operands[states:], axes)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)
     state_types = [o.type for o in operands[:states]]
@@ -229,32 +226,31 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
     )
     for name, type in zip(ctx.node.output[states:], body.types[states:], strict=False):
         if not are_among(type.shape, symbols):
-            raise ctx.fail(
+            raise Refusal(
                 f"a row of '{name}' is of type {type!r}, whose size only an iteration knows",
                 "export it as a Loop",
             )
-    results = ctx.scan(
+    results = scan(
         operands[:states],
         sources,
         body.graph,
         [*map(bool, _listed(ctx, backwards, count))],
         [*map(bool, _listed(ctx, "scan_output_directions", rows))],
     )
-    placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
+    placed = aligned(results[states:], _listed(ctx, "scan_output_axes", rows))
     return [
         *results[:states],
-        *(ctx.moved(row, 0, ctx.axis(axis, row.rank)) for row, axis in placed),
+        *(row.moved(0, checked_axis(axis, row.rank)) for row, axis in placed),
     ]
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
     values = ctx.integers(name, (0,) * count)
     if len(values) != count:
-        raise ctx.fail(f"{name} has {len(values)} entries; {count} are due")
+        raise Refusal(f"{name} has {len(values)} entries; {count} are due")
     return values
 
 
 CONVERTERS: Converters = {
-    "If": _if,
-    "Scan": _scan,
+    **named(_if, _scan),
 }

@@ -6,12 +6,13 @@ axis corresponds.
 """
 
 from onnx import TensorProto
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import concat
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
 
 
@@ -22,28 +23,28 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
         return y
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
     if behind < 0:
-        raise ctx.fail(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
+        raise Refusal(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
     return y.reshape((*y.shape, *[const(1)] * behind))
 
 
 def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
     row = bound_row("", ctx.node.op_type, OLDEST_ROWS)
     assert row is not None
-    return ctx.emit(row.name, x, _placed(ctx, x, y))
+    return x.emit(row.name, _placed(ctx, x, y))
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    return emit_row(ctx, "gemm", *ctx.present())
+    return emit_row("gemm", *ctx.present())
 
 
-def _prelu(ctx: NodeContext, x: Operand, slope: Operand) -> Results:
+def _p_relu(x: Operand, slope: Operand) -> Results:
     """Converts PRelu with one slope, or one slope for each channel."""
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
         slope = slope.reshape((*slope.shape, *[const(1)] * (x.rank - 2)))
-    return ctx.emit("prelu", x, slope)
+    return x.prelu(slope)
 
 
-def _batch_norm(ctx: NodeContext) -> Results:
+def _batch_normalization(ctx: NodeContext) -> Results:
     _for_inference(ctx)
     return inference_norm(ctx)
 
@@ -55,12 +56,12 @@ def _dropout(ctx: NodeContext, x: Operand) -> Results:
 
 def _for_inference(ctx: NodeContext) -> None:
     if not ctx.flag("is_test"):
-        raise ctx.fail("it is in training mode", "export the model for inference")
+        raise Refusal("it is in training mode", "export the model for inference")
 
 
 def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
-    return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank, 1))
+    return concat(parts, ctx.axis_of("axis", parts[0].rank, 1))
 
 
 def _cast(ctx: NodeContext, x: Operand) -> Results:
@@ -69,27 +70,19 @@ def _cast(ctx: NodeContext, x: Operand) -> Results:
     name = ctx.text("to").upper()
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
-        raise ctx.fail(f"there is no element type {name[:40]}")
+        raise Refusal(f"there is no element type {name[:40]}")
     return x.cast(element_type(number, ctx.loc))
 
 
-def _upsample(ctx: NodeContext, x: Operand) -> Results:
-    return upsampled(
-        ctx, x, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale"))
-    )
+def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale: float) -> Results:
+    return upsampled(ctx, x, (1.0,) * (x.rank - 2) + (height_scale, width_scale))
 
 
 _BINARY = tuple("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())
 
 CONVERTERS: Converters = {
+    **named(_gemm, _p_relu, _batch_normalization, _dropout, _concat, _cast, _upsample),
     **dict.fromkeys(_BINARY, _binary),
-    "Gemm": _gemm,
-    "PRelu": _prelu,
-    "BatchNormalization": _batch_norm,
-    "Dropout": _dropout,
-    "Concat": _concat,
-    "Cast": _cast,
-    "Upsample": _upsample,
 }
 # Operators whose oldest form has other parameters, and the first opset without that form.
 _CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}
@@ -103,7 +96,7 @@ def legacy_converter(ctx: NodeContext) -> Converter | None:
     if ctx.domain or ctx.opset >= OLDEST_ROWS:
         return None
     if ctx.opset < _CHANGED.get(ctx.node.op_type, 1):
-        raise ctx.fail(
+        raise Refusal(
             f"its form of opset {ctx.opset} is not supported",
             "convert the model with onnx.version_converter, or export it again",
         )

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.emit import concat, constant, filled, require, size_scalar
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.types import entry_type, list_type
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.lists import ListType
 from tcc.ir.types import BOOL, F32, I64, DType, TensorType
@@ -22,7 +23,7 @@ _MOST_PIECES = 4096
 def _list(ctx: NodeContext) -> Operand:
     operand = ctx.input(0)
     if not isinstance(operand.dtype, ListType):
-        raise ctx.fail(f"input 0 is {operand.type!r}, not a sequence or an optional")
+        raise Refusal(f"input 0 is {operand.type!r}, not a sequence or an optional")
     return operand
 
 
@@ -37,8 +38,8 @@ def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optiona
     try:
         (type,) = row.infer([item.type for item in items], row.attrs(dtype, optional))
     except ValueError as error:
-        raise ctx.fail(str(error)) from error
-    return Operand(type, ctx.scope, next(iter(ctx.names), "list"), items=tuple(items))
+        raise Refusal(str(error)) from error
+    return Operand(type, ctx.scope.builder, next(iter(ctx.names), "list"), items=tuple(items))
 
 
 def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None]:
@@ -50,59 +51,60 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
     if operand is None:
         return None, None
     if not operand.dtype.is_integer:
-        raise ctx.fail(f"a position has type {operand.type!r}")
+        raise Refusal(f"a position has type {operand.type!r}")
     scalar = operand.reshape(()).cast(I64)
     array = scalar.array
     return scalar, None if array is None else int(array)
 
 
-def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
+def _place(at: int, count: int, places: int) -> int:
     """Returns the position `at` in a list of `count` entries, counted from the front.
 
     Raises `UserError` unless it is in [0, `places`).
     """
     position = at + count if at < 0 else at
     if not 0 <= position < places:
-        raise ctx.fail(f"position {at} of a sequence of {count}")
+        raise Refusal(f"position {at} of a sequence of {count}")
     return position
 
 
 # ---- making lists --------------------------------------------------------------------------------
 
 
-def _construct(ctx: NodeContext) -> Results:
+def _sequence_construct(ctx: NodeContext) -> Results:
     items = ctx.present()
     return known_list(ctx, items, items[0].dtype, False)
 
 
-def _insert(ctx: NodeContext) -> Results:
+def _sequence_insert(ctx: NodeContext) -> Results:
     sequence, x = _list(ctx), ctx.input(1)
     where, at = _position(ctx, 2)
     if sequence.items is not None and (where is None or at is not None):
         items = list(sequence.items)
-        place = len(items) if at is None else _place(ctx, at, len(items), len(items) + 1)
+        place = len(items) if at is None else _place(at, len(items), len(items) + 1)
         items.insert(place, x)
         return known_list(ctx, items, _kind(sequence).item, False)
-    return ctx.emit("list_insert", sequence, x, where, item=_kind(sequence).item)
+    return sequence.list_insert(x, where, item=_kind(sequence).item)
 
 
-def _erase(ctx: NodeContext) -> Results:
+def _sequence_erase(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
     if sequence.items is not None and (where is None or at is not None):
         items = list(sequence.items)
-        del items[_place(ctx, -1 if at is None else at, len(items), len(items))]
+        del items[_place(-1 if at is None else at, len(items), len(items))]
         return known_list(ctx, items, _kind(sequence).item, False)
-    return ctx.emit("list_erase", sequence, where)
+    return sequence.list_erase(where)
 
 
-def _split(ctx: NodeContext, x: Operand, lengths: Operand | None = None) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
-    keep = lengths is not None or ctx.flag("keepdims")
-    sizes = _piece_sizes(ctx, x.shape[axis], lengths)
+def _split_to_sequence(
+    ctx: NodeContext, x: Operand, lengths: Operand | None = None, *, axis: Axis, keepdims: bool
+) -> Results:
+    keep = lengths is not None or keepdims
+    sizes = _piece_sizes(x.shape[axis], lengths)
     if sizes is None:
-        piece_length = ctx.constant(np.array(1)) if lengths is None else lengths.cast(I64)
-        return ctx.emit("list_split", x, piece_length, axis=axis, keep=keep, item=x.dtype)
+        piece_length = constant(np.array(1)) if lengths is None else lengths.cast(I64)
+        return x.list_split(piece_length, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
         piece = x.slice_axis(axis, start, size)
@@ -111,7 +113,7 @@ def _split(ctx: NodeContext, x: Operand, lengths: Operand | None = None) -> Resu
     return known_list(ctx, items, x.dtype, False)
 
 
-def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> list[Index] | None:
+def _piece_sizes(extent: Index, lengths: Operand | None) -> list[Index] | None:
     """Returns the sizes of the pieces; None if their number is known only at run time."""
     length = as_int(extent)
     if lengths is not None and lengths.rank:
@@ -119,20 +121,18 @@ def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> li
             return None
         sizes = list(lengths.index_elements.reshape(-1))
         if any((as_int(s) or 0) < 0 for s in sizes):
-            raise ctx.fail("a piece has a negative size")
+            raise Refusal("a piece has a negative size")
         total_length = sum(sizes, const(0))
         if total_length is not extent:
             if as_int(total_length) is not None and length is not None:
-                raise ctx.fail(
-                    f"the pieces have {total_length.key} elements, the axis has {length}"
-                )
-            ctx.require(total_length, extent, "pieces fill the axis that they are cut from")
+                raise Refusal(f"the pieces have {total_length.key} elements, the axis has {length}")
+            require(total_length, extent, "pieces fill the axis that they are cut from")
         return sizes
     piece_length = 1 if lengths is None else None if lengths.array is None else int(lengths.array)
     if piece_length is None or length is None:
         return None
     if piece_length < 1:
-        raise ctx.fail(f"pieces of {piece_length} elements")
+        raise Refusal(f"pieces of {piece_length} elements")
     if -(-length // piece_length) > _MOST_PIECES:
         return None
     return [const(min(piece_length, length - at)) for at in range(0, length, piece_length)]
@@ -141,31 +141,31 @@ def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> li
 # ---- reading lists -------------------------------------------------------------------------------
 
 
-def _at(ctx: NodeContext) -> Results:
+def _sequence_at(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
     if sequence.items is not None and at is not None:
-        return sequence.items[_place(ctx, at, len(sequence.items), len(sequence.items))]
+        return sequence.items[_place(at, len(sequence.items), len(sequence.items))]
     type = entry_type(ctx, _kind(sequence))
-    return ctx.emit("list_at", sequence, where, type=type)
+    return sequence.list_at(where, type=type)
 
 
-def _length(ctx: NodeContext) -> Results:
+def _sequence_length(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     if sequence.items is not None:
-        return ctx.size_scalar(len(sequence.items))
-    return ctx.emit("list_length", sequence)
+        return size_scalar(len(sequence.items))
+    return sequence.list_length()
 
 
-def _concat(ctx: NodeContext) -> Results:
-    sequence, new_axis = _list(ctx), ctx.flag("new_axis")
+def _concat_from_sequence(ctx: NodeContext, *, new_axis: bool) -> Results:
+    sequence = _list(ctx)
     if sequence.items is not None:
         if not sequence.items:
-            raise ctx.fail("the sequence is empty")
+            raise Refusal("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
         axis = ctx.axis_of("axis", rank)
         parts = [item.unsqueeze(axis) if new_axis else item for item in sequence.items]
-        return ctx.concat(parts, axis)
+        return concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
     axis = ctx.axis_of("axis", one.rank + new_axis)
     dims = list(one.shape)
@@ -175,7 +175,7 @@ def _concat(ctx: NodeContext) -> Results:
     else:
         dims[axis] = joined_size
     type = TensorType(one.dtype, tuple(dims))
-    return ctx.emit("list_concat", sequence, axis=axis, new_axis=new_axis, type=type)
+    return sequence.list_concat(axis=axis, new_axis=new_axis, type=type)
 
 
 # ---- optionals -----------------------------------------------------------------------------------
@@ -185,30 +185,30 @@ def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
     if element is not None:
         return known_list(ctx, [element], element.dtype, True)
     if not ctx.has("type"):
-        raise ctx.fail("it has neither an element nor a type")
+        raise Refusal("it has neither an element nor a type")
     optional_type = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
     kind = list_type(optional_type, ctx.loc)
-    return Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())
+    return Operand(TensorType(kind, ()), ctx.scope.builder, ctx.node.output[0], items=())
 
 
-def _has_element(ctx: NodeContext, operand: Operand | None = None) -> Results:
+def _optional_has_element(operand: Operand | None = None) -> Results:
     if operand is None:
-        return ctx.filled(False, BOOL)
+        return filled(False, BOOL)
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
-        return ctx.filled(True, BOOL)
+        return filled(True, BOOL)
     if operand.items is not None:
-        return ctx.filled(bool(operand.items), BOOL)
-    return ctx.emit("list_length", operand) > 0
+        return filled(bool(operand.items), BOOL)
+    return operand.list_length() > 0
 
 
-def _get_element(ctx: NodeContext, operand: Operand) -> Results:
+def _optional_get_element(ctx: NodeContext, operand: Operand) -> Results:
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return operand
     if operand.items is not None:
         if not operand.items:
-            raise ctx.fail("the optional is empty")
+            raise Refusal("the optional is empty")
         return operand.items[0]
-    return ctx.emit("list_at", operand, type=entry_type(ctx, operand.dtype))
+    return operand.list_at(type=entry_type(ctx, operand.dtype))
 
 
 def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
@@ -221,15 +221,17 @@ def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "SequenceConstruct": _construct,
+    **named(
+        _sequence_construct,
+        _sequence_insert,
+        _sequence_erase,
+        _sequence_at,
+        _sequence_length,
+        _split_to_sequence,
+        _concat_from_sequence,
+        _optional,
+        _optional_has_element,
+        _optional_get_element,
+    ),
     "SequenceEmpty": lambda ctx: known_list(ctx, (), ctx.dtype("dtype", F32), False),
-    "SequenceInsert": _insert,
-    "SequenceErase": _erase,
-    "SequenceAt": _at,
-    "SequenceLength": _length,
-    "SplitToSequence": _split,
-    "ConcatFromSequence": _concat,
-    "Optional": _optional,
-    "OptionalHasElement": _has_element,
-    "OptionalGetElement": _get_element,
 }

@@ -16,6 +16,8 @@ from functools import reduce
 import numpy as np
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import concat, constant, emit_all, full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
     Body,
@@ -26,7 +28,8 @@ from tcc.frontends.onnx.convert.bodies import (
     of_rank,
 )
 from tcc.frontends.onnx.convert.control import choose
-from tcc.frontends.scope import Operand, are_among
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.scope import are_among
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.index.compare import is_less
@@ -66,11 +69,11 @@ class _LoopState:
 def _loop(ctx: NodeContext) -> Results:
     if ctx.optional(1):
         ctx.truth(ctx.input(1))
-    trips, condition = (o and ctx.reshape(o, ()) for o in (ctx.optional(0), ctx.optional(1)))
+    trips, condition = (o and o.reshape(()) for o in (ctx.optional(0), ctx.optional(1)))
     carried = [ctx.input(n) for n in range(2, len(ctx.inputs))]
     proto = ctx.graph("body")
     if len(proto.input) != len(ctx.inputs):
-        raise ctx.fail(f"the body has {len(proto.input)} inputs; {len(ctx.inputs)} are due")
+        raise Refusal(f"the body has {len(proto.input)} inputs; {len(ctx.inputs)} are due")
     return _repeated(ctx, _LoopState(proto, trips, condition, carried))
 
 
@@ -79,19 +82,19 @@ def _repeated(ctx: NodeContext, loop: _LoopState) -> Sequence[Operand]:
     symbols, begins = set(ctx.session.symbols), _known_begin(ctx, loop)
     carried_types = [operand.type for operand in loop.carried]
     if begins is False and loop.rows:
-        return _ended(ctx, loop, carried_types, symbols)
+        return _ended(loop, carried_types, symbols)
     body, steady = _fixed_point(ctx, loop, symbols)
     if begins is False:
-        return _ended(ctx, loop, [*carried_types, *body.types[1 + len(carried_types) :]], symbols)
+        return _ended(loop, [*carried_types, *body.types[1 + len(carried_types) :]], symbols)
     if steady:
         return _as_loop(ctx, loop, body, symbols)
     if loop.written == (_MOST_WRITTEN if begins else _MOST_BRANCHES):
-        raise _unsteady(ctx, loop, body)
+        raise _unsteady(loop, body)
     if begins:
         return _repeated(ctx, _after_trip(ctx, loop))
     branches = (
         lambda inner: _repeated(inner, _after_trip(inner, loop)),
-        lambda inner: _ended(inner, loop, body.types[1:], symbols),
+        lambda inner: _ended(loop, body.types[1:], symbols),
     )
     demand = f"a loop that ends before trip {loop.written + 1} leaves a value of another rank"
     return choose(ctx, _begins(ctx, loop), branches, demand)
@@ -110,26 +113,24 @@ def _begins(ctx: NodeContext, loop: _LoopState) -> Operand:
     """Returns the condition that another trip runs."""
     tests = [loop.condition] if loop.condition and ctx.truth(loop.condition) is None else []
     if loop.trips:
-        tests.append(ctx.emit("equal", ctx.emit("min", loop.trips, 1), 1))
-    return reduce(lambda a, b: ctx.emit("and", a, b), tests)
+        tests.append(loop.trips.emit("min", 1).equal(1))
+    return reduce(lambda a, b: a.emit("and", b), tests)
 
 
 def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
     """Unrolls one trip; returns the remainder of the loop."""
     heads = [
-        ctx.constant(np.full(type.static_shape, value, type.dtype.carrier))
-        for type, value in zip(_head_types(loop.proto), (loop.written, True), strict=True)
+        constant(np.full(type.static_shape, value, type.dtype.carrier))
+        for type, value in aligned(_head_types(loop.proto), (loop.written, True))
     ]
     outputs = inlined(ctx, loop.proto, "body", [*heads, *loop.carried])
     count = 1 + len(loop.carried)
-    trips = loop.trips and ctx.emit("sub", loop.trips, 1)
-    condition, carried = ctx.reshape(outputs[0], ()), outputs[1:count]
+    trips = loop.trips and loop.trips.sub(1)
+    condition, carried = outputs[0].reshape(()), outputs[1:count]
     return _LoopState(loop.proto, trips, condition, carried, (*loop.rows, outputs[count:]))
 
 
-def _ended(
-    ctx: NodeContext, loop: _LoopState, types: Sequence[TensorType], symbols: set[str]
-) -> Sequence[Operand]:
+def _ended(loop: _LoopState, types: Sequence[TensorType], symbols: set[str]) -> Sequence[Operand]:
     """Returns the results if no further trip runs.
 
     A value of one element gets the rank that it would have after a trip; `types` are the types of a
@@ -138,28 +139,25 @@ def _ended(
     """
     count = len(loop.carried)
     pairs = zip(loop.carried, types, strict=False)
-    carried = [of_rank(ctx, operand, type.rank) for operand, type in pairs]
+    carried = [of_rank(operand, type.rank) for operand, type in pairs]
     if loop.rows:
-        return [*carried, *_written_rows(ctx, loop)]
+        return [*carried, *_written_rows(loop)]
     shapes = ((d if are_among((d,), symbols) else 0 for d in t.shape) for t in types[count:])
-    rows = zip(types[count:], shapes, strict=True)
-    return [*carried, *(ctx.full(0, t.dtype, (0, *shape)) for t, shape in rows)]
+    rows = aligned(types[count:], shapes)
+    return [*carried, *(full(0, t.dtype, (0, *shape)) for t, shape in rows)]
 
 
-def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
+def _written_rows(loop: _LoopState) -> list[Operand]:
     """Returns the rows of the unrolled trips, each in the shape of the first trip's row."""
-    return [
-        ctx.stack([_like(ctx, row, rows[0].shape) for row in rows], 0)
-        for rows in zip(*loop.rows, strict=True)
-    ]
+    return [stack([_like(row, rows[0].shape) for row in rows], 0) for rows in aligned(*loop.rows)]
 
 
-def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
+def _like(rows: Operand, shape: Shape) -> Operand:
     """Reshapes the rows of a trip to `shape`, the shape of the first trip's rows."""
     surplus = as_int(element_count(rows.shape) - element_count(shape))
     if surplus:
-        raise ctx.fail(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")
-    return ctx.reshape(rows, shape)
+        raise Refusal(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")
+    return rows.reshape(shape)
 
 
 def _as_loop(
@@ -173,19 +171,19 @@ def _as_loop(
     outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
-    for name, type in zip(names[count:], body.types[1 + count :], strict=True):
+    for name, type in aligned(names[count:], body.types[1 + count :]):
         row = around_rows.joined(type, type, name or "rows")
         length = ctx.session.fresh_symbol(f"{name or 'rows'}.rows") if length is None else length
         types.append(TensorType(row.dtype, (length, *row.shape)))
-    start = [of_rank(ctx, o, t.rank) for o, t in zip(loop.carried, inside, strict=True)]
-    results = ctx.emit_all(
+    start = [of_rank(o, t.rank) for o, t in aligned(loop.carried, inside)]
+    results = emit_all(
         "loop", [loop.trips, loop.condition, *start], body=body.graph, types=tuple(types)
     )
     if not loop.rows:
         return results
-    first = _written_rows(ctx, loop)
-    later = zip(first, results[count:], strict=True)
-    rows = (ctx.concat([a, _like(ctx, b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
+    first = _written_rows(loop)
+    later = aligned(first, results[count:])
+    rows = (concat([a, _like(b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
     return [*results[:count], *rows]
 
 
@@ -235,14 +233,14 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple
             first_trip=loop.written,
         )
         if not count <= 1 + len(ctx.node.output) == len(body.types):
-            raise ctx.fail("the body's outputs do not match the carried values and the node's")
+            raise Refusal("the body's outputs do not match the carried values and the node's")
         symbol_of: dict[tuple[Index, Index], Index] = {}
         wider = all_known(
             _widened(ctx, old, new, name, carried_symbols, symbol_of)
-            for old, new, name in zip(types, body.types[1:count], names, strict=True)
+            for old, new, name in aligned(types, body.types[1:count], names)
         )
         first = first or [type.rank for type in body.types]
-        ranks = zip(body.types, first, strict=True)
+        ranks = aligned(body.types, first)
         if wider is None or any(t.rank != rank and not is_single(t) for t, rank in ranks):
             break
         if wider == types:
@@ -268,11 +266,11 @@ def _widened(
     """
     dtype = joined(old.dtype, new.dtype)
     if dtype is None:
-        raise ctx.fail(f"the carried value '{name}' changes from {old!r} to {new!r}")
+        raise Refusal(f"the carried value '{name}' changes from {old!r} to {new!r}")
     if old.rank != new.rank:
         return TensorType(dtype, new.shape) if is_single(old) and is_single(new) else None
     dims = []
-    for axis, (x, y) in enumerate(zip(old.shape, new.shape, strict=True)):
+    for axis, (x, y) in enumerate(aligned(old.shape, new.shape)):
         if x is y and x not in carried_symbols:
             dims.append(x)
             continue
@@ -284,11 +282,11 @@ def _widened(
     return TensorType(dtype, tuple(dims))
 
 
-def _unsteady(ctx: NodeContext, loop: _LoopState, body: Body) -> UserError:
+def _unsteady(loop: _LoopState, body: Body) -> UserError:
     names = (declared.name for declared in loop.proto.input[2:])
     triples = zip(names, loop.carried, body.types[1:], strict=False)
     changes = (f"'{n}' from {o.type!r} to {t!r}" for n, o, t in triples if o.rank != t.rank)
-    return ctx.fail(
+    return Refusal(
         f"trip {loop.written + 1} still changes the rank of {', '.join(changes)}",
         f"a value has one rank after at most {loop.written} trips; let the loop keep it",
     )

@@ -4,20 +4,39 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import (
+    broadcast,
+    concat,
+    constant,
+    filled,
+    require,
+    size_scalar,
+    size_vector,
+)
 from tcc.frontends.extents import backward_range, forward_range
 from tcc.frontends.onnx.axes import (
     Dims,
     bound_sizes,
+    is_late,
     marks,
+    named_axes,
     run_axes,
     spread,
     squeezed,
-    static_axes,
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.onnx.context import (
+    LARGEST,
+    Axis,
+    Converters,
+    NodeContext,
+    Results,
+    named,
+    static_ints,
+)
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import exact_quotient, sign
 from tcc.ir.index.names import is_long
@@ -43,26 +62,25 @@ def _constant(ctx: NodeContext) -> Results:
         return ctx.tensor("value")
     if ctx.has("sparse_value"):
         sparse = ctx._attributes["sparse_value"].sparse_tensor
-        return ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))
+        return constant(*ctx.session.tensors.dense(sparse, ctx.loc))
     for name, (read_attribute, dtype) in _VALUES.items():
         if ctx.has(name):
-            return ctx.constant(np.array(read_attribute(ctx, name), dtype))
-    raise ctx.fail("it has no value")
+            return constant(np.array(read_attribute(ctx, name), dtype))
+    raise Refusal("it has no value")
 
 
 def _constant_of_shape(ctx: NodeContext, shape: Operand) -> Results:
-    value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
-    return value.reshape(()).expand(ctx.sizes(shape, "the shape"))
+    value = ctx.tensor("value") if ctx.has("value") else filled(0.0, F32)
+    return value.reshape(()).expand(shape.as_sizes("the shape"))
 
 
-def _shape(ctx: NodeContext, x: Operand) -> Results:
-    start, end = ctx.integer("start", 0), ctx.integer("end", x.rank)
-    return ctx.size_vector(x.shape[start:end])
+def _shape(ctx: NodeContext, x: Operand, *, start: int = 0) -> Results:
+    end = ctx.integer("end", x.rank)
+    return size_vector(x.shape[start:end])
 
 
-def _bit_cast(ctx: NodeContext, x: Operand) -> Results:
-    to = ctx.dtype("to")
-    return x if to is x.dtype else ctx.emit("bit_cast", x, to=to)
+def _bit_cast(x: Operand, *, to: DType) -> Results:
+    return x if to is x.dtype else x.bit_cast(to=to)
 
 
 def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
@@ -72,27 +90,26 @@ def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
         return x.cast(to)
     rounding = ctx.text("round_mode", "up")
     if rounding not in ROUNDINGS:
-        raise ctx.fail(f"there is no round_mode {rounding!r}")
+        raise Refusal(f"there is no round_mode {rounding!r}")
     saturate = ctx.flag("saturate", True)
-    return ctx.emit("to_narrow", x, to=to, saturate=saturate, rounding=rounding)
+    return x.to_narrow(to=to, saturate=saturate, rounding=rounding)
 
 
 # ---- reshapes ------------------------------------------------------------------------------------
 
 
-def _reshape(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
-    keeps_zero = ctx.flag("allowzero")
+def _reshape(x: Operand, shape: Operand, *, allowzero: bool) -> Results:
     if shape.index_elements is None:
-        shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
-    target = list(ctx.sizes(shape, "the shape"))
+        shape = _resolved_at_run_time(x, shape, allowzero)
+    target = list(shape.as_sizes("the shape"))
     for axis, size in enumerate(target):
-        if as_int(size) == 0 and not keeps_zero:
+        if as_int(size) == 0 and not allowzero:
             if axis >= x.rank:
-                raise ctx.fail(f"the shape copies axis {axis} of a tensor of rank {x.rank}")
+                raise Refusal(f"the shape copies axis {axis} of a tensor of rank {x.rank}")
             target[axis] = x.shape[axis]
     free = [axis for axis, size in enumerate(target) if as_int(size) == -1]
     if len(free) > 1:
-        raise ctx.fail("the shape has more than one -1")
+        raise Refusal("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
     return x.reshape(target)
@@ -114,75 +131,51 @@ def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
     return const(0) if as_int(by) == 0 else exact_quotient(count, by)
 
 
-def _resolved_at_run_time(
-    ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
-) -> Operand:
+def _resolved_at_run_time(x: Operand, shape: Operand, keeps_zero: bool) -> Operand:
     """Returns a target shape that the run computes, with its 0 and -1 replaced by sizes of `x`.
 
     If `keeps_zero`, 0 is a size and stays.
     """
-    count = _length(ctx, shape, "the shape")
+    count = _length(shape, "the shape")
     if not keeps_zero:
-        source_sizes = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
+        source_sizes = size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
         is_copy = shape.equals(0)
         shape = is_copy.select(source_sizes, shape)
     is_free = shape.equals(-1)
     fixed_sizes = is_free.select(1, shape)
-    fixed_count = ctx.reduce("prod", fixed_sizes, 0, keepdims=True)
-    element_total = ctx.size_vector([element_count(x.shape)], shape.dtype)
+    fixed_count = fixed_sizes.reduce("prod", 0, keepdims=True)
+    element_total = size_vector([element_count(x.shape)], shape.dtype)
     return is_free.select(element_total / fixed_count, shape)
 
 
-def _flatten(ctx: NodeContext, x: Operand) -> Results:
-    axis = ctx.integer("axis")
+def _flatten(x: Operand, *, axis: int) -> Results:
     if not -x.rank <= axis <= x.rank:
-        raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
+        raise Refusal(f"axis {axis} is outside a tensor of rank {x.rank}")
     split_axis = axis + x.rank if axis < 0 else axis
     return x.reshape((element_count(x.shape[:split_axis]), element_count(x.shape[split_axis:])))
 
 
-def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """Returns `axes` from input `number`, or from the attribute of older opsets; None if absent."""
-    if ctx.has("axes"):
-        return ctx.integers("axes")
-    return None if ctx.optional(number) is None else static_axes(ctx, number)
-
-
-def late_axes(ctx: NodeContext, number: int) -> Operand | None:
-    """Returns input `number`, the vector of axes, if its elements are known only at run time."""
-    operand = ctx.optional(number)
-    return operand if operand is not None and static_axes(ctx, number) is None else None
-
-
-def _squeeze(ctx: NodeContext, x: Operand) -> Results:
-    late = late_axes(ctx, 1)
-    if late is not None:
-        return squeezed(ctx, x, late)
-    named_axes = axes_argument(ctx, 1)
-    if named_axes is None:
-        axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
-        for dim in (d for d in x.shape if d.terms and may_be_one(d)):
-            reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
-            ctx.require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
-    else:
-        axes = ctx.axes(named_axes, x.rank)
-    wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
+def _squeeze(x: Operand, axes: Operand | None = None) -> Results:
+    if is_late(axes):
+        return squeezed(x, axes)
+    ones = [n for n in range(x.rank) if x.extent(n) == 1]
+    dropped = named_axes(axes, x.rank, ones)
+    for dim in (d for d in x.shape if axes is None and d.terms and may_be_one(d)):
+        reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
+        require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
+    wrong = [n for n in dropped if x.extent(n) not in (1, None)]
     if wrong:
-        raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
-    return x.squeeze(axes)
+        raise Refusal(f"axis {wrong[0]} of {x.type!r} is not of size 1")
+    return x.squeeze(dropped)
 
 
-def _unsqueeze(ctx: NodeContext, x: Operand) -> Results:
-    late = late_axes(ctx, 1)
-    if late is not None:
-        return unsqueezed(ctx, x, late)
-    named_axes = axes_argument(ctx, 1)
-    if named_axes is None:
-        raise ctx.fail("axes are missing")
-    axes = ctx.axes(named_axes, x.rank + len(named_axes))
+def _unsqueeze(x: Operand, axes: Operand) -> Results:
+    if is_late(axes):
+        return unsqueezed(x, axes)
+    rank = x.rank + (as_int(element_count(axes.shape)) or 0)
+    inserted = named_axes(axes, rank, ())
     dims = iter(x.shape)
-    shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
-    return x.reshape(shape)
+    return x.reshape([const(1) if n in inserted else next(dims) for n in range(rank)])
 
 
 # ---- rearrangements ------------------------------------------------------------------------------
@@ -191,154 +184,141 @@ def _unsqueeze(ctx: NodeContext, x: Operand) -> Results:
 def _transpose(ctx: NodeContext, x: Operand) -> Results:
     perm = ctx.integers("perm", range(x.rank)[::-1])
     if sorted(perm) != list(range(x.rank)):
-        raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
+        raise Refusal(f"perm {perm} is not a permutation of the axes of {x.type!r}")
     return x.transpose(perm)
 
 
 def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
     if not parts:
-        raise ctx.fail("it has no inputs")
-    return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank))
+        raise Refusal("it has no inputs")
+    return concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
-def _split(ctx: NodeContext, x: Operand, sizes_operand: Operand | None = None) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
+def _split(ctx: NodeContext, x: Operand, split: Operand | None = None, *, axis: Axis) -> Results:
     extent, parts = x.shape[axis], len(ctx.node.output)
-    if sizes_operand is not None or ctx.has("split"):
-        sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
+    if split:
+        sizes = split.as_sizes("split")
     else:
         told = ctx.integer("num_outputs", parts)
         if told != parts:
-            raise ctx.fail(f"num_outputs is {told}, there are {parts} outputs")
+            raise Refusal(f"num_outputs is {told}, there are {parts} outputs")
         chunk = ceildiv(extent, parts)
         sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
     if len(sizes) != parts:
-        raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
+        raise Refusal(f"split has {len(sizes)} sizes for {parts} outputs")
     length = sum(sizes, const(0))
     if is_long(length):  # a long sum would become a symbol, whose value cannot be proved
-        ctx.require(length, extent, "the parts of a split are its axis")
+        require(length, extent, "the parts of a split are its axis")
         sizes = (*sizes[:-1], extent - length + sizes[-1])
-    return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
+    return x.emit_all("split", axis=axis, sizes=sizes)
 
 
-def _expand(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
+def _expand(x: Operand, shape: Operand) -> Results:
     if shape.index_elements is None:
-        shape = _expanded_at_run_time(ctx, x, shape)
-    return x.expand(ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
+        shape = _expanded_at_run_time(x, shape)
+    return x.expand(broadcast(x.shape, shape.as_sizes("the shape")))
 
 
-def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
+def _expanded_at_run_time(x: Operand, shape: Operand) -> Operand:
     """Returns a target shape that the run computes, with its ones replaced by the operand's
     sizes."""
-    count = _length(ctx, shape, "the shape")
+    count = _length(shape, "the shape")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
-    source_sizes = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
+    source_sizes = size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = shape.equals(1)
     return is_one.select(source_sizes, shape)
 
 
-def _tile(ctx: NodeContext, x: Operand, counts: Operand) -> Results:
-    repeats = ctx.sizes(counts, "repeats")
+def _tile(x: Operand, counts: Operand) -> Results:
+    repeats = counts.as_sizes("repeats")
     if len(repeats) != x.rank:
-        raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
-    return ctx.emit("tile", x, repeats=repeats)
+        raise Refusal(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
+    return x.tile(repeats=repeats)
 
 
-def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
+def _spread_pads(pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     """Returns the pads of all axes.
 
     `pads` has the pads before, then those after each of `axes`, which are known only at run time.
     """
     if len(pads) != 2 * len(axes):
-        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
-    marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
+        raise Refusal(f"{len(pads)} pads for {len(axes)} axes")
+    marked, zeros = marks(axes, rank), (const(0),) * rank
     halves = pads[: len(axes)], pads[len(axes) :]
     every = [pad for half in halves for pad in spread(axes, half, rank, marked, zeros)]
-    return bound_sizes(ctx, every, lo=-LARGEST)
+    return bound_sizes(every, lo=-LARGEST)
 
 
-def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
-    """Returns a vector that is an attribute in older opsets, and input `number` in newer ones."""
-    return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
-
-
-def _pad(ctx: NodeContext, x: Operand) -> Results:
-    mode = ctx.text("mode")
-    pads = ctx.sizes(_integers(ctx, "pads", 1), "pads", lo=-LARGEST)
-    value = ctx.optional(2)
-    if ctx.has_value("value"):
-        value = ctx.filled(ctx.real("value"), x.dtype)
-    late = late_axes(ctx, 3)
-    if late is not None:
-        pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
-    named_axes = axes_argument(ctx, 3) if late is None else None
-    axes = ctx.axes(range(x.rank) if named_axes is None else named_axes, x.rank)
-    if len(pads) != 2 * len(axes):
-        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+def _pad(
+    x: Operand,
+    pads: Operand,
+    value: Operand | None = None,
+    axes: Operand | None = None,
+    *,
+    mode: str,
+) -> Results:
+    amounts = pads.as_sizes("pads", lo=-LARGEST)
+    if is_late(axes):
+        amounts, axes = _spread_pads(amounts, run_axes(axes, x.rank), x.rank), None
+    padded = named_axes(axes, x.rank, range(x.rank))
+    if len(amounts) != 2 * len(padded):
+        raise Refusal(f"{len(amounts)} pads for {len(padded)} axes")
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
-    for n, axis in enumerate(axes):
-        before[axis], after[axis] = pads[n], pads[n + len(axes)]
+    for n, axis in enumerate(padded):
+        before[axis], after[axis] = amounts[n], amounts[n + len(padded)]
     if mode != "constant":
         value = None
     elif value is not None:
         value = value.reshape(())
     elif x.dtype is STRING:
-        value = ctx.filled(0, STRING)
-    return ctx.emit_all("pad", [x, value], before=tuple(before), after=tuple(after), mode=mode)
+        value = filled(0, STRING)
+    return x.emit_all("pad", value, before=tuple(before), after=tuple(after), mode=mode)
 
 
 # ---- slice ---------------------------------------------------------------------------------------
 
 
-def _slice(ctx: NodeContext, x: Operand) -> Results:
-    first, last = _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
-    count = _length(ctx, first, "starts")
-    if any(late_axes(ctx, number) is not None for number in (3, 4)):
-        return _late_slice(ctx, x, count)
-    named_axes = axes_argument(ctx, 3)
-    axes = ctx.axes(range(count) if named_axes is None else named_axes, x.rank)
-    steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
-    dims = [x.shape[a] for a in axes]
-    starts = _positions(ctx, first, dims)
+def _slice(
+    x: Operand,
+    starts: Operand,
+    ends: Operand,
+    axes: Operand | None = None,
+    steps: Operand | None = None,
+) -> Results:
+    count = _length(starts, "starts")
+    if is_late(axes):
+        return strided(x, (starts, ends), run_axes(axes, x.rank), steps)
+    sliced = named_axes(axes, x.rank, range(count))
+    if is_late(steps):
+        return strided(x, (starts, ends), tuple(map(const, sliced)), steps)
+    strides = static_ints(steps, "steps") if steps else (1,) * count
+    dims = [x.shape[a] for a in sliced]
+    firsts = _positions(starts, dims)
     # With a negative step, an end before the first element is -1.
-    ends = _positions(ctx, last, dims, [-1 if step < 0 else 0 for step in steps])
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise ctx.fail("starts, ends, axes and steps differ in number")
+    lasts = _positions(ends, dims, [-1 if step < 0 else 0 for step in strides])
+    if not len(firsts) == len(lasts) == len(sliced) == len(strides):
+        raise Refusal("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
+    for axis, start, end, by in aligned(sliced, firsts, lasts, strides):
         if by == 0:
-            raise ctx.fail("a step is zero")
+            raise Refusal("a step is zero")
         range_of = forward_range if by > 0 else backward_range
         begin[axis], size[axis] = range_of(start, end, by, x.shape[axis])
         step[axis] = by
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
         return x
-    return ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))
+    return x.slice(starts=tuple(begin), steps=tuple(step), sizes=tuple(size))
 
 
-def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
-    """Slices along axes, or with steps, that are known only at run time."""
-    late, named_axes = late_axes(ctx, 3), axes_argument(ctx, 3)
-    if late is not None:
-        axes = run_axes(ctx, late, x.rank)
-    else:
-        axes = tuple(
-            map(const, ctx.axes(range(count) if named_axes is None else named_axes, x.rank))
-        )
-    return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
-
-
-def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
-    count = as_int(operand.shape[0]) if operand.rank == 1 else None
+def _length(operand: Operand, what: str) -> int:
+    count = operand.extent(0) if operand.rank == 1 else None
     if count is None:
-        raise ctx.fail(f"{what} must be a vector of known length")
+        raise Refusal(f"{what} must be a vector of known length")
     return count
 
 
-def _positions(
-    ctx: NodeContext, operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = ()
-) -> Dims:
+def _positions(operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = ()) -> Dims:
     """Returns the starts or the ends of a slice of axes with the sizes `dims`.
 
     They are returned unchanged if the import knows their signs. Otherwise each run adds the axis'
@@ -350,12 +330,12 @@ def _positions(
         values = tuple(elements.reshape(-1))
         if all(_has_sign(value) for value in values):
             return values
-    extents = ctx.size_vector(dims, operand.dtype)
+    extents = size_vector(dims, operand.dtype)
     negative = operand < 0
     shifted = negative.select(operand + extents, operand)
-    low = ctx.size_vector(lowest, operand.dtype) if any(lowest) else ctx.filled(0, operand.dtype)
+    low = size_vector(lowest, operand.dtype) if any(lowest) else operand.like(0)
     clamped = shifted.minimum(extents).maximum(low)
-    return ctx.sizes(clamped, "positions", lo=min(lowest, default=0))
+    return clamped.as_sizes("positions", lo=min(lowest, default=0))
 
 
 def _has_sign(index: Index) -> bool:
@@ -377,8 +357,8 @@ def _range(ctx: NodeContext) -> Results:
     else:
         steps = _distance(start, limit) / delta.cast(F64)
         count = steps.ceil().cast(I64)
-        (size,) = ctx.sizes(count.maximum(0), "the length")
-    return ctx.emit("range", start, limit, delta, size=size)
+        (size,) = count.maximum(0).as_sizes("the length")
+    return start.range(limit, delta, size=size)
 
 
 def _distance(start: Operand, limit: Operand) -> Operand:
@@ -392,24 +372,26 @@ def _distance(start: Operand, limit: Operand) -> Operand:
 
 
 CONVERTERS: Converters = {
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "Shape": _shape,
-    "Size": lambda ctx, x: ctx.size_scalar(element_count(x.shape)),
-    "Identity": lambda ctx, x: x,
+    **named(
+        _constant,
+        _constant_of_shape,
+        _shape,
+        _bit_cast,
+        _reshape,
+        _flatten,
+        _squeeze,
+        _unsqueeze,
+        _transpose,
+        _concat,
+        _split,
+        _expand,
+        _tile,
+        _pad,
+        _slice,
+        _range,
+    ),
+    "Size": lambda x: size_scalar(element_count(x.shape)),
+    "Identity": lambda x: x,
     "Cast": lambda ctx, x: _converted(ctx, x, ctx.dtype("to")),
     "CastLike": lambda ctx, x, like: _converted(ctx, x, like.dtype),
-    "BitCast": _bit_cast,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
-    "Concat": _concat,
-    "Split": _split,
-    "Expand": _expand,
-    "Tile": _tile,
-    "Pad": _pad,
-    "Slice": _slice,
-    "Range": _range,
 }

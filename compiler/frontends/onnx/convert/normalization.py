@@ -1,17 +1,18 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
+from tcc.frontends.emit import family
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
-from tcc.ir.index import as_int, const
+from tcc.frontends.operand import Operand, Refusal
+from tcc.ir.index import const
 from tcc.ir.types import element_count
 
 
-def _batch_norm(ctx: NodeContext) -> Results:
-    if ctx.flag("training_mode"):
+def _batch_normalization(ctx: NodeContext, *, training_mode: bool) -> Results:
+    if training_mode:
         return _training_norm(ctx)
     if ctx.opset < 14 and ctx.wanted > 1:
-        raise ctx.fail("it is in training mode", "export the model for inference")
+        raise Refusal("it is in training mode", "export the model for inference")
     return inference_norm(ctx)
 
 
@@ -23,7 +24,7 @@ def inference_norm(ctx: NodeContext) -> Results:
         count = element_count(x.shape[1:])
         moments = [o.reshape((count,)) for o in operands[1:]]
         operands = [x.reshape((*x.shape[:1], count)), *moments]
-    (normalized,) = emit_row(ctx, "batch_normalization", *operands)
+    (normalized,) = emit_row("batch_normalization", *operands)
     return normalized.reshape(x.shape)
 
 
@@ -31,14 +32,14 @@ def _training_norm(ctx: NodeContext) -> Results:
     """Converts BatchNormalization with the batch's moments; also updates the running moments."""
     x, scale, bias = ctx.present(3)
     if x.rank < 2:
-        raise ctx.fail(f"{x.type!r} has no axis of channels")
+        raise Refusal(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
     mean = x.mean(axes, keepdims=True)
     deviation = x - mean
     squares = deviation * deviation
     variance = squares.mean(axes)
     moments = [mean.reshape((x.shape[1],)), variance]
-    (y,) = emit_row(ctx, "batch_normalization", x, scale, bias, *moments)
+    (y,) = emit_row("batch_normalization", x, scale, bias, *moments)
     momentum = ctx.real("momentum")
     running = []
     for n, moment in enumerate(moments):
@@ -49,30 +50,29 @@ def _training_norm(ctx: NodeContext) -> Results:
     return [y, *running]
 
 
-def _layer_norm(op: str, affine: int) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        _check_stash_type(ctx)
-        axis = ctx.axis_of("axis", ctx.input(0).rank, -1)
-        operands = (ctx.optional(n) for n in range(1 + affine))
-        return emit_row(ctx, op, *operands, axis=axis, outputs=ctx.wanted)
-
-    return convert
+@family
+def _layer_norm(op: str, affine: int, ctx: NodeContext) -> Results:
+    _check_stash_type(ctx)
+    axis = ctx.axis_of("axis", ctx.input(0).rank, -1)
+    operands = (ctx.optional(n) for n in range(1 + affine))
+    return emit_row(op, *operands, axis=axis, outputs=ctx.wanted)
 
 
 def _check_stash_type(ctx: NodeContext) -> None:
     if ctx.integer("stash_type", 1) != 1:
-        raise ctx.fail("only stash_type 1 (f32) is supported")
+        raise Refusal("only stash_type 1 (f32) is supported")
 
 
-def _group_norm(ctx: NodeContext, x: Operand, scale: Operand, bias: Operand) -> Results:
-    groups = ctx.integer("num_groups")
-    channels = as_int(x.shape[1]) if x.rank > 1 else None
-    if channels is None or groups < 1 or channels % groups:
-        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
+def _group_normalization(
+    ctx: NodeContext, x: Operand, scale: Operand, bias: Operand, *, num_groups: int
+) -> Results:
+    channels = x.extent(1) if x.rank > 1 else None
+    if channels is None or num_groups < 1 or channels % num_groups:
+        raise Refusal(f"{num_groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
-        scale, bias = (_per_channel(o, channels // groups) for o in (scale, bias))
+        scale, bias = (_per_channel(o, channels // num_groups) for o in (scale, bias))
     _check_stash_type(ctx)
-    return emit_row(ctx, "group_normalization", x, scale, bias)
+    return emit_row("group_normalization", x, scale, bias)
 
 
 def _per_channel(values: Operand, repeat: int) -> Operand:
@@ -81,21 +81,18 @@ def _per_channel(values: Operand, repeat: int) -> Operand:
     return spread.reshape((groups * repeat,))
 
 
-def _loss(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
-        return emit_row(ctx, op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
-
-    return convert
+@family
+def _loss(op: str, ctx: NodeContext) -> Results:
+    ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
+    return emit_row(op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
 
 
 _SIMPLIFIED = "SimplifiedLayerNormalization"
 _ROOT_MEAN_SQUARES = ("RMSNormalization", _SIMPLIFIED, f"com.microsoft.{_SIMPLIFIED}")
 
 CONVERTERS: Converters = {
-    "BatchNormalization": _batch_norm,
+    **named(_batch_normalization, _group_normalization),
     "LayerNormalization": _layer_norm("layer_normalization", 2),
-    "GroupNormalization": _group_norm,
     "NegativeLogLikelihoodLoss": _loss("negative_log_likelihood_loss"),
     "SoftmaxCrossEntropyLoss": _loss("softmax_cross_entropy_loss"),
     **dict.fromkeys(_ROOT_MEAN_SQUARES, _layer_norm("rms_normalization", 1)),

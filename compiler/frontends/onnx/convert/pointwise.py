@@ -1,28 +1,21 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import emit, family
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.operand import Operand, Refusal
 
 
-def _clip(ctx: NodeContext, x: Operand) -> Results:
-    bounds = [
-        ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
-        for number, name in ((1, "min"), (2, "max"))
-    ]
-    bounds = [o and o.reshape(()) for o in bounds]
-    if bounds == [None, None]:
-        return x
-    return ctx.emit("clip", x, *bounds)
+def _clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Results:
+    bounds = [bound and bound.reshape(()) for bound in (min, max)]
+    return x if bounds == [None, None] else x.clip(*bounds)
 
 
-def _variadic(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        operands = ctx.present()
-        if not operands:
-            raise ctx.fail("it has no inputs")
-        return operands[0] if len(operands) == 1 else ctx.emit(op, *operands)
-
-    return convert
+@family
+def _variadic(op: str, ctx: NodeContext) -> Results:
+    operands = ctx.present()
+    if not operands:
+        raise Refusal("it has no inputs")
+    return operands[0] if len(operands) == 1 else emit(op, *operands)
 
 
 CONVERTERS: Converters = {

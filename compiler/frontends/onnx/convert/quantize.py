@@ -1,9 +1,10 @@
 """Converters of quantisation, and of operators on quantised tensors."""
 
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.emit import emit_all
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ir.types import F32, U8
 
 
@@ -30,13 +31,12 @@ def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     if ctx.integer("precision", 0):
         precision = ctx.dtype("precision")
     axis = _axis(ctx, x, scale)
-    return emit_row(ctx, "quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
+    return emit_row("quantize_linear", x, scale, zero, to=to, axis=axis, precision=precision)
 
 
 def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
     return emit_row(
-        ctx,
         "dequantize_linear",
         x,
         scale,
@@ -48,21 +48,20 @@ def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
 
 def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     attrs = window_attrs(ctx, x, weight)
-    return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
+    return emit_all("conv_integer", ctx.inputs, **attrs)
 
 
-def _qlinear_conv(ctx: NodeContext) -> Results:
+def _q_linear_conv(ctx: NodeContext) -> Results:
     operands = [*ctx.present(8), ctx.optional(8)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
-    return ctx.emit_all("qlinear_conv", operands, **attrs)
+    return emit_all("qlinear_conv", operands, **attrs)
 
 
 CONVERTERS: Converters = {
+    **named(_conv_integer, _q_linear_conv),
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     # Microsoft's ops had 16-bit types before ONNX's ops.
     "com.microsoft.QuantizeLinear": _quantize,
     "com.microsoft.DequantizeLinear": _dequantize,
-    "ConvInteger": _conv_integer,
-    "QLinearConv": _qlinear_conv,
 }

@@ -3,8 +3,9 @@
 import struct
 
 from tcc.frontends.draws import draws, dropped, race
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import filled
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, named
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import as_index, const
 from tcc.ir.types import BOOL, F32, I32
 from tcc.ops.shapes import FLOATS
@@ -35,23 +36,23 @@ def _drawn(law: str, *numbers: str) -> Converter:
         shape = map(as_index, ctx.integers("shape")) if x is None else x.shape
         dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
         if dtype not in FLOATS:
-            raise ctx.fail(f"it draws floating-point numbers, not {dtype.name}")
+            raise Refusal(f"it draws floating-point numbers, not {dtype.name}")
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        numbers_drawn: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *parameters)
+        numbers_drawn: Operand = getattr(draws(shape, seed_of(ctx)), law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
 
 
 def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
-    drawn = draws(ctx, chance.shape, seed_of(ctx)).uniform(chance.dtype)
+    drawn = draws(chance.shape, seed_of(ctx)).uniform(chance.dtype)
     return (drawn < chance).cast(ctx.dtype("dtype", chance.dtype))
 
 
-def _multinomial(ctx: NodeContext, logarithms: Operand) -> Results:
-    count = const(ctx.integer("sample_size", 1))
-    scores = race(ctx, ctx.ranked(logarithms, 2), count, seed_of(ctx))
-    drawn = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
+def _multinomial(ctx: NodeContext, logarithms: Operand, *, sample_size: int = 1) -> Results:
+    count = const(sample_size)
+    scores = race(logarithms.ranked(2), count, seed_of(ctx))
+    drawn = scores.arg_max(axis=2, keepdims=False, select_last=False)
     return drawn.cast(ctx.dtype("dtype", I32))
 
 
@@ -61,22 +62,18 @@ def _dropout(
     drops = False if training is None else ctx.truth(training)
     if drops is not False:
         chance = 0.5 if ratio is None else ratio
-        y, mask = dropped(
-            ctx, x, chance, None if drops else training, seed_of(ctx, as_integer=True)
-        )
+        y, mask = dropped(x, chance, None if drops else training, seed_of(ctx, as_integer=True))
         return [y, mask]
     if not ctx.wants(1):
         return x
     # Before opset 12, ONNX says that the mask is not filled in inference; ONNX Runtime returns
     # zeros.
-    mask = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    mask = filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
     return [x, mask.expand(x.shape)]
 
 
 CONVERTERS: Converters = {
+    **named(_bernoulli, _multinomial, _dropout),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _drawn("uniform", "low", "high")),
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _drawn("normal", "mean", "scale")),
-    "Bernoulli": _bernoulli,
-    "Multinomial": _multinomial,
-    "Dropout": _dropout,
 }

@@ -6,9 +6,11 @@ They resolve ONNX's layout, direction, peepholes, clipping, coupled gates and le
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from tcc.frontends.emit import full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
 from tcc.frontends.onnx.convert.activations import activation
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import (
     KINDS,
     Activation,
@@ -19,7 +21,6 @@ from tcc.frontends.recurrent import (
     run_cell,
     with_biases,
 )
-from tcc.frontends.scope import Operand
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
@@ -35,29 +36,29 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
     declared_names = ctx.texts("activations") if ctx.has("activations") else ()
     names = declared_names or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
-        raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
+        raise Refusal(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.reals("activation_alpha"))
     betas = iter(ctx.reals("activation_beta"))
-    return [activation(ctx, name.lower(), alphas, betas) for name in names]
+    return [activation(name.lower(), alphas, betas) for name in names]
 
 
 # ---- one direction -------------------------------------------------------------------------------
 
 
-def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
+def _direction(operand: Operand, number: int, rank: int) -> Operand:
     """Returns the part of an operand of rank `rank` that belongs to one direction."""
-    count = as_int(ctx.ranked(operand, rank).shape[0])
+    count = as_int(operand.ranked(rank).shape[0])
     if count is not None and number >= count:
-        raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
+        raise Refusal(f"{operand.type!r} has nothing for direction {number + 1}")
     if operand.array is not None:
-        return ctx.part_of(operand, operand.array[number])
+        return operand.part(operand.array[number])
     operand = operand.holds(0, number + 1)
     return operand.element(0, number)
 
 
-def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
+def _transposed(matrix: Operand) -> Operand:
     if matrix.array is not None:
-        return ctx.part_of(matrix, matrix.array.T)
+        return matrix.part(matrix.array.T)
     return matrix.transpose((1, 0))
 
 
@@ -79,12 +80,12 @@ class _Layer:
 
 def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
     """Returns the projected input, without a bias, and the matmul of each gate with the state."""
-    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
+    weight, recurrence = (_direction(ctx.input(n), number, 3) for n in (1, 2))
     gates, hidden = layer.kind.gates, layer.hidden
     weight = weight.holds(0, gates * hidden)
     parts = (recurrence.slice_axis(0, n * hidden, hidden) for n in range(gates))
-    products = by_matrices(_transposed(ctx, part) for part in parts)
-    return layer.x @ _transposed(ctx, weight), products
+    products = by_matrices(_transposed(part) for part in parts)
+    return layer.x @ _transposed(weight), products
 
 
 def _is_quantised(ctx: NodeContext) -> bool:
@@ -98,22 +99,22 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
     The whole input is quantised at once. Each step quantises the states of all sequences together.
     """
     weight, recurrence = (
-        (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
+        (_direction(ctx.input(n), number, 3), *_scale(ctx, number, scale))
         for n, scale in ((1, 8), (2, 10))
     )
     hidden = layer.hidden
     columns = (
-        [o if o.rank == 0 else o.slice_axis(o.rank - 1, n * hidden, hidden) for o in recurrence]
+        [o if o.rank == 0 else o.slice_axis(-1, n * hidden, hidden) for o in recurrence]
         for n in range(layer.kind.gates)
     )
     products = tuple(partial(quantised_product, matrix=gate) for gate in columns)
-    return quantised_product(ctx, layer.x, weight), products
+    return quantised_product(layer.x, weight), products
 
 
 def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
     """Yields the scale and the zero point of a direction, from input `first` and the next one."""
     for operand in (ctx.input(first), ctx.input(first + 1)):
-        yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
+        yield _direction(operand.ranked(1, 2), number, operand.rank)
 
 
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
@@ -125,10 +126,10 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     bias = ctx.optional(3)
     if bias is not None:
         width = kind.gates * hidden
-        two_biases = _direction(ctx, bias, number, 2).holds(0, 2 * width)
+        two_biases = _direction(bias, number, 2).holds(0, 2 * width)
         biases = [two_biases.slice_axis(0, n * width, width) for n in range(2)]
         reset_late = ctx.node.op_type == "GRU" and linear_before
-        projected, late = with_biases(ctx, projected, biases, hidden, reset_late)
+        projected, late = with_biases(projected, biases, hidden, reset_late)
     count = len(kind.activations)
     cell = Cell(
         hidden,
@@ -148,7 +149,7 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
     operand = ctx.optional(7)
     if operand is None:
         return ()
-    of_direction = _direction(ctx, operand, number, 2).holds(0, 3 * hidden)
+    of_direction = _direction(operand, number, 2).holds(0, 3 * hidden)
     return tuple(of_direction.slice_axis(0, n * hidden, hidden) for n in range(3))
 
 
@@ -161,23 +162,21 @@ def _run_direction(
     step [batch, hidden].
     """
     cell, projected = _cell(ctx, layer, number)
-    states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
+    states = [_direction(initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
 
 
-def _recurrent(ctx: NodeContext) -> Results:
+def _recurrent(ctx: NodeContext, *, direction: str = "forward", layout: bool) -> Results:
     kind = KINDS[ctx.node.op_type.removeprefix("DynamicQuantize")]
-    direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
-        raise ctx.fail(f"direction is '{direction[:40]}'")
+        raise Refusal(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
-    batch_first = ctx.flag("layout")
-    layer = _layer(ctx, kind, len(backward), batch_first)
+    layer = _layer(ctx, kind, len(backward), layout)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
-    rows = ctx.stack([r[0] for r in results], 1)
-    last = [ctx.stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
-    if batch_first:
+    rows = stack([r[0] for r in results], 1)
+    last = [stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
+    if layout:
         rows = rows.transpose((2, 0, 1, 3))
         last = [state.transpose((1, 0, 2)) for state in last]
     return [rows, *last]
@@ -186,14 +185,14 @@ def _recurrent(ctx: NodeContext) -> Results:
 def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool) -> _Layer:
     x, recurrence = ctx.input(0), ctx.input(2)
     if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
-        raise ctx.fail("X, W and R must have three axes")
+        raise Refusal("X, W and R must have three axes")
     rows, hidden = map(as_int, recurrence.shape[1:])
     if _is_quantised(ctx):
         rows, hidden = hidden, rows
-    if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
-        raise ctx.fail(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
+    if hidden is None or rows != kind.gates * hidden or recurrence.extent(0) != directions:
+        raise Refusal(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
     if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
-        raise ctx.fail(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
+        raise Refusal(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
     if batch_first:
         x = x.transpose((1, 0, 2))
     shape = (const(directions), x.shape[1], const(hidden))
@@ -201,11 +200,11 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     for number in range(5, 5 + kind.states):
         state = ctx.optional(number)
         if state is None:
-            state = ctx.full(0.0, x.dtype, shape)
+            state = full(0.0, x.dtype, shape)
         elif batch_first:
             state = state.transpose((1, 0, 2))
-        if ctx.ranked(state, 3).shape[1].terms:
-            state = ctx.sized(state, 1, shape[1], "each sequence has a state")
+        if state.ranked(3).shape[1].terms:
+            state = state.sized(1, shape[1], "each sequence has a state")
         initial.append(state)
     lengths = ctx.optional(4)
     if lengths is not None:

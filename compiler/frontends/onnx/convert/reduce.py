@@ -1,12 +1,11 @@
 """Converters of reductions, softmax and other operators along axes."""
 
 from tcc.frontends.einsum import einsum
-from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
-from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
+from tcc.frontends.emit import checked_axis, family
+from tcc.frontends.onnx.axes import around, is_late, named_axes, reduce_along, run_axes
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, static_ints
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
-from tcc.ir.index import const
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.types import element_count
 
 _REDUCTIONS = {
@@ -23,63 +22,59 @@ _REDUCTIONS = {
 }
 
 
-def _reduction(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        keepdims = ctx.flag("keepdims")
-        late = late_axes(ctx, 1)
-        if late is not None:
-            return reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)
-        named_axes = axes_argument(ctx, 1)
-        if not named_axes and ctx.flag("noop_with_empty_axes"):
-            axes: tuple[int, ...] = ()
-        else:
-            axes = tuple(sorted(ctx.axes(named_axes or range(x.rank), x.rank)))
-        if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
-            return x
-        return ctx.emit(op, x, axes=axes, keepdims=keepdims)
-
-    return convert
-
-
-def _softmax(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand) -> Results:
-        return along_axis(ctx, op, x, ctx.axis_of("axis", x.rank), ctx.opset)
-
-    return convert
+@family
+def _reduction(
+    op: str,
+    x: Operand,
+    axes: Operand | None = None,
+    *,
+    keepdims: bool,
+    noop_with_empty_axes: bool,
+) -> Results:
+    if is_late(axes):
+        return reduce_along(op, x, run_axes(axes, x.rank), keepdims)
+    every = () if noop_with_empty_axes else range(x.rank)
+    over = tuple(sorted(named_axes(axes, x.rank, every) or every))
+    if not over and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
+        return x
+    return x.emit(op, axes=over, keepdims=keepdims)
 
 
-def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
+@family
+def _softmax(op: str, ctx: NodeContext, x: Operand, *, axis: Axis) -> Results:
+    return along_axis(op, x, axis, ctx.opset)
+
+
+def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     """Emits `op`, such as softmax, along `axis`.
 
     Before opset 13 the operators work on the rows of a matrix, to which they reshape x. Its columns
     are the elements of `axis` and all later axes.
     """
     if opset >= 13 or axis == x.rank - 1:
-        return ctx.emit(op, x, axis=axis)
+        return x.emit(op, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = ctx.emit(op, x.reshape((rows, columns)), axis=1)
+    flat = x.reshape((rows, columns)).emit(op, axis=1)
     return flat.reshape(x.shape)
 
 
-def _top_k(ctx: NodeContext, x: Operand) -> Results:
-    axis = ctx.axis_of("axis", x.rank)
-    k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
-    largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
-    return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)
+def _top_k(
+    x: Operand, k: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
+) -> Results:
+    count = k.as_size("k")
+    return x.emit_all("top_k", axis=axis, k=count, largest=largest, sorted=sorted)
 
 
-def _cumulative(op: str) -> Converter:
-    def convert(ctx: NodeContext, x: Operand, axis_operand: Operand) -> Results:
-        if axis_operand.type.static_shape not in ((), (1,)):
-            raise ctx.fail(f"the axis is one number, not {axis_operand.type!r}")
-        if axis_operand.array is None:
-            (late,) = run_axes(ctx, axis_operand, x.rank)
-            (sums,) = emit_row(ctx, op, around(ctx, x, late), axis=1)
-            return sums.reshape(x.shape)
-        (axis,) = ctx.static_ints(1, "the axis")
-        return emit_row(ctx, op, x, axis=ctx.axis(axis, x.rank))
-
-    return convert
+@family
+def _cumulative(op: str, x: Operand, axis_operand: Operand) -> Results:
+    if axis_operand.type.static_shape not in ((), (1,)):
+        raise Refusal(f"the axis is one number, not {axis_operand.type!r}")
+    if axis_operand.array is None:
+        (late,) = run_axes(axis_operand, x.rank)
+        (sums,) = emit_row(op, around(x, late), axis=1)
+        return sums.reshape(x.shape)
+    (axis,) = static_ints(axis_operand, "the axis")
+    return emit_row(op, x, axis=checked_axis(axis, x.rank))
 
 
 CONVERTERS: Converters = {
@@ -90,5 +85,5 @@ CONVERTERS: Converters = {
     "TopK": _top_k,
     "CumSum": _cumulative("cum_sum"),
     "CumProd": _cumulative("cum_prod"),
-    "Einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.present()),
+    "Einsum": lambda ctx: einsum(ctx.text("equation"), ctx.present()),
 }

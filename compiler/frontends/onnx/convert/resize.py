@@ -7,65 +7,61 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named, static
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import LARGEST_SIZE, Operand
+from tcc.frontends.operand import LARGEST_SIZE, Operand, Refusal
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, floordiv
 from tcc.ir.types import F32, F64, I64, DType
 
 
-def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
+def _scaled(dim: Index, scale: float) -> Index | None:
     """Returns `floor(dim * scale)` in f32, as ONNX's shape inference computes it.
 
     A symbolic size is multiplied by the nearest fraction with a denominator up to 2^12, and the
     product is rounded down. Returns None if any size below 2^16 would differ from the f32 result.
     """
     if not math.isfinite(scale) or scale <= 0:
-        raise ctx.fail(f"a scale is {scale}")
+        raise Refusal(f"a scale is {scale}")
     size = as_int(dim)
     if size is not None:
         with np.errstate(over="ignore"):
             scaled_size = float(np.float32(size) * np.float32(scale))
         if not math.isfinite(scaled_size):
-            raise ctx.fail(f"scale {scale} of {size} elements is too large")
+            raise Refusal(f"scale {scale} of {size} elements is too large")
         return const(math.floor(scaled_size))
     over, under = Fraction(scale).limit_denominator(1 << 12).as_integer_ratio()
     if over > LARGEST_SIZE:
-        raise ctx.fail(f"scale {scale} is too large for any size")
+        raise Refusal(f"scale {scale} is too large for any size")
     some = np.arange(1 << 16)
     products = np.floor(some.astype(np.float32) * np.float32(scale))
     agree = over and (products == some * over // under).all()
     return floordiv(dim * over, under) if agree else None
 
 
-def _upsample(ctx: NodeContext, x: Operand) -> Results:
+def _upsample(ctx: NodeContext, x: Operand, scales: Operand) -> Results:
     """Converts Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
-    if len(ctx.inputs) > 1 and ctx.input(1).array is None:
-        return _plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)
-    if len(ctx.inputs) > 1:
-        scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
-    else:
-        scales = ctx.reals("scales")
-    return upsampled(ctx, x, scales)
+    if scales.array is None:
+        return _plain(ctx, _scaled_late(x, range(x.rank), scales), x)
+    return upsampled(ctx, x, scales.array.reshape(-1).tolist())
 
 
 def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
     """Resizes `x` with a scale for each axis."""
     if len(scales) != x.rank:
-        raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
-    return _plain(ctx, _by_scales(ctx, x, range(x.rank), scales), x)
+        raise Refusal(f"{len(scales)} scales for a tensor of rank {x.rank}")
+    return _plain(ctx, _by_scales(x, range(x.rank), scales), x)
 
 
-def _by_scales(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], factors: Sequence[float]
-) -> _Target:
+def _by_scales(x: Operand, axes: Sequence[int], factors: Sequence[float]) -> _Target:
     sizes, scales = list(x.shape), [1.0] * x.rank
-    for axis, factor in zip(axes, factors, strict=True):
-        size = _scaled(ctx, x.shape[axis], factor)
+    for axis, factor in aligned(axes, factors):
+        size = _scaled(x.shape[axis], factor)
         if size is None:
-            return _scaled_late(ctx, x, axes, ctx.constant(np.array(factors)))
+            return _scaled_late(x, axes, constant(np.array(factors)))
         sizes[axis], scales[axis] = size, factor
     return _Target(tuple(sizes), tuple(scales))
 
@@ -77,10 +73,8 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
     scales = [float(scale or 1) for scale in scale_values]
     shorter = min(scales, default=1) < 1
     if mode == "nearest" and shorter and max(scales) > 1:
-        raise ctx.fail("some axes get longer and others shorter", "scale them one after the other")
-    return ctx.emit(
-        "resize",
-        x,
+        raise Refusal("some axes get longer and others shorter", "scale them one after the other")
+    return x.resize(
         late,
         sizes=target.sizes,
         scales=target.scales,
@@ -105,8 +99,8 @@ class _Target:
 
 def _resize(ctx: NodeContext, x: Operand) -> Results:
     if ctx.opset < 11:
-        return _upsample(ctx, x)
-    axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
+        return _upsample(ctx, x, ctx.input(1))
+    axes = checked_axes(ctx.integers("axes", range(x.rank)), x.rank)
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
     antialias = ctx.flag("antialias") and mode in _REACH
@@ -115,11 +109,10 @@ def _resize(ctx: NodeContext, x: Operand) -> Results:
     late: Operand | None = None
     roi: tuple[tuple[float, float], ...] = ()
     if coordinates == "tf_crop_and_resize":
-        late = _every_axis(ctx, x, axes, ctx.input(1), (0.0, 1.0))
+        late = _every_axis(x, axes, ctx.input(1), (0.0, 1.0))
         if late.array is not None:
-            roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
+            roi, late = tuple(aligned(*late.array.reshape(2, x.rank).tolist())), None
     return emit_row(
-        ctx,
         "resize",
         x,
         target.late_scales,
@@ -128,7 +121,7 @@ def _resize(ctx: NodeContext, x: Operand) -> Results:
         scales=target.scales,
         coordinate_mode=coordinates,
         roi=roi,
-        taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
+        taps=_taps(x, target, _REACH[mode]) if antialias else None,
         fractional=ctx.session.producer in _REFERENCES,
     )
 
@@ -139,7 +132,7 @@ _REFERENCES = ("backend-test",)
 _REACH = {"linear": 1, "cubic": 2}  # the kernel's radius in elements, before antialiasing widens it
 
 
-def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
+def _taps(x: Operand, target: _Target, radius: int) -> Index:
     """Returns an upper bound of the elements that an antialiasing kernel reads along any axis.
 
     `radius` is the kernel's radius before the scale widens it.
@@ -148,13 +141,13 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
         smallest_scale = target.late_scales.min(0, keepdims=True)
         shrunk = smallest_scale.minimum(1.0)
         half = (float(radius) / shrunk).ceil()
-        (bound,) = ctx.sizes(half.cast(I64), "the kernel", lo=1)
+        (bound,) = half.cast(I64).as_sizes("the kernel", lo=1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
 
 
 def _every_axis(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], vector: Operand, defaults: Sequence[float]
+    x: Operand, axes: Sequence[int], vector: Operand, defaults: Sequence[float]
 ) -> Operand:
     """Extends a vector with entries for `axes` to all axes of `x`, as f64.
 
@@ -163,17 +156,17 @@ def _every_axis(
     among `axes` have the part's default.
     """
     if vector.type.static_shape != (len(axes) * len(defaults),):
-        raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
+        raise Refusal(f"{vector.type!r} is no vector for {len(axes)} axes")
     vector = vector.cast(F64)
     entries = []
     for part, default in enumerate(defaults):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
-        default_entry = ctx.constant(np.array([default]))
+        default_entry = constant(np.array([default]))
         entries += [
             vector.slice_axis(0, places[axis], 1) if axis in places else default_entry
             for axis in range(x.rank)
         ]
-    return ctx.concat(entries, 0)
+    return concat(entries, 0)
 
 
 def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
@@ -181,45 +174,42 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
     sizes = list(x.shape)
     sizes_operand = ctx.optional(3)
     if sizes_operand is not None and sizes_operand.type.static_shape != (0,):
-        target_sizes = ctx.sizes(sizes_operand, "sizes")
+        target_sizes = sizes_operand.as_sizes("sizes")
         if len(target_sizes) != len(axes):
-            raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
+            raise Refusal(f"{len(target_sizes)} sizes for {len(axes)} axes")
         policy = ctx.text("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
-            return _with_aspect_ratio(ctx, x, axes, target_sizes, policy)
+            return _with_aspect_ratio(x, axes, target_sizes, policy)
         free: list[float | None] = [1.0] * x.rank
-        for axis, size in zip(axes, target_sizes, strict=True):
+        for axis, size in aligned(axes, target_sizes):
             sizes[axis], free[axis] = size, None
         return _Target(tuple(sizes), tuple(free))
     if ctx.input(2).array is None:
-        return _scaled_late(ctx, x, axes, ctx.input(2))
-    factors = [float(v) for v in ctx.static(2, "scales").reshape(-1)]
+        return _scaled_late(x, axes, ctx.input(2))
+    factors = [float(v) for v in static(ctx.input(2), "scales").reshape(-1)]
     if len(factors) != len(axes):
-        raise ctx.fail(f"{len(factors)} scales for {len(axes)} axes")
-    return _by_scales(ctx, x, axes, factors)
+        raise Refusal(f"{len(factors)} scales for {len(axes)} axes")
+    return _by_scales(x, axes, factors)
 
 
-def _scaled_late(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], scales_operand: Operand
-) -> _Target:
+def _scaled_late(x: Operand, axes: Sequence[int], scales_operand: Operand) -> _Target:
     """Returns a target whose scales, and so its sizes, are known only at run time."""
-    scales = _every_axis(ctx, x, axes, scales_operand, (1.0,))
-    return _Target(_rounded_sizes(ctx, x, axes, scales, F32, 0.0), (None,) * x.rank, scales)
+    scales = _every_axis(x, axes, scales_operand, (1.0,))
+    return _Target(_rounded_sizes(x, axes, scales, F32, 0.0), (None,) * x.rank, scales)
 
 
 def _rounded_sizes(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
+    x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
     """Returns `floor(size * scale + more)` of each scaled axis, computed in `dtype`."""
-    source_sizes = ctx.size_vector(x.shape).cast(dtype)
+    source_sizes = size_vector(x.shape).cast(dtype)
     scaled = source_sizes * scales.cast(dtype)
-    floored = (scaled + ctx.filled(more, dtype)).floor()
-    bound = ctx.sizes(floored.cast(I64), "sizes")
+    floored = (scaled + filled(more, dtype)).floor()
+    bound = floored.cast(I64).as_sizes("sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
 
 def _with_aspect_ratio(
-    ctx: NodeContext,
     x: Operand,
     axes: Sequence[int],
     target_sizes: Sequence[Index],
@@ -231,18 +221,17 @@ def _with_aspect_ratio(
     says.
     """
     if policy not in ("not_larger", "not_smaller"):
-        raise ctx.fail(f"there is no policy {policy[:40]}")
-    source_sizes = ctx.size_vector([x.shape[axis] for axis in axes]).cast(F64)
-    ratios = ctx.size_vector(target_sizes).cast(F64) / source_sizes
-    scale = ctx.reduce("min" if policy == "not_larger" else "max", ratios, 0, keepdims=True)
-    all_scales = _every_axis(ctx, x, axes, scale.expand((len(axes),)), (1.0,))
-    sizes = _rounded_sizes(ctx, x, axes, all_scales, F64, 0.5)
+        raise Refusal(f"there is no policy {policy[:40]}")
+    source_sizes = size_vector([x.shape[axis] for axis in axes]).cast(F64)
+    ratios = size_vector(target_sizes).cast(F64) / source_sizes
+    scale = ratios.reduce("min" if policy == "not_larger" else "max", 0, keepdims=True)
+    all_scales = _every_axis(x, axes, scale.expand((len(axes),)), (1.0,))
+    sizes = _rounded_sizes(x, axes, all_scales, F64, 0.5)
     if all_scales.array is None:
         return _Target(sizes, (None,) * x.rank, all_scales)
     return _Target(sizes, tuple(all_scales.array.tolist()))
 
 
 CONVERTERS: Converters = {
-    "Resize": _resize,
-    "Upsample": _upsample,
+    **named(_resize, _upsample),
 }

@@ -1,37 +1,33 @@
 """Converters of operators that read images at computed positions."""
 
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.emit import emit_all
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand
 from tcc.ops.algebra.window import ConvAttrs
 
 
-def _grid_sample(ctx: NodeContext, x: Operand, grid: Operand) -> Results:
-    mode = ctx.text("mode")
+def _grid_sample(x: Operand, grid: Operand, *, mode: str) -> Results:
     # Opset 16 names the methods after the two-dimensional case.
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return emit_row(ctx, "grid_sample", x, grid, mode=mode)
+    return emit_row("grid_sample", x, grid, mode=mode)
 
 
-def _affine_grid(ctx: NodeContext, theta: Operand, size: Operand) -> Results:
-    return emit_row(ctx, "affine_grid", theta, size=ctx.sizes(size, "the size"))
+def _affine_grid(theta: Operand, size: Operand) -> Results:
+    return emit_row("affine_grid", theta, size=size.as_sizes("the size"))
 
 
-def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
+def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group: int) -> Results:
     conv = ConvAttrs(**window_attrs(ctx, x, weight))
-    groups = ctx.integer("offset_group")
-    return ctx.emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
+    return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=offset_group)
 
 
 def _roi_align(ctx: NodeContext) -> Results:
     half = ctx.opset >= 16 and ctx.text("coordinate_transformation_mode") == "half_pixel"
-    return emit_row(ctx, "roi_align", *ctx.present(3), half_pixel=half)
+    return emit_row("roi_align", *ctx.present(3), half_pixel=half)
 
 
 CONVERTERS: Converters = {
-    "GridSample": _grid_sample,
-    "AffineGrid": _affine_grid,
-    "DeformConv": _deform_conv,
-    "RoiAlign": _roi_align,
+    **named(_grid_sample, _affine_grid, _deform_conv, _roi_align),
 }

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import checked_axes, fresh_count, require
 from tcc.frontends.onnx.axes import bound_sizes
-from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.scope import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
 from tcc.ops.shapes import replaced
@@ -13,29 +15,26 @@ from tcc.ops.shapes import replaced
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
-def _compress(ctx: NodeContext, x: Operand, mask: Operand) -> Results:
-    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    return ctx.emit("compress", x, mask, axis=axis, size=ctx.fresh_count())
+def _compress(x: Operand, mask: Operand, *, axis: Axis | None = None) -> Results:
+    return x.compress(mask, axis=axis, size=fresh_count())
 
 
-def _unique(ctx: NodeContext, x: Operand) -> Results:
-    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    in_order = ctx.flag("sorted")
+def _unique(x: Operand, *, sorted: bool, axis: Axis | None = None) -> Results:
     if x.dtype is STRING:
         # Handles of strings have no order, so the strings are replaced by their ranks in sorted
         # order.
-        ranks, ordered = ctx.emit_all("string_rank", [x])
-        values, *other_results = ctx.emit_all(
-            "unique", [ranks], axis=axis, sorted=in_order, size=ctx.fresh_count()
+        ranks, ordered = x.emit_all("string_rank")
+        values, *other_results = ranks.emit_all(
+            "unique", axis=axis, sorted=sorted, size=fresh_count()
         )
         return [ordered.gather(values, axis=0), *other_results]
-    return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=ctx.fresh_count())
+    return x.emit_all("unique", axis=axis, sorted=sorted, size=fresh_count())
 
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
     boxes, scores, *limits = ctx.inputs
     scalars = (o and o.reshape(()) for o in limits)
-    return emit_row(ctx, "non_max_suppression", boxes, scores, *scalars, size=ctx.fresh_count())
+    return emit_row("non_max_suppression", boxes, scores, *scalars, size=fresh_count())
 
 
 # ---- indices -------------------------------------------------------------------------------------
@@ -45,69 +44,67 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
     axis = ctx.axis_of("axis", indices.rank + 1)
     if depth.index_elements is None:
         depth = depth.cast(I64)
-    size = ctx.size(depth, "the depth")
-    return ctx.emit("one_hot", indices, values, axis=axis, depth=size)
+    size = depth.as_size("the depth")
+    return indices.one_hot(values, axis=axis, depth=size)
 
 
 def _scatter(ctx: NodeContext) -> Results:
     """Converts ScatterElements under its older name."""
-    return emit_row(ctx, "scatter_elements", *ctx.inputs)
+    return emit_row("scatter_elements", *ctx.inputs)
 
 
 # ---- diagonals, blocks, crops --------------------------------------------------------------------
 
 
-def _trilu(ctx: NodeContext, x: Operand, k_operand: Operand | None = None) -> Results:
-    k = const(0) if k_operand is None else ctx.size(k_operand, "k", lo=-LARGEST)
-    return emit_row(ctx, "trilu", x, k=k)
+def _trilu(x: Operand, k_operand: Operand | None = None) -> Results:
+    k = const(0) if k_operand is None else k_operand.as_size("k", lo=-LARGEST)
+    return emit_row("trilu", x, k=k)
 
 
 def _eye_like(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row(ctx, "eye_like", x, to=ctx.dtype("dtype", x.dtype))
+    return emit_row("eye_like", x, to=ctx.dtype("dtype", x.dtype))
 
 
-def _depth_to_space(ctx: NodeContext, x: Operand) -> Results:
-    block, mode = ctx.integer("blocksize"), ctx.text("mode", "DCR")
-    _holds_whole_blocks(ctx, x, (1,), block * block)
-    return ctx.emit("depth_to_space", x, blocksize=block, mode=mode)
+def _depth_to_space(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
+    _holds_whole_blocks(x, (1,), blocksize * blocksize)
+    return x.depth_to_space(blocksize=blocksize, mode=mode)
 
 
-def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
+def _holds_whole_blocks(x: Operand, axes: Sequence[int], block: int) -> None:
     """Adds checks that `block` divides the sizes of `axes`, where the sizes are symbolic.
 
     The ops themselves refuse constant sizes that `block` does not divide.
     """
     for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
         if as_int(size % block) is None:
-            ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")
+            require(size % block, const(0), f"blocks of {block} take all of an axis")
 
 
-def _space_to_depth(ctx: NodeContext, x: Operand) -> Results:
-    block = ctx.integer("blocksize")
-    _holds_whole_blocks(ctx, x, (2, 3), block)
-    if ctx.text("mode", "DCR") == "DCR":
-        return ctx.emit("space_to_depth", x, blocksize=block)
-    if x.rank != 4 or block < 1:
-        raise ctx.fail(f"blocks of {block} in {x.type!r}")
+def _space_to_depth(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
+    _holds_whole_blocks(x, (2, 3), blocksize)
+    if mode == "DCR":
+        return x.space_to_depth(blocksize=blocksize)
+    if x.rank != 4 or blocksize < 1:
+        raise Refusal(f"blocks of {blocksize} in {x.type!r}")
     n, c, h, w = x.shape
-    rows, columns = floordiv(h, block), floordiv(w, block)
-    split = x.reshape((n, c, rows, block, columns, block))
+    rows, columns = floordiv(h, blocksize), floordiv(w, blocksize)
+    split = x.reshape((n, c, rows, blocksize, columns, blocksize))
     transposed = split.transpose((0, 1, 3, 5, 2, 4))
-    return transposed.reshape((n, c * block * block, rows, columns))
+    return transposed.reshape((n, c * blocksize * blocksize, rows, columns))
 
 
-def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
+def _centered(x: Operand, axis: int, size: Index) -> Operand:
     """Returns `x` cut or padded to `size` along one axis, with its centre in the centre of the
     result."""
     extent = x.shape[axis]
     less, more = maximum(extent - size, 0), maximum(size - extent, 0)
     parts = (less // 2, minimum(extent, size), more // 2, more - more // 2)
-    start, kept_size, in_front, behind = bound_sizes(ctx, parts)
+    start, kept_size, in_front, behind = bound_sizes(parts)
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     before[axis], after[axis] = in_front, behind
     result = x.slice_axis(axis, start, kept_size)
     if (in_front, behind) != (const(0), const(0)):
-        result = ctx.emit("pad", result, before=tuple(before), after=tuple(after), mode="constant")
+        result = result.pad(before=tuple(before), after=tuple(after), mode="constant")
     return result.reshape(replaced(x.shape, axis, size))
 
 
@@ -116,25 +113,27 @@ def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
 
     If the number of elements is odd, one more is cut or added at the end.
     """
-    target_sizes = ctx.sizes(shape, "the shape")
-    axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
+    target_sizes = shape.as_sizes("the shape")
+    axes = checked_axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(target_sizes) != len(axes):
-        raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
-    for axis, size in zip(axes, target_sizes, strict=True):
-        x = _centered(ctx, x, axis, size)
+        raise Refusal(f"{len(target_sizes)} sizes for {len(axes)} axes")
+    for axis, size in aligned(axes, target_sizes):
+        x = _centered(x, axis, size)
     return x
 
 
 CONVERTERS: Converters = {
-    "NonZero": lambda ctx, x: ctx.emit("non_zero", x, size=ctx.fresh_count()),
-    "Compress": _compress,
-    "Unique": _unique,
-    "NonMaxSuppression": _non_max_suppression,
-    "OneHot": _one_hot,
-    "Scatter": _scatter,
-    "Trilu": _trilu,
-    "EyeLike": _eye_like,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "CenterCropPad": _center_crop_pad,
+    **named(
+        _compress,
+        _unique,
+        _non_max_suppression,
+        _one_hot,
+        _scatter,
+        _trilu,
+        _eye_like,
+        _depth_to_space,
+        _space_to_depth,
+        _center_crop_pad,
+    ),
+    "NonZero": lambda x: x.non_zero(size=fresh_count()),
 }

@@ -3,32 +3,33 @@
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.onnx.context import Converters, NodeContext, Results
-from tcc.frontends.scope import Operand
-from tcc.ir.index import Index, as_int
+from tcc.frontends.emit import broadcast, constant
+from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
+from tcc.frontends.operand import Operand, Refusal
+from tcc.ir.index import Index
 from tcc.ir.types import I64, STRING
 from tcc.ops.data.strings import change_case
 
 
-def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
+def _text_operand(texts: Sequence[str]) -> Operand:
     array = np.empty(len(texts), object)
     array[:] = list(texts)
-    return ctx.constant(array, STRING)
+    return constant(array, STRING)
 
 
-def _concat(ctx: NodeContext, x: Operand, y: Operand) -> Results:
-    shape = ctx.broadcast(x.shape, y.shape)
-    return ctx.emit("string_concat", x.expand(shape), y.expand(shape))
+def _string_concat(x: Operand, y: Operand) -> Results:
+    shape = broadcast(x.shape, y.shape)
+    return x.expand(shape).string_concat(y.expand(shape))
 
 
-def _split(ctx: NodeContext, x: Operand) -> Results:
-    max_splits = ctx.integer("maxsplit", -1)
+def _string_split(
+    ctx: NodeContext, x: Operand, *, maxsplit: int = -1, delimiter: str = ""
+) -> Results:
     size = _fresh(ctx, 0)
-    return ctx.emit_all(
+    return x.emit_all(
         "string_split",
-        [x],
-        delimiter=ctx.text("delimiter", ""),
-        most=max_splits if max_splits >= 0 else -1,
+        delimiter=delimiter,
+        most=maxsplit if maxsplit >= 0 else -1,
         size=size,
     )
 
@@ -37,46 +38,63 @@ def _fresh(ctx: NodeContext, lo: int) -> Index:
     return ctx.session.fresh_symbol(f"{ctx.node.output[0] or 'strings'}.size", lo)
 
 
-def _normalizer(ctx: NodeContext, x: Operand) -> Results:
-    if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
-        raise ctx.fail(f"{x.type!r} is no row of strings")
+def _string_normalizer(
+    ctx: NodeContext,
+    x: Operand,
+    *,
+    stopwords: tuple[str, ...],
+    case_change_action: str,
+    is_case_sensitive: bool,
+) -> Results:
+    if x.rank not in (1, 2) or (x.rank == 2 and x.extent(0) not in (None, 1)):
+        raise Refusal(f"{x.type!r} is no row of strings")
     row = x.reshape((x.shape[-1],))
-    action, exact = ctx.text("case_change_action"), ctx.flag("is_case_sensitive")
-    if action not in ("NONE", "LOWER", "UPPER"):
-        raise ctx.fail(f"no case change is called {action[:40]}")
-    changed = row if action == "NONE" else ctx.emit("string_case", row, upper=action == "UPPER")
-    stops = ctx.texts("stopwords")
-    if stops:
-        key = row if exact else ctx.emit("string_case", row, upper=False)
-        stop_words = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
-        changed = ctx.emit("string_remove", changed, key, stop_words, size=_fresh(ctx, 1))
+    if case_change_action not in ("NONE", "LOWER", "UPPER"):
+        raise Refusal(f"no case change is called {case_change_action[:40]}")
+    changed = (
+        row
+        if case_change_action == "NONE"
+        else row.string_case(upper=case_change_action == "UPPER")
+    )
+    if stopwords:
+        key = row if is_case_sensitive else row.string_case(upper=False)
+        stop_words = _text_operand(
+            stopwords if is_case_sensitive else [change_case(s, False) for s in stopwords]
+        )
+        changed = changed.string_remove(key, stop_words, size=_fresh(ctx, 1))
     return changed if x.rank == 1 else changed.reshape((1, changed.shape[0]))
 
 
-def _tf_idf(ctx: NodeContext, x: Operand) -> Results:
+def _tf_idf_vectorizer(
+    ctx: NodeContext,
+    x: Operand,
+    *,
+    mode: str,
+    min_gram_length: int,
+    max_gram_length: int,
+    max_skip_count: int,
+    ngram_counts: tuple[int, ...],
+    ngram_indexes: tuple[int, ...],
+    weights: tuple[float, ...],
+) -> Results:
     if ctx.has("pool_strings") == ctx.has("pool_int64s"):
-        raise ctx.fail("one pool is due, of strings or of integers")
+        raise Refusal("one pool is due, of strings or of integers")
     if ctx.has("pool_strings"):
-        pool = _text_operand(ctx, ctx.texts("pool_strings"))
+        pool = _text_operand(ctx.texts("pool_strings"))
     else:
-        pool = ctx.constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
-    return ctx.emit(
-        "tf_idf",
-        x,
+        pool = constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
+    return x.tf_idf(
         pool,
-        mode=ctx.text("mode"),
-        least=ctx.integer("min_gram_length"),
-        most=ctx.integer("max_gram_length"),
-        skips=ctx.integer("max_skip_count"),
-        counts=ctx.integers("ngram_counts"),
-        places=ctx.integers("ngram_indexes"),
-        weights=ctx.reals("weights"),
+        mode=mode,
+        least=min_gram_length,
+        most=max_gram_length,
+        skips=max_skip_count,
+        counts=ngram_counts,
+        places=ngram_indexes,
+        weights=weights,
     )
 
 
 CONVERTERS: Converters = {
-    "StringConcat": _concat,
-    "StringSplit": _split,
-    "StringNormalizer": _normalizer,
-    "TfIdfVectorizer": _tf_idf,
+    **named(_string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer),
 }

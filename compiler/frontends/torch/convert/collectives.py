@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import constant, emit
+from tcc.frontends.operand import Operand
 from tcc.frontends.torch.calls import Ranks
-from tcc.frontends.torch.context import CallContext, Converter
-from tcc.ir.index import Index, as_int
-from tcc.ir.types import I64
+from tcc.frontends.torch.context import CallContext, Converter, Integers
+from tcc.ir.index import Index
 
 
 def _collective(op: str, root: str = "") -> Converter:
@@ -20,7 +20,7 @@ def _collective(op: str, root: str = "") -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         group, sized = _group(ctx), ctx.has("group_size")
-        return ctx.emit(
+        return emit(
             op,
             ctx.lined("input") if sized else ctx.operand("input"),
             ranks=ctx.integer("group_size") if sized else len(next(iter(group.members), ())),
@@ -45,28 +45,23 @@ _REDUCTIONS = MappingProxyType({"product": "prod"})
 def _all_to_all(ctx: CallContext, x: Operand) -> Operand:
     sent, received = (ctx.indices(f"{side}_split_sizes") for side in ("input", "output"))
     group = _group(ctx)
-    return ctx.emit(
-        "all_to_all",
-        x,
-        ranks=len(sent),
-        group=group.name,
-        members=group.members,
-        rows=(*sent, *received),
+    return x.all_to_all(
+        ranks=len(sent), group=group.name, members=group.members, rows=(*sent, *received)
     )
 
 
-def _coordinate(ctx: CallContext) -> Index:
+def _coordinate(full_mesh: Integers, index: int) -> Index:
     """Returns this rank's position along a dimension of a mesh.
 
     The call's argument `full_mesh` is a tensor of ranks. Along its first axis, it may contain
     several meshes; this rank belongs to one of them.
     """
-    mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
-    size = as_int(mesh.shape[axis]) or 0
-    place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
-    candidates = ctx.emit("equal", mesh, ctx.emit("rank")).select(ctx.constant(place), -1)
+    axis = index + 1
+    size = full_mesh.extent(axis) or 0
+    place = np.arange(size).reshape(-1, *[1] * (full_mesh.rank - axis - 1))
+    candidates = full_mesh.equal(emit("rank")).select(constant(place), -1)
     last = candidates.flat().max(0, keepdims=True)
-    (number,) = ctx.sizes(last, "the rank's place in the mesh", 0, size - 1)
+    (number,) = last.as_sizes("the rank's place in the mesh", 0, size - 1)
     return number
 
 

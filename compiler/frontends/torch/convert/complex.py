@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from tcc.frontends.aligned import aligned
 from tcc.frontends.einsum import explicit_equation
-from tcc.frontends.emit import Emitter
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, named
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import PARTS, part_type
@@ -44,15 +46,15 @@ def emitter(scope: Scope, name: str, where: str) -> Emitter:
     return ctx
 
 
-def parts_of(ctx: Emitter, pairs: Operand) -> Complex:
+def parts_of(pairs: Operand) -> Complex:
     """Returns the complex tensor whose parts lie on the last axis of a real one."""
-    real, imag = (ctx.element(pairs, pairs.rank - 1, n) for n in range(2))
+    real, imag = (pairs.element(pairs.rank - 1, n) for n in range(2))
     return Complex(real, imag, pairs)
 
 
-def pairs_of(ctx: Emitter, x: Complex) -> Operand:
+def pairs_of(x: Complex) -> Operand:
     """Returns a real tensor with the parts on a new last axis."""
-    return x.pairs or ctx.stack((x.real, x.imag), x.real.rank)
+    return x.pairs or stack((x.real, x.imag), x.real.rank)
 
 
 def port_of(value: Any) -> Any:
@@ -82,11 +84,11 @@ class ComplexContext(CallContext):
 
     def as_pair(self, value: Any, dtype: DType) -> Complex:
         if isinstance(value, Complex):
-            return value.each(lambda part: self.cast(part, dtype))
+            return value.each(lambda part: part.cast(dtype))
         if isinstance(value, complex):
             return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
         real = self.as_operand(value, dtype)
-        return Complex(real, self.expand(self.scalar(0, real), real.shape))
+        return Complex(real, real.like(0).expand(real.shape))
 
     def part(self, part_name: str) -> ComplexContext:
         """Returns the call with the part `part_name`, real or imaginary, in place of every complex
@@ -102,52 +104,37 @@ class ComplexContext(CallContext):
                 return [pick(item) for item in value]
             real = isinstance(value, Operand) and value.dtype.is_float
             if part_name == "imag" and real:
-                return self.expand(self.scalar(0, value), value.shape)
+                return value.like(0).expand(value.shape)
             return value
 
         other = copy(self)
         other.arguments = {name: pick(value) for name, value in self.arguments.items()}
         if part_name == "imag":
-            filled = {"fill_value", "value", "s"} & other.arguments.keys()
+            filled = {"fill_value", "value", "s", "other"} & other.arguments.keys()
             numbers = (n for n in filled if isinstance(self.arguments[n], int | float))
             other.arguments |= dict.fromkeys(numbers, 0.0)
         return other
 
 
-def _by_parts(converter: Converter) -> ComplexConverter:
-    def convert(ctx: ComplexContext) -> Any:
-        real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
-        if isinstance(real, Operand):
-            return Complex(real, imag)
-        return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
-
-    return convert
+@family
+def _by_parts(converter: Converter, ctx: ComplexContext) -> Any:
+    real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
+    if isinstance(real, Operand):
+        return Complex(real, imag)
+    return tuple(Complex(*parts) for parts in aligned(real, imag))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _sum(op: str) -> ComplexConverter:
-    def convert(ctx: ComplexContext) -> Complex:
-        x, y = ctx.pair("self"), ctx.pair("other")
-        factor = ctx.real("alpha", 1.0)
-        if factor != 1:
-            y = y.each(lambda part: part * factor)
-        return Complex(ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
-
-    return convert
-
-
-def _multiplied(
-    ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul", **attrs: Any
-) -> Complex:
-    real = ctx.emit(op, x.real, y.real, **attrs) - ctx.emit(op, x.imag, y.imag, **attrs)
-    imag = ctx.emit(op, x.real, y.imag, **attrs) + ctx.emit(op, x.imag, y.real, **attrs)
+def _multiplied(x: Complex, y: Complex, op: str = "mul", **attrs: Any) -> Complex:
+    real = x.real.emit(op, y.real, **attrs) - x.imag.emit(op, y.imag, **attrs)
+    imag = x.real.emit(op, y.imag, **attrs) + x.imag.emit(op, y.real, **attrs)
     return Complex(real, imag)
 
 
 def _product(lhs: str, rhs: str, op: str) -> ComplexConverter:
-    return lambda ctx: _multiplied(ctx, ctx.pair(lhs), ctx.pair(rhs), op)
+    return lambda ctx: _multiplied(ctx.pair(lhs), ctx.pair(rhs), op)
 
 
 def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
@@ -163,28 +150,26 @@ def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
 
 def _linear(ctx: ComplexContext) -> Complex:
     transposed = ctx.pair("weight").each(lambda part: part.swap_axes(0, 1))
-    return _added(ctx, _multiplied(ctx, ctx.pair("input"), transposed, "matmul"), "bias")
+    return _added(ctx, _multiplied(ctx.pair("input"), transposed, "matmul"), "bias")
 
 
 def _einsum(ctx: ComplexContext) -> Complex:
     operands = [ctx.as_pair(x, ctx.result_dtype()) for x in ctx.arguments["tensors"]]
     if len(operands) != 2:
-        raise ctx.fail(
-            "it takes two complex tensors", "write it as several einsums of two operands"
-        )
-    equation = explicit_equation(ctx, ctx.text("equation"), [x.real.rank for x in operands])
-    return _multiplied(ctx, operands[0], operands[1], "einsum", equation=equation)
+        raise Refusal("it takes two complex tensors", "write it as several einsums of two operands")
+    equation = explicit_equation(ctx.text("equation"), [x.real.rank for x in operands])
+    return _multiplied(operands[0], operands[1], "einsum", equation=equation)
 
 
 def _div(ctx: ComplexContext) -> Complex:
     if not isinstance(ctx.arguments["other"], Complex | complex):
         x, y = ctx.pair("self"), ctx.pair("other")
         return x.each(lambda part: part / y.real)
-    return _quotient(ctx, ctx.pair("self", F64), ctx.pair("other", F64))
+    return _quotient(ctx.pair("self", F64), ctx.pair("other", F64))
 
 
-def _quotient(ctx: ComplexContext, x: Complex, y: Complex) -> Complex:
-    top, size = _multiplied(ctx, x, Complex(y.real, -y.imag)), _square(y)
+def _quotient(x: Complex, y: Complex) -> Complex:
+    top, size = _multiplied(x, Complex(y.real, -y.imag)), _square(y)
     return top.each(lambda part: part / size)
 
 
@@ -193,20 +178,23 @@ def _equal(ctx: ComplexContext) -> Operand:
     return x.real.equals(y.real) & x.imag.equals(y.imag)
 
 
-def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
-    """Returns a converter of powers with a real exponent, from absolute value and angle."""
+def _power(exponent: float | None = None) -> ComplexConverter:
+    """Returns a converter of powers, from absolute value and angle.
+
+    The exponent is real; without one, the call has it.
+    """
 
     def convert(ctx: ComplexContext) -> Complex:
-        x, power = ctx.pair("self", F64), exponent(ctx)
+        x, power = ctx.pair("self", F64), exponent or ctx.real("exponent")
         size = _square(x) ** (power / 2)
-        return _rotated(ctx, size, angle_of(ctx, x.imag, x.real) * power)
+        return _rotated(size, angle_of(x.imag, x.real) * power)
 
     return convert
 
 
-def _logarithm(ctx: ComplexContext) -> Complex:
+def _log(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self", F64)
-    return Complex(_square(x).log() * 0.5, angle_of(ctx, x.imag, x.real))
+    return Complex(_square(x).log() * 0.5, angle_of(x.imag, x.real))
 
 
 def _of_absolute_values(ctx: ComplexContext) -> Any:
@@ -228,7 +216,7 @@ def _square(x: Complex) -> Operand:
 
 def _angle(ctx: ComplexContext) -> Operand:
     x = ctx.pair("self")
-    return angle_of(ctx, x.imag, x.real)
+    return angle_of(x.imag, x.real)
 
 
 def _conjugate(ctx: ComplexContext) -> Complex:
@@ -236,20 +224,20 @@ def _conjugate(ctx: ComplexContext) -> Complex:
     return Complex(x.real, -x.imag)
 
 
-def _rotated(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
+def _rotated(size: Operand, angle: Operand) -> Complex:
     """Returns the complex number with this absolute value and angle."""
-    real, imag = (size * ctx.emit(op, angle) for op in ("cos", "sin"))
+    real, imag = (size * angle.emit(op) for op in ("cos", "sin"))
     return Complex(real, imag)
 
 
 def _exp(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self")
-    return _rotated(ctx, x.real.exp(), x.imag)
+    return _rotated(x.real.exp(), x.imag)
 
 
 def _polar(ctx: ComplexContext) -> Complex:
     dtype = ctx.result_dtype()
-    return _rotated(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
+    return _rotated(ctx.operand("abs", dtype), ctx.operand("angle", dtype))
 
 
 # ---- from and to real tensors --------------------------------------------------------------------
@@ -265,8 +253,8 @@ def _bits(ctx: ComplexContext) -> Any:
     """Reinterprets complex elements as real pairs, or real pairs as complex elements."""
     x, shape = ctx.arguments["self"], ctx.result_shape()
     if isinstance(x, Complex):
-        return pairs_of(ctx, x).reshape(shape)
-    return parts_of(ctx, x.reshape((*shape, 2)))
+        return pairs_of(x).reshape(shape)
+    return parts_of(x.reshape((*shape, 2)))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------
@@ -280,7 +268,7 @@ def _scaled(
 
     The op `dft` already divides inverse transforms by the size.
     """
-    count = ctx.size_scalar(math.prod(sizes, start=const(1))).cast(F64)
+    count = size_scalar(math.prod(sizes, start=const(1))).cast(F64)
     power = -norm / 2 + inverse
     if power == 0:
         return x
@@ -288,37 +276,36 @@ def _scaled(
     return x * factor.cast(x.dtype)
 
 
-def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
+def _transformed(x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
     for axis in axes:
         size = x.shape[axis]
-        x = ctx.emit("dft", x, axis=axis, length=size, inverse=inverse, onesided=False)
+        x = x.dft(axis=axis, length=size, inverse=inverse, onesided=False)
     return x
 
 
 def _fft_complex(ctx: ComplexContext) -> Complex:
-    x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
-    axes, inverse = ctx.axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
-    spectrum = _transformed(ctx, x, axes, inverse)
-    return parts_of(ctx, _scaled(ctx, spectrum, [x.shape[n] for n in axes], inverse, norm))
+    x, norm = pairs_of(ctx.pair("self")), ctx.integer("normalization")
+    axes, inverse = checked_axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
+    spectrum = _transformed(x, axes, inverse)
+    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], inverse, norm))
 
 
 def _fft_real(ctx: ComplexContext) -> Complex:
     x, norm = ctx.operand("self", ctx.result_dtype()), ctx.integer("normalization")
-    axes = ctx.axes(ctx.integers("dim"), x.rank)
+    axes = checked_axes(ctx.integers("dim"), x.rank)
     *other_axes, last = axes
-    spectrum = ctx.emit(
-        "dft", x.unsqueeze(x.rank), axis=last, length=x.shape[last], inverse=False,
-        onesided=ctx.flag("onesided"),
-    )  # fmt: skip
-    spectrum = _transformed(ctx, spectrum, other_axes, False)
-    return parts_of(ctx, _scaled(ctx, spectrum, [x.shape[n] for n in axes], False, norm))
+    spectrum = x.unsqueeze(x.rank).dft(
+        axis=last, length=x.shape[last], inverse=False, onesided=ctx.flag("onesided")
+    )
+    spectrum = _transformed(spectrum, other_axes, False)
+    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], False, norm))
 
 
 def _fft_to_real(ctx: ComplexContext) -> Operand:
-    x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
-    *other_axes, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
-    x, size = _transformed(ctx, x, other_axes, True), ctx.index("last_dim_size")
-    signal = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
+    x, norm = pairs_of(ctx.pair("self")), ctx.integer("normalization")
+    *other_axes, last = checked_axes(ctx.integers("dim"), x.rank - 1)
+    x, size = _transformed(x, other_axes, True), ctx.index("last_dim_size")
+    signal = x.dft(axis=last, length=size, inverse=True, onesided=True)
     return _scaled(ctx, signal, [*(x.shape[n] for n in other_axes), size], True, norm)
 
 
@@ -326,43 +313,36 @@ _MOVED = (
     "clone alias lift_fresh_copy view squeeze unsqueeze permute expand slice select.int flip roll "
     "diagonal unfold cat repeat split_with_sizes index_select index.Tensor gather where.self "
     "slice_scatter select_scatter scatter scatter_add index_put full full_like fill scalar_tensor "
-    "embedding copy sum mean neg as_strided constant_pad_nd cumsum tril triu"
+    "embedding copy sum mean neg add sub as_strided constant_pad_nd cumsum tril triu"
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
+    **named(_linear, _einsum, _div, _log, _angle, _exp, _complex, _polar),
     **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
-    **dict.fromkeys(("_conj", "conj_physical", "_conj_physical"), _conjugate),
-    "add": _sum("add"),
-    "sub": _sum("sub"),
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "_conj_physical": _conjugate,
     "mul": _product("self", "other", "mul"),
     "addmm": lambda ctx: _added(
-        ctx, _multiplied(ctx, ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"
+        ctx, _multiplied(ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"
     ),
-    "linear": _linear,
-    "einsum": _einsum,
     "mm": _product("self", "mat2", "matmul"),
     "bmm": _product("self", "mat2", "matmul"),
     "matmul": _product("self", "other", "matmul"),
-    "div": _div,
-    "reciprocal": lambda ctx: _quotient(ctx, ctx.as_pair(1.0, F64), ctx.pair("self", F64)),
-    "pow.Tensor_Scalar": _power(lambda ctx: ctx.real("exponent")),
-    "sqrt": _power(lambda ctx: 0.5),
-    "log": _logarithm,
+    "reciprocal": lambda ctx: _quotient(ctx.as_pair(1.0, F64), ctx.pair("self", F64)),
+    "pow.Tensor_Scalar": _power(),
+    "sqrt": _power(0.5),
     "eq": _equal,
     "ne": lambda ctx: ~_equal(ctx),
     "isnan": _of_absolute_values,
     "linalg_vector_norm": _of_absolute_values,
     "abs": _size,
-    "angle": _angle,
-    "exp": _exp,
     "_to_copy": lambda ctx: ctx.pair("self"),
-    "complex": _complex,
-    "polar": _polar,
     "real": lambda ctx: ctx.pair("self").real,
     "imag": lambda ctx: ctx.pair("self").imag,
     "view.dtype": _bits,
-    "view_as_real": lambda ctx: pairs_of(ctx, ctx.pair("self")),
-    "view_as_complex": lambda ctx: parts_of(ctx, ctx.operand("self")),
+    "view_as_real": lambda ctx: pairs_of(ctx.pair("self")),
+    "view_as_complex": lambda ctx: parts_of(ctx.operand("self")),
     "_fft_c2c": _fft_complex,
     "_fft_r2c": _fft_real,
     "_fft_c2r": _fft_to_real,

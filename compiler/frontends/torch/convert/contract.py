@@ -4,11 +4,19 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.emit import checked_axes, constant, family
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    Integers,
+    Results,
+    widened,
+)
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.reduce import p_norm
-from tcc.ir.index import as_int, const
+from tcc.ir.index import const
 from tcc.ir.types import BOOL, I64
 
 
@@ -16,8 +24,7 @@ def _matmul(a: str, b: str) -> Converter:
     return lambda ctx: ctx.operand(a) @ ctx.operand(b)
 
 
-def _linear(ctx: CallContext, x: Operand) -> Operand:
-    weight, bias = ctx.operand("weight"), ctx.optional("bias")
+def _linear(x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
     transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
     return matmul if bias is None else matmul + bias
@@ -30,19 +37,16 @@ def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
     return x * ctx.operand(name, x.dtype)
 
 
-def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
-    """Returns a converter of beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
-
-    def convert(ctx: CallContext) -> Operand:
-        matmul = ctx.operand(lhs) @ ctx.operand(rhs)
-        if batched:
-            matmul = matmul.sum(0)
-        matmul = _scaled(ctx, matmul, "alpha")
-        if ctx.real("beta") == 0:
-            return matmul
-        return matmul + _scaled(ctx, ctx.operand("self"), "beta")
-
-    return convert
+@family
+def _add_matmul(lhs: str, rhs: str, batched: bool, ctx: CallContext, beta: float) -> Operand:
+    """Returns beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
+    matmul = ctx.operand(lhs) @ ctx.operand(rhs)
+    if batched:
+        matmul = matmul.sum(0)
+    matmul = _scaled(ctx, matmul, "alpha")
+    if beta == 0:
+        return matmul
+    return matmul + _scaled(ctx, ctx.operand("self"), "beta")
 
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -50,9 +54,9 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
 
 def _scale(ctx: CallContext, q: Operand) -> float:
     """Returns the factor of the scores, by default 1 / sqrt(width of a head)."""
-    width = as_int(q.shape[-1])
+    width = q.extent(-1)
     if width is None:
-        raise ctx.fail("the head size must be known")
+        raise Refusal("the head size must be known")
     return ctx.real("scale", 1 / math.sqrt(width or 1))
 
 
@@ -61,7 +65,7 @@ def _attention(ctx: CallContext) -> Operand:
     values."""
     q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
     if ctx.real("dropout_p") != 0:
-        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+        raise Refusal("it draws random numbers", "call model.eval() before the export")
     scale = _scale(ctx, q)
     mask = ctx.optional("attn_mask")
     batch = q.shape[:-2]
@@ -79,15 +83,7 @@ def _attention(ctx: CallContext) -> Operand:
         k, v = (x.expand((*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:
         mask = mask.cast(q.dtype)
-    attended = ctx.emit(
-        "attention",
-        q,
-        k,
-        v,
-        mask,
-        scale=scale,
-        is_causal=ctx.flag("is_causal"),
-    )
+    attended = q.attention(k, v, mask, scale=scale, is_causal=ctx.flag("is_causal"))
     if mask is not None:
         attended = _without_masked_rows(attended, mask)
     return attended.reshape((*batch, *attended.shape[-2:]))
@@ -101,7 +97,7 @@ def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
         if is_visible.any(-1).all():
             return attended
     low = ~mask if mask.dtype is BOOL else mask.is_inf(detect_positive=False, detect_negative=True)
-    none = low.min(mask.rank - 1, keepdims=True)
+    none = low.min(-1, keepdims=True)
     return none.select(0, attended)
 
 
@@ -110,7 +106,7 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
     scale = _scale(ctx, q)
     scores = q @ k.swap_axes(2, 3) * scale
     if ctx.flag("is_causal"):
-        row, column = grid(ctx, q.shape[2], k.shape[2])
+        row, column = grid(q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)
     mask = ctx.optional("attn_mask")
     if mask is None:
@@ -126,28 +122,27 @@ def _attention_and_sums(ctx: CallContext) -> Results:
     attended = _attention(ctx)
     if 1 not in ctx.call.used_results:
         return attended, None
-    scores, _ = attention_scores(ctx, *(ctx.widened(ctx.operand(n)) for n in ("query", "key")))
-    return attended, ctx.reduce("log_sum_exp", scores, 3)
+    scores, _ = attention_scores(ctx, *(widened(ctx.operand(n)) for n in ("query", "key")))
+    return attended, scores.reduce("log_sum_exp", 3)
 
 
-def _distances(ctx: CallContext) -> Operand:
+def _distances(x1: Operand, x2: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
-    x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
-    gap = x.unsqueeze(x.rank - 1) - y.unsqueeze(y.rank - 2)
-    return p_norm(ctx, gap, p, (gap.rank - 1,), False)
+    gap = x1.unsqueeze(x1.rank - 1) - x2.unsqueeze(x2.rank - 2)
+    return p_norm(gap, p, (-1,), False)
 
 
-def _pair_distances(ctx: CallContext, x: Operand) -> Operand:
+def _pair_distances(x: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows of one matrix."""
-    rows = as_int(x.shape[0])
+    rows = x.extent(0)
     if rows is None:
-        raise ctx.fail("the number of rows must be known")
+        raise Refusal("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
-    first_rows, second_rows = (x.gather(ctx.constant(n), axis=0) for n in (first, second))
-    return p_norm(ctx, first_rows - second_rows, ctx.real("p"), (1,), False)
+    first_rows, second_rows = (x.gather(constant(n), axis=0) for n in (first, second))
+    return p_norm(first_rows - second_rows, p, (1,), False)
 
 
-def _trilinear(ctx: CallContext) -> Operand:
+def _trilinear(ctx: CallContext, sumdim: tuple[int, ...]) -> Operand:
     """Multiplies three tensors, each with additional axes, and sums over some axes."""
     parts = []
     for name in ("1", "2", "3"):
@@ -156,34 +151,31 @@ def _trilinear(ctx: CallContext) -> Operand:
             part = part.unsqueeze(axis)
         parts.append(part)
     products = parts[0] * parts[2] * parts[1]
-    axes = ctx.axes(ctx.integers("sumdim"), products.rank)
+    axes = checked_axes(sumdim, products.rank)
     return products.sum(tuple(sorted(axes)))
 
 
-def _grouped(rows: str, weights: str) -> Converter:
-    """Returns a converter of grouped matmuls, in which each group of consecutive rows has its own
+@family
+def _grouped(rows: str, weights: str, ctx: CallContext, offs: Integers) -> Operand:
+    """Returns grouped matmuls, in which each group of consecutive rows has its own
     matrix.
 
     `offs` are the ends of the groups.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
-        if x.rank != 2 or weight.rank != 3:
-            raise ctx.fail(f"its operands are {x.type!r} and {weight.type!r}")
-        if ctx.has("bias") or ctx.has("out_dtype"):
-            raise ctx.fail("a bias or an element type of its own is not supported")
-        places = counted(ctx, x.shape[0]).unsqueeze(1)
-        group = (ends <= places).cast(I64).sum(1)
-        count = as_int(weight.shape[0])
-        if not count:
-            raise ctx.fail("the number of matrices must be known")
-        matrices = weight.gather(group.minimum(count - 1), axis=0)
-        outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
-        covered = (group < count).unsqueeze(1)
-        return covered.select(outputs, 0)
-
-    return convert
+    x, weight = ctx.operand(rows), ctx.operand(weights)
+    if x.rank != 2 or weight.rank != 3:
+        raise Refusal(f"its operands are {x.type!r} and {weight.type!r}")
+    if ctx.has("bias") or ctx.has("out_dtype"):
+        raise Refusal("a bias or an element type of its own is not supported")
+    places = counted(x.shape[0]).unsqueeze(1)
+    group = (offs <= places).cast(I64).sum(1)
+    count = weight.extent(0)
+    if not count:
+        raise Refusal("the number of matrices must be known")
+    matrices = weight.gather(group.minimum(count - 1), axis=0)
+    outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
+    covered = (group < count).unsqueeze(1)
+    return covered.select(outputs, 0)
 
 
 CONVERTERS: Converters = {
@@ -191,9 +183,9 @@ CONVERTERS: Converters = {
     "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"),
     "linear": _linear,
-    "addmm": _add_matmul("mat1", "mat2"),
-    "addbmm": _add_matmul("batch1", "batch2", batched=True),
-    "einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.operands("tensors")),
+    "addmm": _add_matmul("mat1", "mat2", False),
+    "addbmm": _add_matmul("batch1", "batch2", True),
+    "einsum": lambda ctx: einsum(ctx.text("equation"), ctx.operands("tensors")),
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,
     "_grouped_mm": _grouped("self", "mat2"),

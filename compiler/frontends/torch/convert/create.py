@@ -1,63 +1,61 @@
 """Converters of operators that create tensors from sizes and numbers."""
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converters
+from tcc.frontends.emit import constant, emit, filled
+from tcc.frontends.emit import counted as range_below
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType, named
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
 
-def _filled(ctx: CallContext) -> Operand:
+def _filled(ctx: CallContext, dtype: ResultType, shape: ResultShape) -> Operand:
     """Returns a tensor of the result's shape, filled with a number.
 
     Contents that torch leaves undefined are zero.
     """
-    dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
-    one = ctx.filled(0, dtype) if name is None else ctx.operand(name, dtype)
-    return one.reshape(()).expand(ctx.result_shape())
+    one = filled(0, dtype) if name is None else ctx.operand(name, dtype)
+    return one.reshape(()).expand(shape)
 
 
-def _arange(ctx: CallContext) -> Operand:
+def _arange(ctx: CallContext, dtype: ResultType, shape: ResultShape) -> Operand:
     """Returns start + n * step; real numbers are computed in f64, as in torch."""
-    dtype = ctx.result_dtype()
     wide = F64 if dtype.is_float else dtype
-    (size,) = ctx.result_shape()
+    (size,) = shape
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
-        return counted(ctx, size).cast(F64) * step + start
+        return counted(size).cast(F64) * step + start
     # The op takes the length from `size` and has no other use for `end`.
-    return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
+    return start.range(ctx.operand("end", dtype), step, size=size)
 
 
 _LONGEST = 1 << 24  # longer sequences are computed at run time, not stored
 
 
-def counted(ctx: CallContext, size: Index) -> Operand:
+def counted(size: Index) -> Operand:
     """Returns 0, 1, ... below `size`, as i64."""
     number = as_int(size)
     if number is not None and number <= _LONGEST:
-        return ctx.constant(np.arange(number))
-    return ctx.counted(size)
+        return constant(np.arange(number))
+    return range_below(size)
 
 
-def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:
+def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
     """Returns the row numbers of a matrix as a column, and the column numbers as a row."""
-    down = counted(ctx, rows).reshape((rows, 1))
-    return down, counted(ctx, columns).reshape((1, columns))
+    down = counted(rows).reshape((rows, 1))
+    return down, counted(columns).reshape((1, columns))
 
 
-def _blackman_window(ctx: CallContext) -> Operand:
-    (size,) = ctx.result_shape()
-    periodic = ctx.flag("periodic", True)
-    return ctx.emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
+def _blackman_window(shape: ResultShape, dtype: ResultType, periodic: bool = True) -> Operand:
+    (size,) = shape
+    return emit("blackman_window", size=size, periodic=periodic, to=dtype)
 
 
 _EMPTY = ("empty", "empty_strided", "empty_permuted")
 
 CONVERTERS: Converters = {
+    **named(_arange, _blackman_window),
     **dict.fromkeys((*_EMPTY, "full", "full_like", "fill"), _filled),
-    "arange": _arange,
     "scalar_tensor": lambda ctx: ctx.operand("s"),
-    "blackman_window": _blackman_window,
 }

@@ -9,8 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results, of_axes
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import constant, family, filled, full, size_scalar
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    Results,
+    of_axes,
+    widened,
+)
 from tcc.frontends.torch.convert.contract import attention_scores
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.resize import (
@@ -34,31 +43,31 @@ from tcc.ops import OPS
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _convolution(ctx: CallContext) -> Results:
+def _convolution(ctx: CallContext, transposed: bool, groups: int) -> Results:
     """Returns the gradients of input, weight and bias; None for each that the call's mask leaves
     out."""
     gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
-    axes, transposed = weight.rank - 2, ctx.flag("transposed")
-    attrs = window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
+    axes = weight.rank - 2
+    attrs = window_attrs(ctx, axes) | {"group": groups}
     for_input, for_weight, for_bias = ctx.arguments["output_mask"]
     results: list[Operand | None] = [None, None, None]
     if for_input:
-        back = ctx.emit("conv", gradient, weight, **attrs) if transposed else None
-        results[0] = _to_image(x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs))
+        back = gradient.conv(weight, **attrs) if transposed else None
+        results[0] = _to_image(x.shape, back or _input_gradient(gradient, x, weight, attrs))
     if for_weight:
         pair = (gradient, x) if transposed else (x, gradient)
-        results[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
+        results[1] = _weight_gradient(*pair, weight.shape, attrs)
     if for_bias:
         results[2] = gradient.sum([0, *range(2, axes + 2)])
     return results
 
 
 def _input_gradient(
-    ctx: CallContext, gradient: Operand, x: Operand, weight: Operand, attrs: dict[str, Any]
+    gradient: Operand, x: Operand, weight: Operand, attrs: dict[str, Any]
 ) -> Operand:
     """Returns the transposed convolution of a gradient; it covers at least the image of `x`."""
     output_padding = tuple(stride - 1 for stride in attrs["strides"])
-    return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=output_padding)
+    return gradient.conv_transpose(weight, **attrs, output_padding=output_padding)
 
 
 def _to_image(shape: Sequence[Index], padded_image: Operand) -> Operand:
@@ -69,7 +78,6 @@ def _to_image(shape: Sequence[Index], padded_image: Operand) -> Operand:
 
 
 def _weight_gradient(
-    ctx: CallContext,
     image: Operand,
     windows: Operand,
     shape: Sequence[Index],
@@ -86,31 +94,28 @@ def _weight_gradient(
     parts = image.reshape((batch, group, channels // group, *extent))
     parts = parts.swap_axes(0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    swapped_gradient = ctx.emit("conv", parts, windows.swap_axes(0, 1), **swapped)
+    swapped_gradient = parts.conv(windows.swap_axes(0, 1), **swapped)
     return _to_image(shape, swapped_gradient.swap_axes(0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
 
 
-def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
+def _patches(columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
     """Adds up patches to an image.
 
     `columns` is [batch, channels, element of the window, windows ...].
     """
     kernel, counts = attrs["kernel"], columns.shape[3:]
-    axes = zip(
-        counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"],
-        strict=True,
+    axes = aligned(
+        counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"]
     )  # fmt: skip
     after = tuple(
         maximum(pad, (count - 1) * stride + dilation * (size - 1) + 1 - extent - pad)
         for count, extent, size, stride, dilation, pad in axes
     )
     batch, channels, taps = columns.shape[:3]
-    return ctx.emit(
-        "col2im",
-        columns.reshape((batch, channels * taps, element_count(counts))),
+    return columns.reshape((batch, channels * taps, element_count(counts))).col2im(
         image=image.shape[2:],
         block=kernel,
         strides=attrs["strides"],
@@ -125,22 +130,20 @@ def _line(values: Operand, axis: int, rank: int) -> Operand:
     return values.reshape([values.shape[0] if n == axis else 1 for n in range(rank)])
 
 
-def _average_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = batched(ctx, axes, "grad_output", "self")
-        attrs = pool_attrs(ctx, axes)
-        if ctx.has("divisor_override"):
-            gradient = gradient / ctx.real("divisor_override")
-        else:
-            for n in range(axes):
-                lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
-                line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
-                gradient = gradient / line
-        taps = element_count(tuple(map(const, attrs["kernel"])))
-        shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
-        return _patches(ctx, gradient.unsqueeze(2).expand(shape), x, attrs)
-
-    return convert
+@family
+def _average_pool(axes: int, ctx: CallContext) -> Operand:
+    gradient, x = batched(ctx, axes, "grad_output", "self")
+    attrs = pool_attrs(ctx, axes)
+    if ctx.has("divisor_override"):
+        gradient = gradient / ctx.real("divisor_override")
+    else:
+        for n in range(axes):
+            lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
+            line = _line(lengths.cast(gradient.dtype), n + 2, gradient.rank)
+            gradient = gradient / line
+    taps = element_count(tuple(map(const, attrs["kernel"])))
+    shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
+    return _patches(gradient.unsqueeze(2).expand(shape), x, attrs)
 
 
 def _lengths(
@@ -152,70 +155,60 @@ def _lengths(
     over `extent` elements.
     """
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
-    start: Operand = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
-    end = (start + attrs["kernel"][n]).minimum(ctx.size_scalar(extent + pad * padded))
+    start: Operand = counted(count) * attrs["strides"][n] - as_int(pad)
+    end = (start + attrs["kernel"][n]).minimum(size_scalar(extent + pad * padded))
     length: Operand = end - (start if padded else start.maximum(0))
     return length
 
 
-def _max_pool(axes: int) -> Converter:
-    """Returns a converter that adds each window's gradient to the element that was its maximum."""
-
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-        attrs = pool_attrs(ctx, axes)
-        place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
-        is_maximum = maximum_places.unsqueeze(2).equals(place)
-        return _patches(ctx, is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
-
-    return convert
+@family
+def _max_pool(axes: int, ctx: CallContext) -> Operand:
+    """Adds each window's gradient to the element that was its maximum."""
+    gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
+    attrs = pool_attrs(ctx, axes)
+    place = _places(gradient.shape[2:], x.shape[2:], attrs)
+    is_maximum = maximum_places.unsqueeze(2).equals(place)
+    return _patches(is_maximum.select(gradient.unsqueeze(2), 0), x, attrs)
 
 
-def _places(
-    ctx: CallContext, counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]
-) -> Operand:
+def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]) -> Operand:
     """Returns each window element's position in its channel: [element, windows ...]."""
-    axes, place = len(counts), ctx.filled(0, I64)
-    for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
-        start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
-        tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
+    axes, place = len(counts), filled(0, I64)
+    for n, (count, size) in enumerate(aligned(counts, extent)):
+        start = counted(count) * attrs["strides"][n] - as_int(attrs["before"][n])
+        tap = counted(const(attrs["kernel"][n])) * attrs["dilations"][n]
         step = _line(tap, n, 2 * axes) + _line(start, axes + n, 2 * axes)
-        place = place * ctx.size_scalar(size) + step
+        place = place * size_scalar(size) + step
     return place.reshape((element_count(place.shape[:axes]), *counts))
 
 
-def _adaptive_average(axes: int) -> Converter:
-    """Returns a converter of the gradient of adaptive averages.
+@family
+def _adaptive_average(axes: int, ctx: CallContext) -> Operand:
+    """Returns the gradient of adaptive averages.
 
     If an adaptive pool has m results for n inputs, result i reads the inputs i*n // m to
     ceil((i + 1) * n / m) - 1. The results that read input j are the results j*m // n to
     ceil((j + 1) * m / n) - 1: window j of an adaptive pool from m to n elements. So the gradient is
     this pool, with sums of gradient[i] / (size of window i).
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x = batched(ctx, axes, "grad_output", "self")
-        for axis in range(2, x.rank):
-            _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
-            gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
-            gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
-        return gradient
-
-    return convert
+    gradient, x = batched(ctx, axes, "grad_output", "self")
+    for axis in range(2, x.rank):
+        _, _, length = adaptive_windows(x.shape[axis], gradient.shape[axis])
+        gradient = gradient / _line(length.cast(gradient.dtype), axis, gradient.rank)
+        gradient = adapted(gradient, axis, x.shape[axis], "sum")
+    return gradient
 
 
-def _adaptive_max(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-        flat = [
-            part.reshape((*x.shape[:2], element_count(part.shape[2:])))
-            for part in (maximum_places, gradient)
-        ]
-        start = ctx.full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
-        scattered = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
-        return scattered.reshape(x.shape)
-
-    return convert
+@family
+def _adaptive_max(axes: int, ctx: CallContext) -> Operand:
+    gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
+    flat = [
+        part.reshape((*x.shape[:2], element_count(part.shape[2:])))
+        for part in (maximum_places, gradient)
+    ]
+    start = full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
+    scattered = start.scatter_elements(*flat, axis=2, reduction="add")
+    return scattered.reshape(x.shape)
 
 
 # ---- linear maps along one axis ------------------------------------------------------------------
@@ -229,7 +222,7 @@ _LARGEST = 1 << 26
 Terms: TypeAlias = tuple[Array, Array, Array]
 
 
-def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
+def _weighted_sums(x: Operand, axis: int, size: int, terms: Terms) -> Operand:
     """Returns `size` weighted sums of the elements of `x` along an axis, as `terms` give them."""
     order = np.argsort(terms[0], kind="stable")
     to, of, factors = (part[order] for part in terms)
@@ -237,8 +230,8 @@ def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Te
     table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
     weights = np.zeros(table.shape, x.dtype.carrier)
     table[to, number], weights[to, number] = of, factors
-    gathered = x.gather(ctx.constant(table), axis=axis)
-    weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
+    gathered = x.gather(constant(table), axis=axis)
+    weight = constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
     return (~weight.equals(0)).select(gathered * weight, 0).sum(axis + 1)
 
 
@@ -247,29 +240,31 @@ def _scattered(to: Array) -> Terms:
     return to, np.arange(len(to)), np.ones(len(to))
 
 
-def _static(ctx: CallContext, size: Index) -> int:
+def _static(size: Index) -> int:
     number = as_int(size)
     if not number:
-        raise ctx.fail("the sizes of the image must be known, and not zero")
+        raise Refusal("the sizes of the image must be known, and not zero")
     return number
 
 
-def _resize(terms: Callable[..., Terms]) -> Converter:
-    """Returns a converter of a resize's gradient.
+@family
+def _resize(
+    terms: Callable[..., Terms],
+    ctx: CallContext,
+    input_size: tuple[Index, ...],
+    grad_output: Operand,
+) -> Operand:
+    """Returns a resize's gradient.
 
     `terms(ctx, extent, size, scale)` are the terms of one axis, which the resize maps from `extent`
     to `size` elements.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        gradient, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
-        scales = axis_scales(ctx, gradient.rank - 2)
-        for axis, scale in enumerate(scales, 2):
-            extent, size = _static(ctx, image[axis]), _static(ctx, gradient.shape[axis])
-            gradient = _weighted_sums(ctx, gradient, axis, extent, terms(ctx, extent, size, scale))
-        return gradient
-
-    return convert
+    gradient = widened(grad_output)
+    scales = axis_scales(ctx, gradient.rank - 2)
+    for axis, scale in enumerate(scales, 2):
+        extent, size = _static(input_size[axis]), _static(gradient.shape[axis])
+        gradient = _weighted_sums(gradient, axis, extent, terms(ctx, extent, size, scale))
+    return gradient
 
 
 def _nearest(exact: bool) -> Converter:
@@ -284,8 +279,8 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
 
     def terms(ctx: CallContext, extent: int, size: int, scale: float | None) -> Terms:
         if extent * max(size, extent) > _LARGEST:
-            raise ctx.fail(f"an axis of {extent} elements is too long")
-        identity = ctx.constant(np.eye(extent)[:, None])
+            raise Refusal(f"an axis of {extent} elements is too long")
+        identity = constant(np.eye(extent)[:, None])
         sizes = tuple(map(const, (extent, 1, size)))
         attributes = interpolation(ctx, identity, sizes, [scale], mode, smooth)
         (resized,) = OPS["resize"].reference([identity.array], OPS["resize"].attrs(**attributes))
@@ -295,20 +290,17 @@ def _interpolated(mode: str, smooth: bool = False) -> Converter:
     return _resize(terms)
 
 
-def _edge_pad(axes: int) -> Converter:
-    """Returns a converter of the gradient of padding that repeats the elements at the border."""
-
-    def convert(ctx: CallContext, x: Operand) -> Operand:
-        gradient = ctx.widened(ctx.operand("grad_output"))
-        before = ctx.integers("padding")[::2]
-        for n in range(axes):
-            axis = x.rank - 1 - n
-            extent, size = _static(ctx, x.shape[axis]), _static(ctx, gradient.shape[axis])
-            to = np.clip(np.arange(size) - before[n], 0, extent - 1)
-            gradient = _weighted_sums(ctx, gradient, axis, extent, _scattered(to))
-        return gradient
-
-    return convert
+@family
+def _edge_pad(axes: int, x: Operand, grad_output: Operand, padding: tuple[int, ...]) -> Operand:
+    """Returns the gradient of padding that repeats the elements at the border."""
+    gradient = widened(grad_output)
+    before = padding[::2]
+    for n in range(axes):
+        axis = x.rank - 1 - n
+        extent, size = _static(x.shape[axis]), _static(gradient.shape[axis])
+        to = np.clip(np.arange(size) - before[n], 0, extent - 1)
+        gradient = _weighted_sums(gradient, axis, extent, _scattered(to))
+    return gradient
 
 
 # ---- attention, activations ----------------------------------------------------------------------
@@ -321,9 +313,9 @@ def _attention(ctx: CallContext) -> Results:
     weights.
     """
     names = ("grad_out", "query", "key", "value", "out")
-    gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
+    gradient, q, k, v, out = (widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
-    weights = scores.equals(-math.inf).select(0, ctx.emit("softmax", scores, axis=3))
+    weights = scores.equals(-math.inf).select(0, scores.softmax(axis=3))
     shares = gradient @ v.swap_axes(2, 3)
     mean = (gradient * out).sum(3, keepdims=True)
     pull = weights * (shares - mean) * scale
@@ -336,43 +328,36 @@ def _weight_norm(ctx: CallContext) -> Results:
     The vectors lie along all axes but `dim`.
     """
     names = ("grad_w", "saved_v", "saved_g", "saved_norms")
-    gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
+    gradient, v, g, norms = (widened(ctx.operand(name)) for name in names)
     across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
     along = (gradient * v).sum(across, keepdims=True) / norms
     return (gradient - v * along / norms) * g / norms, along
 
 
-def _shrink(name: str) -> Converter:
-    """Returns a converter of a gradient that is zero where the forward result is zero."""
-
-    def convert(ctx: CallContext) -> Operand:
-        bound = ctx.real("lambd")
-        return (abs(ctx.operand("self")) <= bound).select(0, ctx.operand(name))
-
-    return convert
+@family
+def _shrink(name: str, ctx: CallContext, x: Operand, lambd: float) -> Operand:
+    """Returns a gradient that is zero where the forward result is zero."""
+    return (abs(x) <= lambd).select(0, ctx.operand(name))
 
 
-def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> Converter:
-    """Returns a converter of the gradient of x * g(x); `gate` returns g and its derivative.
+@family
+def _gated(gate: Callable[[Operand], tuple[Operand, Operand]], ctx: CallContext) -> Operand:
+    """Returns the gradient of x * g(x); `gate` returns g and its derivative.
 
     torch's export does not decompose these operators: it has rules for them, but also kernels.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.widened(ctx.operand("self"))
-        value, slope = gate(ctx, x)
-        return ctx.operand("grad_output", x.dtype) * (value + x * slope)
-
-    return convert
+    x = widened(ctx.operand("self"))
+    value, slope = gate(x)
+    return ctx.operand("grad_output", x.dtype) * (value + x * slope)
 
 
-def _sigmoid(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
+def _sigmoid(x: Operand) -> tuple[Operand, Operand]:
     value = x.sigmoid()
     return value, value * (1 - value)
 
 
-def _soft_tangent(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
-    value = ctx.emit("tanh", ctx.emit("softplus", x))
+def _soft_tangent(x: Operand) -> tuple[Operand, Operand]:
+    value = x.softplus().tanh()
     return value, (1 - value * value) * x.sigmoid()
 
 

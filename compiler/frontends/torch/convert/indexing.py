@@ -3,47 +3,48 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.emit import broadcast, concat, family, filled, fresh_count, full, stack
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converters,
+    Integers,
+    Line,
+    Results,
+    named,
+    numbers,
+)
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
 from tcc.frozen import frozen
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I32, I64, U8
 
 
-def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
-    """Returns an index tensor whose element type is i32 or i64.
-
-    `source` is the tensor, or the name of the call's argument that has it. A tensor of another type
-    is cast to i64.
-    """
-    x = ctx.operand(source) if isinstance(source, str) else source
+def as_indices(x: Operand) -> Operand:
+    """Returns an index tensor in i32 or i64; a tensor of another type is cast to i64."""
     return x if x.dtype in (I32, I64) else x.cast(I64)
 
 
-def _index_select(ctx: CallContext) -> Operand:
-    x, axis = ctx.along()
-    at = as_indices(ctx, "index").flat()
-    return x.gather(at, axis=axis)
+def _index_select(line: Line, index: Operand) -> Operand:
+    x, axis = line
+    return x.gather(as_indices(index).flat(), axis=axis)
 
 
-def _embedding(ctx: CallContext) -> Operand:
-    at = as_indices(ctx, "indices")
-    return ctx.operand("weight").gather(at, axis=0)
+def _embedding(weight: Operand, indices: Operand) -> Operand:
+    return weight.gather(as_indices(indices), axis=0)
 
 
-def _gather(ctx: CallContext) -> Operand:
-    x, axis = ctx.along()
-    at = as_indices(ctx, ctx.lined("index"))
+def _gather(ctx: CallContext, line: Line) -> Operand:
+    x, axis = line
+    at = as_indices(ctx.lined("index"))
     if at.is_empty:
-        return ctx.full(0, x.dtype, at.shape)
+        return full(0, x.dtype, at.shape)
     return x.gather_elements(at, axis=axis)
 
 
-def _take(ctx: CallContext) -> Operand:
-    at = as_indices(ctx, "index")
-    return ctx.operand("self").flat().gather(at, axis=0)
+def _take(x: Operand, index: Operand) -> Operand:
+    return x.flat().gather(as_indices(index), axis=0)
 
 
 # ---- index tensors on several axes ---------------------------------------------------------------
@@ -72,26 +73,26 @@ def places_of(ctx: CallContext, rank: int) -> Places:
         if value is None:
             tensors.append(None)
         elif value.dtype in (BOOL, U8):
-            tensors.extend(_positions(ctx, value))
+            tensors.extend(_positions(value))
         else:
-            tensors.append(as_indices(ctx, value))
+            tensors.append(as_indices(value))
     axes = tuple(n for n, tensor in enumerate(tensors) if tensor is not None)
     present = [tensor for tensor in tensors if tensor is not None]
-    shape = ctx.broadcast(*(tensor.shape for tensor in present))
+    shape = broadcast(*(tensor.shape for tensor in present))
     first = axes[0] if axes == tuple(range(axes[0], axes[0] + len(axes))) else 0
     wide = tuple(t.cast(I64).expand(shape) for t in present)
     return Places(wide, axes, tuple(n for n in range(rank) if n not in axes), first, shape)
 
 
-def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
+def _positions(mask: Operand) -> list[Operand]:
     """Returns the positions where a mask is true: one vector for each of its axes."""
-    positions = non_zero(ctx, mask)
+    positions = non_zero(mask)
     return [select(positions, 0, const(n)) for n in range(mask.rank)]
 
 
-def tuples(ctx: CallContext, places: Places) -> Operand:
+def tuples(places: Places) -> Operand:
     """Stacks the index tensors along a new last axis."""
-    return ctx.stack(places.tensors, len(places.shape))
+    return stack(places.tensors, len(places.shape))
 
 
 def _index(ctx: CallContext, x: Operand) -> Operand:
@@ -99,7 +100,7 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
     if len(places.axes) == 1:
         return x.gather(places.tensors[0], axis=places.axes[0])
     front = x.transpose((*places.axes, *places.other_axes))
-    gathered = ctx.emit("gather_nd", front, tuples(ctx, places), batch_dims=0)
+    gathered = front.gather_nd(tuples(places), batch_dims=0)
     count = len(places.shape)
     before = tuple(range(count, count + places.first))
     after = tuple(range(count + places.first, gathered.rank))
@@ -109,155 +110,147 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
 # ---- order ---------------------------------------------------------------------------------------
 
 
-def _ordered(
-    ctx: CallContext, x: Operand, axis: int, k: Index, largest: bool = False
-) -> tuple[Operand, Operand]:
-    values, at = ctx.emit_all(
-        "top_k", [ctx.numbers(x)], axis=axis, k=k, largest=largest, sorted=True
-    )
+def _ordered(x: Operand, axis: int, k: Index, largest: bool = False) -> tuple[Operand, Operand]:
+    values, at = numbers(x).emit_all("top_k", axis=axis, k=k, largest=largest, sorted=True)
     return values.cast(x.dtype), at
 
 
-def _line(ctx: CallContext) -> tuple[Operand, int, int]:
-    """Returns a tensor, the call's axis, and the size of the axis, which must be a known number
-    above zero."""
-    x, axis = ctx.along()
-    size = as_int(x.shape[axis])
+def _sorted(line: Line) -> tuple[Operand, int, int, tuple[Operand, Operand]]:
+    """Returns a tensor, an axis, its size, which must be a known number above zero, and the tensor
+    sorted along the axis, with the positions before the sort."""
+    x, axis = line
+    size = x.extent(axis)
     if not size:
-        raise ctx.fail(f"the size of {x.type!r} along the axis must be known, and not zero")
-    return x, axis, size
+        raise Refusal(f"the size of {x.type!r} along the axis must be known, and not zero")
+    return x, axis, size, _ordered(x, axis, const(size))
 
 
-def _top_k(ctx: CallContext) -> Sequence[Operand]:
-    x, axis = ctx.along()
-    return _ordered(ctx, x, axis, ctx.index("k"), ctx.flag("largest"))
+def _topk(k: Index, largest: bool, line: Line) -> Sequence[Operand]:
+    x, axis = line
+    return _ordered(x, axis, k, largest)
 
 
-def _sort(ctx: CallContext) -> Sequence[Operand]:
-    x, axis = ctx.along()
-    return _ordered(ctx, x, axis, x.shape[axis], ctx.flag("descending"))
+def _sort(descending: bool, line: Line) -> Sequence[Operand]:
+    x, axis = line
+    return _ordered(x, axis, x.shape[axis], descending)
 
 
-def _kth_value(ctx: CallContext) -> Sequence[Operand]:
-    (x, axis), k = ctx.along(), ctx.integer("k")
-    return [part.slice_axis(axis, k - 1, 1) for part in _ordered(ctx, x, axis, const(k))]
+def _kthvalue(k: int, line: Line) -> Sequence[Operand]:
+    x, axis = line
+    return [part.slice_axis(axis, k - 1, 1) for part in _ordered(x, axis, const(k))]
 
 
-def _first(ctx: CallContext, x: Operand, axis: int) -> Operand:
+def _first(x: Operand, axis: int) -> Operand:
     """Returns the first position of the largest element along an axis."""
-    return ctx.emit("arg_max", x, axis=axis, keepdims=True, select_last=False)
+    return x.arg_max(axis=axis, keepdims=True, select_last=False)
 
 
-def _median(ctx: CallContext) -> Any:
+def _median(line: Line, dim: int | None = None) -> Any:
     """Returns the lower median and, if there is an axis, its position; NaN if an element is NaN."""
-    x, axis, size = _line(ctx)
-    pair = _ordered(ctx, x, axis, const(size))
+    x, axis, size, pair = _sorted(line)
     middle, at = (part.slice_axis(axis, (size - 1) // 2, 1) for part in pair)
     if x.dtype.is_float:
         odd = x.is_nan()
         some = odd.max(axis, keepdims=True)
         middle = some.select(float("nan"), middle)
-        at = some.select(_first(ctx, ctx.numbers(odd), axis), at)
-    return (middle, at) if ctx.has("dim") else middle
+        at = some.select(_first(numbers(odd), axis), at)
+    return middle if dim is None else (middle, at)
 
 
-def _nan_median(ctx: CallContext) -> Any:
+def _nan_median(line: Line, dim: int | None = None) -> Any:
     """Returns the lower median of the elements that are not NaN and, if there is an axis, its
     position."""
-    x, axis, size = _line(ctx)
-    odd = x.is_nan().cast(I64) if x.dtype.is_float else ctx.filled(0, I64)
+    x, axis, size, pair = _sorted(line)
+    odd = x.is_nan().cast(I64) if x.dtype.is_float else filled(0, I64)
     count = odd.expand(x.shape).sum(axis, keepdims=True)
     half = (size - 1 - count).maximum(0) / 2
-    pair = _ordered(ctx, x, axis, const(size))
     value, at = (part.gather_elements(half, axis=axis) for part in pair)
-    return (value, at) if ctx.has("dim") else value
+    return value if dim is None else (value, at)
 
 
-def _mode(ctx: CallContext) -> Sequence[Operand]:
+def _mode(line: Line) -> Sequence[Operand]:
     """Returns the most frequent value along an axis and its last position.
 
     If several values are most frequent, it is the smallest.
     """
-    x, axis, size = _line(ctx)
-    ranked, _ = _ordered(ctx, x, axis, const(size))
+    x, axis, _, (ranked, _) = _sorted(line)
     is_equal = ranked.unsqueeze(axis).equals(ranked.unsqueeze(axis + 1))
     count = is_equal.cast(I64).sum(axis + 1)
-    value = ranked.gather_elements(_first(ctx, count, axis), axis=axis)
-    here = ctx.numbers(x.equals(value))
-    return value, ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
+    value = ranked.gather_elements(_first(count, axis), axis=axis)
+    return value, numbers(x.equals(value)).arg_max(axis=axis, keepdims=True, select_last=True)
 
 
 # ---- data-dependent sizes -----------------------------------------------------------------------
 
 
-def non_zero(ctx: CallContext, x: Operand) -> Operand:
+def non_zero(x: Operand) -> Operand:
     """Returns [rank, count]: the positions of the elements that are not zero."""
-    return ctx.emit("non_zero", x, size=ctx.fresh_count())
+    return x.non_zero(size=fresh_count())
 
 
-def _masked_select(ctx: CallContext, x: Operand) -> Operand:
-    mask = ctx.operand("mask")
-    shape = ctx.broadcast(x.shape, mask.shape)
+def _masked_select(x: Operand, mask: Operand) -> Operand:
+    shape = broadcast(x.shape, mask.shape)
     flat, flat_mask = (part.expand(shape).flat() for part in (x, mask))
-    return ctx.emit("compress", flat, flat_mask, axis=0, size=ctx.fresh_count())
+    return flat.compress(flat_mask, axis=0, size=fresh_count())
 
 
-def _repeated_places(ctx: CallContext) -> Operand:
+def _repeated_places(repeats: Integers) -> Operand:
     """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
     says."""
-    times = ctx.operand("repeats", I64)
-    length = times.sum(0)
-    (size,) = ctx.sizes(length.reshape((1,)), "the number of repetitions")
-    ends = ctx.emit("cum_sum", times, axis=0)
-    return _searched(ends, counted(ctx, size), True)
+    length = repeats.sum(0)
+    (size,) = length.reshape((1,)).as_sizes("the number of repetitions")
+    ends = repeats.cum_sum(axis=0)
+    return _searched(ends, counted(size), True)
 
 
-def _non_zero_static(ctx: CallContext, x: Operand) -> Operand:
+def _nonzero_static(x: Operand, size: int, fill_value: int) -> Operand:
     """Returns the first `size` positions of elements that are not zero, filled up with
     `fill_value`."""
-    size = ctx.integer("size")
-    filler = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
+    filler = full(fill_value, I64, (size, x.rank))
     if x.is_empty or not x.rank:
         return filler
-    positions = non_zero(ctx, x).transpose((1, 0))
-    return ctx.concat([positions, filler], 0).slice_axis(0, 0, size)
+    positions = non_zero(x).transpose((1, 0))
+    return concat([positions, filler], 0).slice_axis(0, 0, size)
 
 
-def _unique(ctx: CallContext, x: Operand) -> Results:
+def _unique(x: Operand, return_inverse: bool, return_counts: bool) -> Results:
     """Returns the distinct elements, for each element its position among them, and how often each
     occurs."""
-    values, _, inverse, counts = ctx.emit_all(
-        "unique", [x.flat()], axis=None, sorted=True, size=ctx.fresh_count()
+    values, _, inverse, counts = x.flat().emit_all(
+        "unique", axis=None, sorted=True, size=fresh_count()
     )
-    return values, *_requested(ctx, inverse.reshape(x.shape), counts)
+    return (
+        values,
+        inverse.reshape(x.shape) if return_inverse else None,
+        counts if return_counts else None,
+    )
 
 
-def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
-    candidates = ("return_inverse", inverse), ("return_counts", counts)
-    return [value if ctx.flag(name) else None for name, value in candidates]
-
-
-def _unique_consecutive(ctx: CallContext, x: Operand) -> Results:
+def _unique_consecutive(
+    x: Operand, return_inverse: bool, return_counts: bool, dim: int | None = None
+) -> Results:
     """Returns three results for runs of equal elements.
 
     They are the first element of each run, the number of each element's run, and the runs' lengths.
     """
-    if ctx.has("dim") and x.rank != 1:
-        raise ctx.fail("runs of slices are not supported")
+    if dim is not None and x.rank != 1:
+        raise Refusal("runs of slices are not supported")
     if x.is_empty:
-        raise ctx.fail("it has no elements")
+        raise Refusal("it has no elements")
     flat = x.flat()
     (length,) = flat.shape
     before, after = flat.slice_axis(0, 0, length - 1), flat.slice_axis(0, 1, length - 1)
-    new = ctx.concat([ctx.full(True, BOOL, (1,)), ~before.equals(after)], 0)
-    size = ctx.fresh_count(1)
-    values = ctx.emit("compress", flat, new, axis=0, size=size)
-    number = ctx.emit("cum_sum", new.cast(I64), axis=0) - 1
-    one_each = ctx.full(1, I64, (length,))
-    counts = ctx.emit(
-        "scatter_elements", ctx.full(0, I64, (size,)), number, one_each, axis=0, reduction="add"
+    new = concat([full(True, BOOL, (1,)), ~before.equals(after)], 0)
+    size = fresh_count(1)
+    values = flat.compress(new, axis=0, size=size)
+    number = new.cast(I64).cum_sum(axis=0) - 1
+    one_each = full(1, I64, (length,))
+    counts = full(0, I64, (size,)).scatter_elements(number, one_each, axis=0, reduction="add")
+    return (
+        values,
+        number.reshape(x.shape) if return_inverse else None,
+        counts if return_counts else None,
     )
-    return values, *_requested(ctx, number.reshape(x.shape), counts)
 
 
 # ---- search --------------------------------------------------------------------------------------
@@ -274,27 +267,24 @@ def _searched(edges: Operand, x: Operand, right: bool) -> Operand:
     return below.cast(I64).sum(x.rank)
 
 
-def _search(name: str) -> Converter:
-    """Returns a converter that searches among the edges in an argument."""
-
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.promoted("self", name)
-        right = ctx.flag("right") or ctx.given("side") == "right"
-        edges = ctx.operand(name, dtype)
-        if ctx.has("sorter") and not edges.is_empty:
-            order = as_indices(ctx, "sorter")
-            edges = edges.gather_elements(order, axis=edges.rank - 1)
-        return _searched(edges, ctx.operand("self", dtype), right)
-
-    return convert
+@family
+def _search(name: str, ctx: CallContext) -> Operand:
+    """Searches among the edges in the argument `name`."""
+    dtype = ctx.promoted("self", name)
+    right = ctx.flag("right") or ctx.given("side") == "right"
+    edges = ctx.operand(name, dtype)
+    if ctx.has("sorter") and not edges.is_empty:
+        order = as_indices(ctx.operand("sorter"))
+        edges = edges.gather_elements(order, axis=edges.rank - 1)
+    return _searched(edges, ctx.operand("self", dtype), right)
 
 
-def _histogram(ctx: CallContext) -> Operand:
+def _histc(ctx: CallContext, x: Operand, bins: int) -> Operand:
     """Returns the number of elements in each of `bins` equal intervals.
 
     The last interval includes its upper end.
     """
-    flat, bins = ctx.operand("self").flat(), ctx.integer("bins")
+    flat = x.flat()
     low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):
         low, high = flat.min(0), flat.max(0)
@@ -303,30 +293,34 @@ def _histogram(ctx: CallContext) -> Operand:
     place = ((flat - low) * bins / (high - low)).cast(I64)
     place = place.minimum(bins - 1)
     above, below = flat >= low, flat <= high
-    in_bin = place.unsqueeze(1).equals(counted(ctx, const(bins)))
+    in_bin = place.unsqueeze(1).equals(counted(const(bins)))
     counts_in_bin = in_bin & (above & below).unsqueeze(1)
     return counts_in_bin.cast(I64).sum(0)
 
 
 CONVERTERS: Converters = {
-    "index_select": _index_select,
-    "embedding": _embedding,
-    "gather": _gather,
-    "take": _take,
+    **named(
+        _index_select,
+        _embedding,
+        _gather,
+        _take,
+        _topk,
+        _sort,
+        _kthvalue,
+        _mode,
+        _nonzero_static,
+        _unique_consecutive,
+        _masked_select,
+        _histc,
+    ),
     "index.Tensor": _index,
-    "topk": _top_k,
-    "sort": _sort,
-    "kthvalue": _kth_value,
-    **dict.fromkeys(("median.default", "median.dim"), _median),
-    **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
-    "mode": _mode,
-    "nonzero": lambda ctx, x: non_zero(ctx, x).transpose((1, 0)),
-    "nonzero_static": _non_zero_static,
+    "median.default": _median,
+    "median.dim": _median,
+    "nanmedian.default": _nan_median,
+    "nanmedian.dim": _nan_median,
+    "nonzero": lambda x: non_zero(x).transpose((1, 0)),
     "repeat_interleave.Tensor": _repeated_places,
     "_unique2": _unique,
-    "unique_consecutive": _unique_consecutive,
-    "masked_select": _masked_select,
     "bucketize.Tensor": _search("boundaries"),
     "searchsorted": _search("sorted_sequence"),
-    "histc": _histogram,
 }

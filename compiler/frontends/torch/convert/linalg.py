@@ -4,13 +4,20 @@ Everything between operands and results is computed in f64.
 """
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converters, Results
+from tcc.frontends.emit import broadcast, concat, emit_all, filled, full, size_scalar
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converters,
+    Doubles,
+    Results,
+    check_indices,
+    named,
+)
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
-from tcc.ops import OPS
 
 # ---- matrices ------------------------------------------------------------------------------------
 
@@ -24,28 +31,28 @@ def _transposed(x: Operand) -> Operand:
     return x.swap_axes(-2, -1)
 
 
-def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
-    row, column = grid(ctx, rows, rows if columns is None else columns)
+def _eye(rows: Index, columns: Index | None = None) -> Operand:
+    row, column = grid(rows, rows if columns is None else columns)
     return column.equals(row).cast(F64)
 
 
-def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Operand:
+def _triangle(x: Operand, upper: bool, offset: int = 0) -> Operand:
     """Returns the triangle on one side of a diagonal, including the diagonal.
 
     The diagonal lies `offset` places off the main one.
     """
-    return ctx.emit("trilu", x, upper=upper, k=const(offset if upper else -offset))
+    return x.trilu(upper=upper, k=const(offset if upper else -offset))
 
 
-def _diagonal(ctx: CallContext, x: Operand) -> Operand:
+def _diagonal(x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
-    x = x.slice_axis(x.rank - 2, 0, few).slice_axis(x.rank - 1, 0, few)
-    return _triangle(ctx, _triangle(ctx, x, True), False).sum(x.rank - 1)
+    x = x.slice_axis(-2, 0, few).slice_axis(-1, 0, few)
+    return _triangle(_triangle(x, True), False).sum(-1)
 
 
-def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
+def _batched(*operands: Operand) -> list[Operand]:
     """Broadcasts the axes before the last two of several matrices."""
-    outer = ctx.broadcast(*(x.shape[:-2] for x in operands))
+    outer = broadcast(*(x.shape[:-2] for x in operands))
     return [x.expand((*outer, *x.shape[-2:])) for x in operands]
 
 
@@ -60,15 +67,13 @@ def _rows_in(x: Operand, order: Operand) -> Operand:
 # ---- elimination ---------------------------------------------------------------------------------
 
 
-def _order(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
-    return ctx.emit("pivot_order", pivots.cast(I32), rows=rows)
+def _order(pivots: Operand, rows: Index) -> Operand:
+    return pivots.cast(I32).pivot_order(rows=rows)
 
 
-def _solve_half(
-    ctx: CallContext, a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False
-) -> Operand:
-    a, b = _batched(ctx, a, b)
-    return ctx.emit("solve_triangular", a, b, upper=upper, unit=unit_diagonal)
+def _solve_half(a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False) -> Operand:
+    a, b = _batched(a, b)
+    return a.solve_triangular(b, upper=upper, unit=unit_diagonal)
 
 
 def _solve_factored(
@@ -86,34 +91,34 @@ def _solve_factored(
     if not from_left:
         solution = _solve_factored(ctx, packed, pivots, _transposed(b), not adjoint)
         return _transposed(solution)
-    order = _order(ctx, pivots, packed.shape[-1])
-    packed, b = _batched(ctx, packed, b)
+    order = _order(pivots, packed.shape[-1])
+    packed, b = _batched(packed, b)
     order = order.expand((*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
-        half = _solve_half(ctx, packed, _rows_in(b, order), False, True)
-        return _solve_half(ctx, packed, half, True)
+        half = _solve_half(packed, _rows_in(b, order), False, True)
+        return _solve_half(packed, half, True)
     transposed = _transposed(packed)
-    half = _solve_half(ctx, transposed, b, False)
-    half = _solve_half(ctx, transposed, half, True, True)
+    half = _solve_half(transposed, b, False)
+    half = _solve_half(transposed, half, True, True)
     if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
-    _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
+    _, back = order.emit_all("top_k", axis=last, k=count, largest=False, sorted=True)
     return _rows_in(half, back)
 
 
-def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
+def _first_zero(packed: Operand) -> Operand:
     """Returns for each U the number of its first pivot that is zero, counted from 1; 0 if there is
     none."""
-    pivots = _diagonal(ctx, packed)
+    pivots = _diagonal(packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
-        return ctx.filled(0, I32).expand(pivots.shape[:-1])
-    reverse_number = ctx.size_scalar(count) - counted(ctx, count)
+        return filled(0, I32).expand(pivots.shape[:-1])
+    reverse_number = size_scalar(count) - counted(count)
     zero = pivots.equals(0)
     reverse_of_zeros = zero.select(reverse_number, 0)
     highest = reverse_of_zeros.max(pivots.rank - 1)
-    number = ctx.size_scalar(count + 1) - highest
+    number = size_scalar(count + 1) - highest
     none = highest.equals(0)
     return none.select(0, number).cast(I32)
 
@@ -121,9 +126,9 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
 def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
     """Returns L and U of `A`, or of its transpose, in one matrix, and the pivots."""
     if not ctx.flag("pivot", True):
-        raise ctx.fail("elimination without pivoting is not supported")
+        raise Refusal("elimination without pivoting is not supported")
     matrix = _wide(ctx, "A")
-    return ctx.emit_all("lu", [_transposed(matrix) if transposed else matrix])
+    return emit_all("lu", [_transposed(matrix) if transposed else matrix])
 
 
 def _is_row_major(ctx: CallContext) -> bool:
@@ -135,89 +140,90 @@ def _is_row_major(ctx: CallContext) -> bool:
     return meta.strides[-2:] == (meta.shape[-1], 1)
 
 
-def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
+def _checked(info: Operand, what: str = "a matrix is singular") -> None:
     """Stops the run with an error unless all of `info` are zero."""
-    attrs = OPS["check_indices"].attrs(const(1), reason=what)
-    ctx.scope.builder.add(OPS["check_indices"], [info.value], attrs, loc=ctx.loc)
+    check_indices(info, const(1), what, signed=True)
 
 
-def _check_errors(ctx: CallContext) -> Results:
-    _checked(ctx, ctx.operand("info"), f"{ctx.text('api_name')} has no result for a matrix")
+def _check_errors(info: Operand, api_name: str) -> Results:
+    _checked(info, f"{api_name} has no result for a matrix")
     return ()
 
 
-def _factor(ctx: CallContext) -> Results:
+def _linalg_lu_factor_ex(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
-    return packed, pivots, _first_zero(ctx, packed)
+    return packed, pivots, _first_zero(packed)
 
 
-def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
+def _halves(packed: Operand) -> tuple[Operand, Operand]:
     """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
-    first_columns = packed.slice_axis(packed.rank - 1, 0, few)
-    lower = _triangle(ctx, first_columns, False, 1) + _eye(ctx, rows, few)
-    return lower, _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
+    first_columns = packed.slice_axis(-1, 0, few)
+    lower = _triangle(first_columns, False, 1) + _eye(rows, few)
+    return lower, _triangle(packed.slice_axis(-2, 0, few), True)
 
 
-def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
+def _exchange(pivots: Operand, rows: Index) -> Operand:
     """Returns the permutation matrix P of the factorization P L U."""
-    order = _order(ctx, pivots, rows)
-    here = counted(ctx, rows).reshape((rows, 1))
+    order = _order(pivots, rows)
+    here = counted(rows).reshape((rows, 1))
     return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
 
-def _lu(ctx: CallContext) -> Results:
+def _linalg_lu(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx)
-    return _exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed)
+    return _exchange(pivots, packed.shape[-2]), *_halves(packed)
 
 
-def _lu_unpack(ctx: CallContext) -> Results:
-    packed, pivots = _wide(ctx, "LU_data"), ctx.operand("LU_pivots")
-    halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (None, None)
-    transposed = ctx.flag("unpack_pivots")
-    return _exchange(ctx, pivots, packed.shape[-2]) if transposed else None, *halves
+def _lu_unpack(
+    unpack_pivots: bool, LU_data: Doubles, LU_pivots: Operand, unpack_data: bool
+) -> Results:
+    halves = _halves(LU_data) if unpack_data else (None, None)
+    return _exchange(LU_pivots, LU_data.shape[-2]) if unpack_pivots else None, *halves
 
 
-def _lu_solve(ctx: CallContext) -> Operand:
-    packed, pivots, b = _wide(ctx, "LU"), ctx.operand("pivots"), _wide(ctx, "B")
-    return _solve_factored(ctx, packed, pivots, b, ctx.flag("adjoint"), ctx.flag("left"))
+def _linalg_lu_solve(
+    ctx: CallContext, LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool
+) -> Operand:
+    return _solve_factored(ctx, LU, pivots, B, adjoint, ctx.flag("left"))
 
 
-def _solve(ctx: CallContext) -> Results:
-    (packed, pivots), b = _eliminated(ctx), _wide(ctx, "B")
-    info = _first_zero(ctx, packed)
-    if ctx.flag("check_errors"):
-        _checked(ctx, info)
-    columns = b.rank in (1, packed.rank - 1)
-    right = b.unsqueeze(b.rank) if columns else b
+def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
+    packed, pivots = _eliminated(ctx)
+    B = B.cast(F64)
+    info = _first_zero(packed)
+    if check_errors:
+        _checked(info)
+    columns = B.rank in (1, packed.rank - 1)
+    right = B.unsqueeze(B.rank) if columns else B
     solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
-    result = solution.squeeze((solution.rank - 1,)) if columns else solution
+    result = solution.squeeze((-1,)) if columns else solution
     return result, packed, pivots, info
 
 
-def _inverse(ctx: CallContext) -> Results:
+def _linalg_inv_ex(ctx: CallContext, check_errors: bool) -> Results:
     packed, pivots = _eliminated(ctx)
-    info = _first_zero(ctx, packed)
-    if ctx.flag("check_errors"):
-        _checked(ctx, info)
-    return _solve_factored(ctx, packed, pivots, _eye(ctx, packed.shape[-1])), info
+    info = _first_zero(packed)
+    if check_errors:
+        _checked(info)
+    return _solve_factored(ctx, packed, pivots, _eye(packed.shape[-1])), info
 
 
-def _determinant_parts(ctx: CallContext) -> Results:
+def _determinant_parts(ctx: CallContext, A: Doubles) -> Results:
     parts = _eliminated(ctx, _is_row_major(ctx))
-    return ctx.emit("det", _wide(ctx, "A")), *parts
+    return A.det(), *parts
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
     """Returns the sign of the determinant and the logarithm of its absolute value."""
     packed, pivots = _eliminated(ctx, _is_row_major(ctx))
-    diagonal = _diagonal(ctx, packed)
-    last = (diagonal.rank - 1,)
-    steps = counted(ctx, diagonal.shape[-1]) + 1
+    diagonal = _diagonal(packed)
+    last = (-1,)
+    steps = counted(diagonal.shape[-1]) + 1
     stays = pivots.cast(I64).equals(steps)
-    turns = stays.select(ctx.filled(1.0, F64), -1.0)
-    sign = ctx.reduce("prod", turns * diagonal.sign(), last)
+    turns = stays.select(filled(1.0, F64), -1.0)
+    sign = (turns * diagonal.sign()).reduce("prod", last)
     log_sum = abs(diagonal).log().sum(last)
     return sign, log_sum, packed, pivots
 
@@ -225,156 +231,153 @@ def _sign_and_log(ctx: CallContext) -> Results:
 # ---- triangular matrices -------------------------------------------------------------------------
 
 
-def _solve_triangular(ctx: CallContext) -> Operand:
-    a, b = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "B"))
-    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
+def _linalg_solve_triangular(
+    ctx: CallContext, x: Doubles, B: Doubles, upper: bool, unitriangular: bool
+) -> Operand:
+    a, b = _batched(x, B)
     if ctx.flag("left"):
-        return _solve_half(ctx, a, b, upper, unit_diagonal)
-    solution = _solve_half(ctx, _transposed(a), _transposed(b), not upper, unit_diagonal)
+        return _solve_half(a, b, upper, unitriangular)
+    solution = _solve_half(_transposed(a), _transposed(b), not upper, unitriangular)
     return _transposed(solution)
 
 
-def _old_solve_triangular(ctx: CallContext) -> Results:
-    b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
-    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
-    transposed = ctx.flag("transpose")
-    matrix = _transposed(a) if transposed else a
-    return _solve_half(ctx, matrix, b, upper != transposed, unit_diagonal), a
+def _triangular_solve(
+    x: Doubles, transpose: bool, A: Doubles, upper: bool, unitriangular: bool
+) -> Results:
+    b, a = _batched(x, A)
+    matrix = _transposed(a) if transpose else a
+    return _solve_half(matrix, b, upper != transpose, unitriangular), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
     x, upper = _wide(ctx, "self"), ctx.flag("upper")
-    factor, info = ctx.emit_all("cholesky", [_transposed(x) if upper else x])
+    factor, info = emit_all("cholesky", [_transposed(x) if upper else x])
     factor = _transposed(factor) if upper else factor
     if ctx.flag("check_errors", True):
-        _checked(ctx, info, "a matrix is not positive definite")
+        _checked(info, "a matrix is not positive definite")
     return factor, info
 
 
-def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
+def _solve_cholesky(factor: Operand, b: Operand, upper: bool) -> Operand:
     first = _transposed(factor) if upper else factor
-    half = _solve_half(ctx, first, b, False)
-    return _solve_half(ctx, _transposed(first), half, True)
+    half = _solve_half(first, b, False)
+    return _solve_half(_transposed(first), half, True)
 
 
-def _cholesky_solve(ctx: CallContext) -> Operand:
-    factor, b = _wide(ctx, "input2"), _wide(ctx, "self")
-    return _solve_cholesky(ctx, factor, b, ctx.flag("upper"))
+def _cholesky_solve(input2: Doubles, x: Doubles, upper: bool) -> Operand:
+    return _solve_cholesky(input2, x, upper)
 
 
-def _cholesky_inverse(ctx: CallContext) -> Operand:
-    factor = _wide(ctx, "self")
-    eye = _eye(ctx, factor.shape[-1])
-    return _solve_cholesky(ctx, factor, eye, ctx.flag("upper"))
+def _cholesky_inverse(x: Doubles, upper: bool) -> Operand:
+    eye = _eye(x.shape[-1])
+    return _solve_cholesky(x, eye, upper)
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
 
 
-def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
+def _reflectors(packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
     """Returns V and T such that the product of the reflections is I - V T V'.
 
     With S the part of V' V above the diagonal, and D the diagonal matrix of the factors `tau`, T is
     (I + D S)^-1 D.
     """
     count = tau.shape[-1]
-    columns = packed.slice_axis(packed.rank - 1, 0, count)
-    eye = _eye(ctx, columns.shape[-2], count)
-    vectors = _triangle(ctx, columns, False, 1) + eye
-    above = _triangle(ctx, _transposed(vectors) @ vectors, True, 1)
+    columns = packed.slice_axis(-1, 0, count)
+    eye = _eye(columns.shape[-2], count)
+    vectors = _triangle(columns, False, 1) + eye
+    above = _triangle(_transposed(vectors) @ vectors, True, 1)
     factors = tau.unsqueeze(tau.rank)
-    system = factors * above + _eye(ctx, count)
-    scaled = factors * _eye(ctx, count)
-    return vectors, _solve_half(ctx, system, scaled, True, True)
+    system = factors * above + _eye(count)
+    scaled = factors * _eye(count)
+    return vectors, _solve_half(system, scaled, True, True)
 
 
-def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
+def _orthogonal(packed: Operand, tau: Operand, columns: Index) -> Operand:
     """Returns the first `columns` columns of the product of the reflections."""
-    vectors, middle = _reflectors(ctx, packed, tau)
-    head = vectors.slice_axis(vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
+    vectors, middle = _reflectors(packed, tau)
+    head = vectors.slice_axis(-2, 0, minimum(columns, vectors.shape[-2]))
     transposed = _transposed(head)
     change = vectors @ middle @ transposed
-    return _eye(ctx, packed.shape[-2], columns) - change
+    return _eye(packed.shape[-2], columns) - change
 
 
-def _householder(ctx: CallContext) -> Operand:
-    packed, tau = _wide(ctx, "input"), _wide(ctx, "tau")
-    return _orthogonal(ctx, packed, tau, packed.shape[-1])
+def _linalg_householder_product(x: Doubles, tau: Doubles) -> Operand:
+    return _orthogonal(x, tau, x.shape[-1])
 
 
-def _multiply_orthogonal(ctx: CallContext) -> Operand:
+def _ormqr(
+    ctx: CallContext, x: Doubles, transpose: bool, input2: Doubles, input3: Doubles
+) -> Operand:
     """Returns Q C, Q' C, C Q or C Q', as the call's flags say."""
-    packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
-    vectors, middle = _reflectors(ctx, packed, tau)
-    if ctx.flag("transpose"):
+    vectors, middle = _reflectors(x, input2)
+    if transpose:
         middle = _transposed(middle)
     transposed = _transposed(vectors)
     if ctx.flag("left"):
-        return c - (vectors @ middle) @ (transposed @ c)
-    return c - c @ vectors @ middle @ transposed
+        return input3 - (vectors @ middle) @ (transposed @ input3)
+    return input3 - input3 @ vectors @ middle @ transposed
 
 
-def _qr(ctx: CallContext) -> Results:
-    x, mode = _wide(ctx, "A"), ctx.text("mode")
-    packed, tau = ctx.emit_all("qr", [x])
-    rows, columns = x.shape[-2:]
+def _linalg_qr(A: Doubles, mode: str) -> Results:
+    packed, tau = A.emit_all("qr")
+    rows, columns = A.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
-    right = _triangle(ctx, packed.slice_axis(packed.rank - 2, 0, few), True)
-    return None if mode == "r" else _orthogonal(ctx, packed, tau, few), right
+    right = _triangle(packed.slice_axis(-2, 0, few), True)
+    return None if mode == "r" else _orthogonal(packed, tau, few), right
 
 
 # ---- singular values, eigenvalues ----------------------------------------------------------------
 
 
-def _completed(ctx: CallContext, x: Operand) -> Operand:
+def _completed(x: Operand) -> Operand:
     """Extends orthonormal columns to a basis of the whole space."""
-    packed, tau = ctx.emit_all("qr", [x])
+    packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
-    basis = _orthogonal(ctx, packed, tau, rows)
-    more = basis.slice_axis(basis.rank - 1, columns, rows - columns)
-    return ctx.concat([x, more], x.rank - 1)
+    basis = _orthogonal(packed, tau, rows)
+    more = basis.slice_axis(-1, columns, rows - columns)
+    return concat([x, more], x.rank - 1)
 
 
-def _svd(ctx: CallContext) -> Results:
-    u, s, vt = ctx.emit_all("svd", [_wide(ctx, "A")])
-    if not ctx.flag("compute_uv"):
+def _svd(full_matrices: bool, compute_uv: bool, A: Doubles) -> Results:
+    u, s, vt = A.emit_all("svd")
+    if not compute_uv:
         return None, s, None
-    if ctx.flag("full_matrices"):
-        u, vt = _completed(ctx, u), _transposed(_completed(ctx, _transposed(vt)))
+    if full_matrices:
+        u, vt = _completed(u), _transposed(_completed(_transposed(vt)))
     return u, s, vt
 
 
-def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
+def _eigen(x: Operand, upper: bool) -> tuple[Operand, Operand]:
     """Returns the eigenvalues of symmetric matrices in ascending order, and the eigenvectors.
 
     One triangle of each matrix is read. A matrix shifted by its norm has no negative eigenvalue, so
     its eigenvalues are its singular values.
     """
-    half = _triangle(ctx, x, upper)
-    symmetric = half + _transposed(_triangle(ctx, x, upper, 1))
-    shift = ctx.reduce("l2", symmetric, (x.rank - 2, x.rank - 1), keepdims=True)
-    scaled = shift * _eye(ctx, x.shape[-1])
-    _, s, vt = ctx.emit_all("svd", [symmetric + scaled])
-    values = s - shift.squeeze((x.rank - 1,))
-    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(vt), x.rank - 1)
+    half = _triangle(x, upper)
+    symmetric = half + _transposed(_triangle(x, upper, 1))
+    shift = symmetric.reduce("l2", (-2, -1), keepdims=True)
+    scaled = shift * _eye(x.shape[-1])
+    _, s, vt = (symmetric + scaled).emit_all("svd")
+    values = s - shift.squeeze((-1,))
+    return flipped(values, x.rank - 2), flipped(_transposed(vt), x.rank - 1)
 
 
-def _eigh(ctx: CallContext) -> Results:
-    values, vectors = _eigen(ctx, _wide(ctx, "A"), ctx.text("UPLO").upper() == "U")
-    return values, vectors if ctx.flag("compute_v") else None
+def _eigh(A: Doubles, compute_v: bool, UPLO: str) -> Results:
+    values, vectors = _eigen(A, UPLO.upper() == "U")
+    return values, vectors if compute_v else None
 
 
-def _pseudo_inverse(ctx: CallContext) -> Operand:
-    x = _wide(ctx, "self")
-    if ctx.flag("hermitian"):
-        signed, vectors = _eigen(ctx, x, False)
+def _pseudo_inverse(ctx: CallContext, x: Doubles, hermitian: bool) -> Operand:
+    if hermitian:
+        signed, vectors = _eigen(x, False)
         sizes, u, v = abs(signed), vectors, _transposed(vectors)
     else:
-        u, signed, v = ctx.emit_all("svd", [x])
+        u, signed, v = x.emit_all("svd")
         sizes = signed
     if x.is_empty:
-        return ctx.full(0, F64, ctx.result_shape())
-    largest = sizes.max(sizes.rank - 1, keepdims=True)
+        return full(0, F64, ctx.result_shape())
+    largest = sizes.max(-1, keepdims=True)
     bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
     bound = bound.maximum(_limit(ctx, "atol", 0.0))
     is_large = sizes > bound
@@ -389,7 +392,7 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
     if ctx.has("atol"):
         return 0.0
     if rows is None or columns is None:
-        raise ctx.fail("sizes must be known unless rtol is given")
+        raise Refusal("sizes must be known unless rtol is given")
     precision = float(np.finfo(ctx.result_dtype().carrier).eps)
     return precision * max(rows, columns)
 
@@ -409,21 +412,20 @@ _TERMS = 18
 _SQUARINGS = 32
 
 
-def _exponential(ctx: CallContext) -> Operand:
+def _linalg_matrix_exp(x: Doubles) -> Operand:
     """Computes the exponential of a matrix by scaling and squaring.
 
     exp(x) = exp(x / 2^n)^(2^n): a series gives exp(x / 2^n), which is then squared n times.
     """
-    x = _wide(ctx, "self")
     if x.is_empty:
         return x
-    norm = abs(x).sum(x.rank - 1, keepdims=True)
-    norm = norm.max(x.rank - 2, keepdims=True)
+    norm = abs(x).sum(-1, keepdims=True)
+    norm = norm.max(-2, keepdims=True)
     double = (norm * 2).maximum(1)
     log = double.log() / float(np.log(2))
     count = log.ceil().minimum(float(_SQUARINGS))
-    part = x / (ctx.scalar(2, x) ** count)
-    eye = _eye(ctx, x.shape[-1])
+    part = x / (x.like(2) ** count)
+    eye = _eye(x.shape[-1])
     power = eye
     for term in range(_TERMS, 0, -1):
         power = (part @ power) * (1 / term) + eye
@@ -434,27 +436,29 @@ def _exponential(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(
+        _linalg_lu_factor_ex,
+        _linalg_lu,
+        _lu_unpack,
+        _linalg_lu_solve,
+        _linalg_inv_ex,
+        _linalg_solve_triangular,
+        _triangular_solve,
+        _cholesky_solve,
+        _cholesky_inverse,
+        _linalg_householder_product,
+        _ormqr,
+        _linalg_qr,
+        _linalg_matrix_exp,
+    ),
     "_linalg_det": _determinant_parts,
     "_linalg_slogdet": _sign_and_log,
-    "linalg_lu_factor_ex": _factor,
-    "linalg_lu": _lu,
-    "lu_unpack": _lu_unpack,
-    "linalg_lu_solve": _lu_solve,
     "_linalg_solve_ex": _solve,
-    "linalg_inv_ex": _inverse,
-    "linalg_solve_triangular": _solve_triangular,
-    "triangular_solve": _old_solve_triangular,
     "linalg_cholesky_ex": _cholesky,
     "cholesky": lambda ctx: _cholesky(ctx)[0],
-    "cholesky_solve": _cholesky_solve,
-    "cholesky_inverse": _cholesky_inverse,
-    "linalg_householder_product": _householder,
-    "ormqr": _multiply_orthogonal,
-    "geqrf": lambda ctx: ctx.emit_all("qr", [_wide(ctx, "self")]),
-    "linalg_qr": _qr,
+    "geqrf": lambda ctx: _wide(ctx, "self").emit_all("qr"),
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigh,
     "linalg_pinv.atol_rtol_tensor": _pseudo_inverse,
-    "linalg_matrix_exp": _exponential,
     "_linalg_check_errors": _check_errors,
 }

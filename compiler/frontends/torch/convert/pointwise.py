@@ -2,79 +2,77 @@
 computes in, and numbers become scalars."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import emit, family
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    Converters,
+    ResultType,
+    Truths,
+    named,
+    numbers,
+)
 from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
 _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
-def unary(op: str, **attrs: Any) -> Converter:
-    """Returns a converter: `op` of the first argument, in the dtype of the result."""
-
-    return lambda ctx: ctx.emit(op, ctx.input(), **attrs)
+@family
+def _unary(op: str, x: Computed) -> Operand:
+    return x.emit(op)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
     """Returns a converter: `op` of the first two arguments, or `of_truths` for booleans."""
 
-    return lambda ctx: ctx.emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
+    return lambda ctx: emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
 
 
-def _comparison(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.promoted("self", "other")
-        operands = ctx.both(dtype)
-        if dtype is BOOL and op != "equal":
-            operands = [ctx.numbers(x) for x in operands]
-        truths = ctx.emit("equal" if op == "not_equal" else op, *operands)
-        return ~truths if op == "not_equal" else truths
-
-    return convert
+@family
+def _comparison(op: str, ctx: CallContext) -> Operand:
+    dtype = ctx.promoted("self", "other")
+    operands = ctx.both(dtype)
+    if dtype is BOOL and op != "equal":
+        operands = [numbers(x) for x in operands]
+    truths = emit("equal" if op == "not_equal" else op, *operands)
+    return ~truths if op == "not_equal" else truths
 
 
 def _logical(op: str) -> Converter:
-    return lambda ctx: ctx.emit(op, *ctx.both(BOOL))
+    return lambda ctx: emit(op, *ctx.both(BOOL))
 
 
-def _bitwise_not(ctx: CallContext, x: Operand) -> Operand:
-    return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
+def _bitwise_not(x: Operand) -> Operand:
+    return x.emit("not" if x.dtype is BOOL else "bitwise_not")
 
 
-def _shift(direction: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.both()
-        if not dtype.is_integer:
-            raise ctx.fail(f"it shifts {dtype.name}")
-        if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
-            inside = y >= 0
-            y = inside.select(y, dtype.bits)
-        return ctx.emit("bit_shift", x, y, direction=direction)
-
-    return convert
+@family
+def _shift(direction: str, x: Computed, other: Computed, dtype: ResultType) -> Operand:
+    if not dtype.is_integer:
+        raise Refusal(f"it shifts {dtype.name}")
+    if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
+        inside = other >= 0
+        other = inside.select(other, dtype.bits)
+    return x.bit_shift(other, direction=direction)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _sum(op: str) -> Converter:
-    """Returns a converter of sums and differences; the second operand is multiplied by `alpha`."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x, y = ctx.both()
-        if x.dtype is BOOL:
-            return x | y
-        if ctx.real("alpha") != 1:
-            y = y * ctx.operand("alpha", x.dtype)
-        return ctx.emit(op, x, y)
-
-    return convert
+@family
+def _sum(op: str, ctx: CallContext, x: Computed, other: Computed) -> Operand:
+    """Returns a sum or difference; the second operand is multiplied by `alpha`."""
+    if x.dtype is BOOL:
+        return x | other
+    if ctx.real("alpha") != 1:
+        other = other * ctx.operand("alpha", x.dtype)
+    return x.emit(op, other)
 
 
 def _factor_type(ctx: CallContext) -> DType:
@@ -105,7 +103,7 @@ def _mul(ctx: CallContext) -> Operand:
     return x & y if x.dtype is BOOL else x * y
 
 
-def _neg(ctx: CallContext, x: Operand) -> Operand:
+def _neg(x: Operand) -> Operand:
     return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
@@ -120,7 +118,7 @@ def truncated(x: Operand) -> Operand:
 def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
-    result = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
+    result = _floor_quotient(x, y) if mode == "floor" else x / y
     return truncated(result) if mode == "trunc" else result
 
 
@@ -133,17 +131,17 @@ def _divided_type(ctx: CallContext) -> DType:
     return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
 
-def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+def quotient(x: Operand, y: Operand) -> Operand:
     """Returns x / y, rounded down for integers."""
-    return x / y if x.dtype.is_float else _floor_quotient(ctx, x, y)
+    return x / y if x.dtype.is_float else _floor_quotient(x, y)
 
 
-def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+def _floor_quotient(x: Operand, y: Operand) -> Operand:
     """Returns x / y rounded down; it is computed from the remainder, which is exact."""
     quotient = x / y
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
-    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+    remainder, differs_in_sign = _signed_remainder(x, y)
     below = differs_in_sign.cast(x.dtype)
     if not x.dtype.is_float:
         return quotient - below
@@ -151,12 +149,12 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     return y.equals(0).select(quotient, rounded)
 
 
-def _signed_remainder(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+def _signed_remainder(x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Returns the remainder of a division rounded towards zero, and a mask.
 
     The mask is true where the remainder's sign differs from the divisor's.
     """
-    remainder = ctx.emit("mod", x, y, fmod=True)
+    remainder = x.mod(y, fmod=True)
     return remainder, ~remainder.equals(0) & ((remainder < 0) ^ (y < 0))
 
 
@@ -164,13 +162,12 @@ def _remainder(ctx: CallContext) -> Operand:
     """Returns the remainder with the sign of the divisor."""
     x, y = ctx.both(_divided_type(ctx))
     if not x.dtype.is_float:
-        return ctx.emit("mod", x, y, fmod=False)
-    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+        return x.mod(y, fmod=False)
+    remainder, differs_in_sign = _signed_remainder(x, y)
     return differs_in_sign.select(remainder + y, remainder)
 
 
-def _pow(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
+def _pow(ctx: CallContext, dtype: ResultType) -> Operand:
     base, exponent = list(ctx.arguments)[:2]
     value = ctx.arguments[exponent]
     x = ctx.operand(base, dtype)
@@ -182,61 +179,54 @@ def _pow(ctx: CallContext) -> Operand:
     return x ** ctx.operand(exponent, dtype)
 
 
-def _where(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
-    condition = ctx.operand("condition", BOOL)
+def _where(ctx: CallContext, condition: Truths, dtype: ResultType) -> Operand:
     return condition.select(ctx.operand("self", dtype), ctx.operand("other", dtype))
 
 
-def _clamp(ctx: CallContext) -> Operand:
+def _clamp(ctx: CallContext, x: Computed, dtype: ResultType) -> Operand:
     """Clamps to bounds.
 
     Where the lower bound is above the upper bound, the result is the upper one. NaN stays NaN.
     """
-    dtype = ctx.result_dtype()
-    x = ctx.input()
     low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
     if low is not None:
         x = x.maximum(low)
     return x if high is None else x.minimum(high)
 
 
-def _extremum(op: str) -> Converter:
-    """Returns a converter of fmax or fmin, which prefer a number to NaN."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x, y = ctx.both()
-        extremum = ctx.emit(op, x, y)
-        if not x.dtype.is_float:
-            return extremum
-        other = y.is_nan().select(x, extremum)
-        return x.is_nan().select(y, other)
-
-    return convert
+@family
+def _extremum(op: str, x: Computed, other: Computed) -> Operand:
+    """Returns fmax or fmin, which prefer a number to NaN."""
+    extremum = x.emit(op, other)
+    if not x.dtype.is_float:
+        return extremum
+    number = other.is_nan().select(x, extremum)
+    return x.is_nan().select(other, number)
 
 
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
-    """Returns a converter: `op` with attributes read from the call."""
+def _gelu(x: Computed, approximate: str) -> Operand:
+    return x.gelu(approximate=approximate)
 
-    return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
+
+def _leaky_relu(x: Computed, negative_slope: float) -> Operand:
+    return x.leaky_relu(alpha=negative_slope)
 
 
 def _elu(ctx: CallContext, x: Operand) -> Operand:
     alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
     if scale == inner == 1:
-        return ctx.emit("elu", x, alpha=alpha)
+        return x.elu(alpha=alpha)
     rising = x * scale
     falling = ((x * inner).exp() - 1) * (alpha * scale)
     return (x > 0).select(rising, falling)
 
 
-def _softplus(ctx: CallContext, x: Operand) -> Operand:
-    beta, threshold = ctx.real("beta"), ctx.real("threshold")
+def _softplus(x: Operand, beta: float, threshold: float) -> Operand:
     scaled = x if beta == 1 else x * beta
-    soft = ctx.emit("softplus", scaled)
+    soft = scaled.softplus()
     if beta != 1:
         soft = soft / beta
     return (scaled > threshold).select(x, soft)
@@ -247,8 +237,8 @@ def _hardtanh(ctx: CallContext, x: Operand) -> Operand:
     return x.maximum(low).minimum(high)
 
 
-def _relu(ctx: CallContext, x: Operand) -> Operand:
-    return ctx.emit("relu", x) if x.dtype.is_float else x.maximum(0)
+def _relu(x: Operand) -> Operand:
+    return x.relu() if x.dtype.is_float else x.maximum(0)
 
 
 _UNARY = (
@@ -261,34 +251,38 @@ _COMPARISONS = {
 }  # fmt: skip
 
 CONVERTERS: Converters = {
-    **{name: unary(name) for name in _UNARY},
-    "hardswish": unary("hard_swish"),
+    **named(
+        _gelu,
+        _leaky_relu,
+        _bitwise_not,
+        _mul,
+        _div,
+        _remainder,
+        _pow,
+        _clamp,
+        _elu,
+        _softplus,
+        _hardtanh,
+        _relu,
+        _neg,
+    ),
+    **{name: _unary(name) for name in _UNARY},
+    "hardswish": _unary("hard_swish"),
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _binary(f"bitwise_{op}", op) for op in ("and", "or", "xor")},
     "logical_not": lambda ctx: ~ctx.operand("self", BOOL),
-    "bitwise_not": _bitwise_not,
-    **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
-    **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
+    "bitwise_left_shift": _shift("LEFT"),
+    "__lshift__": _shift("LEFT"),
+    "bitwise_right_shift": _shift("RIGHT"),
+    "__rshift__": _shift("RIGHT"),
     "add": _sum("add"),
     "sub": _sum("sub"),
-    "mul": _mul,
-    "div": _div,
-    "remainder": _remainder,
-    "fmod": lambda ctx: ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
-    "pow": _pow,
+    "fmod": lambda ctx: emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
     "maximum": _binary("max", "or"),
     "minimum": _binary("min", "and"),
     "fmax": _extremum("max"),
     "fmin": _extremum("min"),
     "where.self": _where,
-    "clamp": _clamp,
-    "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
-    "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
-    "elu": _elu,
-    "softplus": _softplus,
-    "log_sigmoid": lambda ctx, x: -ctx.emit("softplus", -x),
-    "hardtanh": _hardtanh,
-    "relu": _relu,
-    "neg": _neg,
+    "log_sigmoid": lambda x: -(-x).softplus(),
 }

@@ -6,9 +6,17 @@ A `generator` is ignored: the run's seed takes its place.
 from collections.abc import Sequence
 
 from tcc.frontends.draws import draws, dropped, race
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.ir.index import as_int, const
+from tcc.frontends.emit import full
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import (
+    CallContext,
+    Converter,
+    Converters,
+    ResultShape,
+    ResultType,
+    named,
+)
+from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, F32, I64
 
 
@@ -19,70 +27,65 @@ def _drawn(law: str, *numbers: str) -> Converter:
     arguments with the defaults 0 and 1.
     """
 
-    def convert(ctx: CallContext) -> Operand:
+    def convert(ctx: CallContext, shape: ResultShape, dtype: ResultType) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        drawn = draws(ctx, ctx.result_shape())
-        numbers_drawn: Operand = getattr(drawn, law)(ctx.result_dtype(), *parameters)
+        drawn = draws(shape)
+        numbers_drawn: Operand = getattr(drawn, law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
 
 
-def _integers(ctx: CallContext) -> Operand:
+def _integers(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws integers; the limits are called `low` and `high`, or `from` and `to`."""
     low, high = (next(filter(ctx.has, names), "") for names in (("low", "from"), ("high", "to")))
     lower_limit = ctx.integer(low) if low else 0
-    return draws(ctx, ctx.result_shape()).integers(lower_limit, ctx.integer(high))
+    return draws(shape).integers(lower_limit, ctx.integer(high))
 
 
-def _coins(ctx: CallContext) -> Operand:
+def _bernoulli(ctx: CallContext, shape: ResultShape) -> Operand:
     """Draws ones and zeros; the chance of a one is `p`, or else the element of the input."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
-    return draws(ctx, ctx.result_shape()).uniform(F32) < chance
+    return draws(shape).uniform(F32) < chance
 
 
-def _dropout(ctx: CallContext, x: Operand) -> Sequence[Operand]:
+def _native_dropout(ctx: CallContext, x: Operand, p: float) -> Sequence[Operand]:
     """Returns `x` with dropout, and the mask of the elements that are not dropped.
 
     The other elements are scaled so that their sum does not change on average.
     """
-    chance = ctx.real("p")
-    if ctx.arguments.get("train") is False or chance == 0:
-        return [x, ctx.full(True, BOOL, x.shape)]
-    return dropped(ctx, x, chance)
+    if ctx.arguments.get("train") is False or p == 0:
+        return [x, full(True, BOOL, x.shape)]
+    return dropped(x, p)
 
 
-def _multinomial(ctx: CallContext, weights: Operand) -> Operand:
-    count = ctx.index("num_samples")
-    rows = weights if weights.rank == 2 else weights.unsqueeze(0)
-    with_replacement = ctx.flag("replacement") or as_int(count) == 1
-    scores = race(ctx, rows.log(), count if with_replacement else const(1))
+def _multinomial(x: Operand, num_samples: Index, replacement: bool) -> Operand:
+    rows = x if x.rank == 2 else x.unsqueeze(0)
+    with_replacement = replacement or as_int(num_samples) == 1
+    scores = race(rows.log(), num_samples if with_replacement else const(1))
     if with_replacement:
-        classes = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
+        classes = scores.arg_max(axis=2, keepdims=False, select_last=False)
     else:
-        options = {"axis": 1, "k": count, "largest": True, "sorted": True}
-        classes = ctx.emit_all("top_k", [scores.squeeze((1,))], **options)[1]
-    return classes if weights.rank == 2 else classes.squeeze((0,))
+        options = {"axis": 1, "k": num_samples, "largest": True, "sorted": True}
+        classes = scores.squeeze((1,)).emit_all("top_k", **options)[1]
+    return classes if x.rank == 2 else classes.squeeze((0,))
 
 
-def _permutation(ctx: CallContext) -> Operand:
+def _randperm(shape: ResultShape) -> Operand:
     """Returns a random permutation: the sort order of random numbers.
 
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
     """
-    keys = draws(ctx, ctx.result_shape()).bits(63).cast(I64)
+    keys = draws(shape).bits(63).cast(I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
-    return ctx.emit_all("top_k", [keys], **options)[1]
+    return keys.emit_all("top_k", **options)[1]
 
 
 CONVERTERS: Converters = {
+    **named(_bernoulli, _native_dropout, _multinomial, _randperm),
     **dict.fromkeys(("rand", "rand_like"), _drawn("uniform")),
     **dict.fromkeys(("randn", "randn_like"), _drawn("normal")),
     "prims.uniform": _drawn("uniform", "low", "high"),
     **dict.fromkeys(("prims.normal", "normal_functional"), _drawn("normal", "mean", "std")),
     **dict.fromkeys(("randint", "randint_like", "random.from", "random.to"), _integers),
-    "bernoulli": _coins,
-    "native_dropout": _dropout,
-    "multinomial": _multinomial,
-    "randperm": _permutation,
 }

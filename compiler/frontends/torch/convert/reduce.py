@@ -4,8 +4,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import checked_axes, family, size_scalar
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    Converters,
+    Line,
+    ResultType,
+    named,
+    numbers,
+    widened,
+)
 from tcc.frontends.torch.convert.create import grid
 from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType
@@ -16,13 +27,13 @@ def _axes(ctx: CallContext, rank: int) -> tuple[int, ...]:
     dims = ctx.integers("dim") if ctx.has("dim") else ()
     if not dims or not rank:
         return tuple(range(rank))
-    return tuple(sorted(ctx.axes(dims, rank)))
+    return tuple(sorted(checked_axes(dims, rank)))
 
 
 def _reduced(ctx: CallContext, op: str, x: Operand) -> Operand:
     """Reduces over the axes of the call."""
     axes = _axes(ctx, x.rank)
-    return ctx.reduce(op, x, axes, keepdims=ctx.flag("keepdim")) if axes else x
+    return x.reduce(op, axes, keepdims=ctx.flag("keepdim")) if axes else x
 
 
 def _reduction(op: str) -> Converter:
@@ -41,36 +52,28 @@ def _extremum(op: str) -> Converter:
     return lambda ctx, x: _reduced(ctx, op, _narrow(x))
 
 
-def _extremum_at(op: str) -> Converter:
-    """Returns a converter of the extremum along one axis, and its position."""
-
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
-        extremum = ctx.reduce(op, _narrow(x), axis, keepdims=keepdim)
-        at = ctx.emit(f"arg_{op}", ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
-        return extremum, at
-
-    return convert
+@family
+def _extremum_at(op: str, keepdim: bool, line: Line) -> Sequence[Operand]:
+    """Returns the extremum along one axis, and its position."""
+    x, axis = line
+    extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
+    at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
+    return extremum, at
 
 
-def _arg(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x, axis = ctx.along()
-        keepdim = ctx.flag("keepdim") and ctx.has("dim")
-        return ctx.emit(op, ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
-
-    return convert
+@family
+def _arg(op: str, ctx: CallContext, line: Line) -> Operand:
+    x, axis = line
+    keepdim = ctx.flag("keepdim") and ctx.has("dim")
+    return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
 
 
-def _truth(op: str) -> Converter:
-    """Returns a converter of `any` or `all`."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand("self", BOOL)
-        # An empty list means no axis.
-        return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
-
-    return convert
+@family
+def _truth(op: str, ctx: CallContext) -> Operand:
+    """Returns `any` or `all`: an extremum of truth values."""
+    x = ctx.operand("self", BOOL)
+    # An empty list means no axis.
+    return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
 
 
 # ---- moments -------------------------------------------------------------------------------------
@@ -78,18 +81,18 @@ def _truth(op: str) -> Converter:
 
 def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     """Returns the variance and the mean, in f32 or wider."""
-    x = ctx.widened(ctx.operand("self"))
+    x = widened(ctx.operand("self"))
     axes = _axes(ctx, x.rank)
     mean = x.mean(axes, keepdims=True) if axes else x
     gap = x - mean
     square_sum = _reduced(ctx, "sum", gap * gap)
     count: Index = math.prod((x.shape[n] for n in axes), start=const(1))
     correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
-    divisor = ctx.size_scalar(count).cast(x.dtype) - correction
+    divisor = size_scalar(count).cast(x.dtype) - correction
     return square_sum / divisor.maximum(0), mean
 
 
-def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
+def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
     """Returns the p-norm over axes."""
     if p == 0:
         x = (~x.equals(0)).cast(x.dtype)
@@ -97,48 +100,44 @@ def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim:
     if not axes:
         return abs(x)
     if math.isinf(p):
-        return ctx.reduce("max" if p > 0 else "min", abs(x), axes, keepdims=keepdim)
+        return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
     if p in (1, 2):
-        return ctx.reduce(f"l{int(p)}", x, axes, keepdims=keepdim)
-    size = ctx.widened(abs(x))
+        return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
+    size = widened(abs(x))
     power_sum = (size**p).sum(axes, keepdims=keepdim)
     return power_sum ** (1 / p)
 
 
-def _norm(ctx: CallContext) -> Operand:
-    x = ctx.input()
-    return p_norm(ctx, x, ctx.real("ord", 2.0), _axes(ctx, x.rank), ctx.flag("keepdim"))
+def _linalg_vector_norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Operand:
+    return p_norm(x, ord, _axes(ctx, x.rank), keepdim)
 
 
 # ---- along one axis ------------------------------------------------------------------------------
 
 
-def along_axis(op: str) -> Converter:
-    """Returns a converter of the op along `dim`, with the dtype of the result."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x, axis = ctx.along(ctx.result_dtype())
-        return ctx.emit(op, x, axis=axis)
-
-    return convert
+@family
+def along_axis(op: str, ctx: CallContext, dtype: ResultType) -> Operand:
+    """Adds the op along `dim`, with the dtype of the result."""
+    x, axis = ctx.along(dtype)
+    return x.emit(op, axis=axis)
 
 
-def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
+def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
     """Returns the prefixes of `x` along `axis`, as [other axes ..., n, k].
 
     Row n of the last two axes has the elements k of the axis for k <= n, and `fill` for k > n.
     """
-    last = x.moved(axis, x.rank - 1)
+    last = x.moved(axis, -1)
     dim = x.shape[axis]
     wide = last.unsqueeze(x.rank - 1).expand((*last.shape[:-1], dim, dim))
-    row, column = grid(ctx, dim, dim)
+    row, column = grid(dim, dim)
     return (column <= row).select(wide, fill)
 
 
-def _running_log_sum(ctx: CallContext) -> Operand:
-    x, axis = ctx.along(ctx.result_dtype())
-    prefixes = _prefixes(ctx, x, axis, -math.inf)
-    return ctx.reduce("log_sum_exp", prefixes, x.rank).moved(x.rank - 1, axis)
+def _logcumsumexp(ctx: CallContext, dtype: ResultType) -> Operand:
+    x, axis = ctx.along(dtype)
+    prefixes = _prefixes(x, axis, -math.inf)
+    return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:
@@ -149,19 +148,18 @@ def extreme(dtype: DType, below: bool) -> float:
     return int(info.min if below else info.max)
 
 
-def _running_extremum(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x, axis = ctx.along()
-        x = x.cast(x.dtype if x.dtype.is_float else I64)
-        prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
-        extremum = ctx.reduce(op, prefixes, x.rank)
-        at = ctx.emit(f"arg_{op}", prefixes, axis=x.rank, keepdims=False, select_last=True)
-        return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
-
-    return convert
+@family
+def _running_extremum(op: str, line: Line) -> Sequence[Operand]:
+    x, axis = line
+    x = x.cast(x.dtype if x.dtype.is_float else I64)
+    prefixes = _prefixes(x, axis, extreme(x.dtype, below=op == "max"))
+    extremum = prefixes.reduce(op, x.rank)
+    at = prefixes.emit(f"arg_{op}", axis=x.rank, keepdims=False, select_last=True)
+    return tuple(result.moved(x.rank - 1, axis) for result in (extremum, at))
 
 
 CONVERTERS: Converters = {
+    **named(_linalg_vector_norm, _logcumsumexp),
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "prod": _reduction("prod"),
@@ -178,10 +176,8 @@ CONVERTERS: Converters = {
     "var": lambda ctx: _variance(ctx)[0],
     "var_mean": _variance,
     "logsumexp": _reduction("log_sum_exp"),
-    "linalg_vector_norm": _norm,
     "cumsum": along_axis("cum_sum"),
     "cumprod": along_axis("cum_prod"),
-    "logcumsumexp": _running_log_sum,
     "cummax": _running_extremum("max"),
     "cummin": _running_extremum("min"),
 }

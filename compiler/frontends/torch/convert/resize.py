@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import constant, family
 from tcc.frontends.extents import widened_taps
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.torch.context import CallContext, Converters, ResultShape, of_axes
 from tcc.ir.index import Index, as_int
 
 _PADDING = ("zeros", "border", "reflection")
@@ -36,7 +38,7 @@ def interpolation(
     """
     corners = ctx.flag("align_corners")
     if smooth and corners:
-        raise ctx.fail("align_corners together with antialias is not supported")
+        raise Refusal("align_corners together with antialias is not supported")
     informative = [] if corners else _informative_scales(sizes[2:], x.shape[2:], scales)
     all_scales = (1.0, 1.0, *(informative or [None] * (x.rank - 2)))
     linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
@@ -51,46 +53,37 @@ def interpolation(
     }
 
 
-def _upsample(mode: str, smooth: bool = False) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand(ctx.first())
-        scales = axis_scales(ctx, x.rank - 2)
-        attributes = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
-        return ctx.emit("resize", x, **attributes)
-
-    return convert
+@family
+def _upsample(mode: str, smooth: bool, ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
+    scales = axis_scales(ctx, x.rank - 2)
+    attributes = interpolation(ctx, x, shape, scales, mode, smooth)
+    return x.resize(**attributes)
 
 
-def _nearest(exact: bool) -> Converter:
-    """Returns a converter of nearest neighbours, with positions at pixel centres if `exact`.
+@family
+def _nearest(exact: bool, ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
+    """Resizes to nearest neighbours, with positions at pixel centres if `exact`.
 
     torch rounds a product in f32 down, which may give the position before that of the exact
     quotient. If sizes are constant and these positions differ, a constant holds torch's positions.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
-        scales = axis_scales(ctx, x.rank - 2)
-        informative = _informative_scales(sizes[2:], x.shape[2:], scales)
-        for axis, scale in enumerate(informative, 2):
-            n, m = as_int(x.shape[axis]), as_int(sizes[axis])
-            if not n or not m:
-                continue
-            places = nearest_places(n, m, scale, exact)
-            if scale is not None or (places != _exact_places(n, m, exact)).any():
-                x = x.gather(ctx.constant(places), axis=axis)
-                informative[axis - 2] = None
-        return ctx.emit(
-            "resize",
-            x,
-            sizes=sizes,
-            scales=(1.0, 1.0, *informative),
-            mode="nearest",
-            coordinate_mode="half_pixel" if exact else "asymmetric",
-            nearest_mode="round_prefer_ceil" if exact else "floor",
-        )
-
-    return convert
+    scales = axis_scales(ctx, x.rank - 2)
+    informative = _informative_scales(shape[2:], x.shape[2:], scales)
+    for axis, scale in enumerate(informative, 2):
+        n, m = x.extent(axis), as_int(shape[axis])
+        if not n or not m:
+            continue
+        places = nearest_places(n, m, scale, exact)
+        if scale is not None or (places != _exact_places(n, m, exact)).any():
+            x = x.gather(constant(places), axis=axis)
+            informative[axis - 2] = None
+    return x.resize(
+        sizes=shape,
+        scales=(1.0, 1.0, *informative),
+        mode="nearest",
+        coordinate_mode="half_pixel" if exact else "asymmetric",
+        nearest_mode="round_prefer_ceil" if exact else "floor",
+    )
 
 
 def nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
@@ -108,7 +101,7 @@ def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
     """Returns the scale of each spatial axis; None if the op needs no scale (`_follows`)."""
-    triples = zip(sizes, extents, scales, strict=True)
+    triples = aligned(sizes, extents, scales)
     return [None if _follows(o, i, s) else s for o, i, s in triples]
 
 
@@ -121,15 +114,18 @@ def _follows(size: Index, extent: Index, scale: float | None) -> bool:
     return scale is None or (out is not None and dim is not None and out == dim * scale)
 
 
-def _grid_sample(ctx: CallContext) -> Operand:
-    mode, padding = ctx.integer("interpolation_mode"), ctx.integer("padding_mode")
-    return ctx.emit(
-        "grid_sample",
-        ctx.operand("input"),
-        ctx.operand("grid"),
-        mode=_MODES[mode],
-        padding_mode=_PADDING[padding],
-        align_corners=ctx.flag("align_corners"),
+def _grid_sample(
+    x: Operand,
+    interpolation_mode: int,
+    padding_mode: int,
+    grid: Operand,
+    align_corners: bool,
+) -> Operand:
+    return x.grid_sample(
+        grid,
+        mode=_MODES[interpolation_mode],
+        padding_mode=_PADDING[padding_mode],
+        align_corners=align_corners,
     )
 
 
@@ -147,7 +143,7 @@ INTERPOLATIONS = {
 CONVERTERS: Converters = {
     **of_axes("upsample_nearest{}d", lambda _: _nearest(False)),
     **of_axes("_upsample_nearest_exact{}d", lambda _: _nearest(True)),
-    **{name: _upsample(mode, smooth=smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
+    **{name: _upsample(mode, smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,
 }

@@ -2,42 +2,36 @@
 
 import math
 
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import family, full
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Computed, Converter, Converters, named, numbers
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
 
-def _rounding(op: str) -> Converter:
-    """Returns a converter of a rounding function; integers are unchanged."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x = ctx.input()
-        return ctx.emit(op, x) if x.dtype.is_float else x
-
-    return convert
+@family
+def _rounding(op: str, x: Computed) -> Operand:
+    """Rounds; integers are unchanged."""
+    return x.emit(op) if x.dtype.is_float else x
 
 
-def _round(ctx: CallContext) -> Operand:
-    x = ctx.input()
+def _round(ctx: CallContext, x: Computed) -> Operand:
     places = int(ctx.given("decimals", 0))
     if not x.dtype.is_float:
         return x
     if places == 0:
         return x.round()
-    factor = ctx.scalar(10.0 ** abs(places), x)
+    factor = x.like(10.0 ** abs(places))
     up, down = ("mul", "div") if places > 0 else ("div", "mul")
-    return ctx.emit(down, ctx.emit(up, x, factor).round(), factor)
+    return x.emit(up, factor).round().emit(down, factor)
 
 
-def _abs(ctx: CallContext) -> Operand:
-    x = ctx.input()
+def _abs(x: Computed) -> Operand:
     return x if x.dtype is BOOL else abs(x)
 
 
-def _sign(ctx: CallContext) -> Operand:
+def _sign(x: Computed) -> Operand:
     """Returns -1, 0 or 1; 0 for NaN."""
-    x = ctx.input()
     if x.dtype is BOOL:
         return x
     sign = x.sign()
@@ -46,23 +40,20 @@ def _sign(ctx: CallContext) -> Operand:
     return x.is_nan().select(0, sign)
 
 
-def _exp2(ctx: CallContext) -> Operand:
-    x = ctx.input()
-    return ctx.scalar(2, x) ** x
+def _exp2(x: Computed) -> Operand:
+    return x.like(2) ** x
 
 
-def _expm1(ctx: CallContext) -> Operand:
+def _expm1(x: Computed) -> Operand:
     """Returns 2 sinh(x/2) exp(x/2), which does not cancel near zero."""
-    x = ctx.input()
     half = x * 0.5
-    result = ctx.emit("sinh", half) * half.exp() * 2
+    result = half.sinh() * half.exp() * 2
     return (x < -30).select(-1, result)
 
 
-def _log1p(ctx: CallContext) -> Operand:
+def _log1p(x: Computed) -> Operand:
     """Returns log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
-    x = ctx.input()
-    near_zero = 2 * ctx.emit("atanh", x / (x + 2))
+    near_zero = 2 * (x / (x + 2)).atanh()
     elsewhere = (x + 1).log()
     return (abs(x) < 0.5).select(near_zero, elsewhere)
 
@@ -71,9 +62,9 @@ def _logarithm(base: float) -> Converter:
     return lambda ctx: ctx.input().log() * (1 / math.log(base))
 
 
-def _erfc(ctx: CallContext) -> Operand:
+def _erfc(x: Computed) -> Operand:
     """Returns 1 - erf(x), with the difference in f64."""
-    return 1 - ctx.input().cast(F64).erf()
+    return 1 - x.cast(F64).erf()
 
 
 def is_negative(x: Operand) -> Operand:
@@ -85,33 +76,31 @@ def is_negative(x: Operand) -> Operand:
     return x.equals(0).select(has_negative_reciprocal, below)
 
 
-def _copysign(ctx: CallContext) -> Operand:
-    x, sign = ctx.both()
+def _copysign(x: Computed, other: Computed) -> Operand:
     size = abs(x)
-    return is_negative(sign).select(-size, size)
+    return is_negative(other).select(-size, size)
 
 
-def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
+def angle_of(y: Operand, x: Operand) -> Operand:
     """Returns the angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     ends = y.is_inf() & x.is_inf()
     is_origin = y.equals(0) & x.equals(0)
-    angle = ctx.emit("atan", is_origin.select(0, ends.select(1, abs(y) / abs(x))))
+    angle = is_origin.select(0, ends.select(1, abs(y) / abs(x))).atan()
     angle = is_negative(x).select(math.pi - angle, angle)
     return is_negative(y).select(-angle, angle)
 
 
-def _angle(ctx: CallContext) -> Operand:
+def _angle(x: Computed) -> Operand:
     """Returns the angle of a real number: pi where it is negative."""
-    x = ctx.input()
-    angle = (x < 0).select(ctx.scalar(math.pi, x), 0)
+    angle = (x < 0).select(x.like(math.pi), 0)
     return x.is_nan().select(x, angle) if x.dtype.is_float else angle
 
 
 def _of_reals(op: str, **attrs: bool) -> Converter:
     """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
 
-    def convert(ctx: CallContext, x: Operand) -> Operand:
-        return ctx.emit(op, x, **attrs) if x.dtype.is_float else ctx.full(False, BOOL, x.shape)
+    def convert(x: Operand) -> Operand:
+        return x.emit(op, **attrs) if x.dtype.is_float else full(False, BOOL, x.shape)
 
     return convert
 
@@ -122,24 +111,15 @@ def _hypot(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: Converters = {
+    **named(_round, _abs, _sign, _exp2, _expm1, _log1p, _erfc, _copysign, _angle, _hypot),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
-    "round": _round,
     "trunc": lambda ctx: truncated(ctx.input()),
-    "abs": _abs,
-    "sign": _sign,
     "rsqrt": lambda ctx: ctx.input().sqrt().reciprocal(),
-    "exp2": _exp2,
-    "expm1": _expm1,
-    "log1p": _log1p,
     "log2": _logarithm(2),
     "log10": _logarithm(10),
-    "erfc": _erfc,
-    "signbit": lambda ctx, x: is_negative(ctx.numbers(x)),
-    "copysign": _copysign,
-    "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
-    "angle": _angle,
+    "signbit": lambda x: is_negative(numbers(x)),
+    "atan2": lambda ctx: angle_of(*ctx.both()),
     "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
     "isnan": _of_reals("is_nan"),
-    "hypot": _hypot,
 }

@@ -6,8 +6,9 @@ from itertools import accumulate
 from operator import mul
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.emit import constant, family
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import Computed, Converter, Converters
 from tcc.frontends.torch.convert.scalar_functions import is_negative
 from tcc.ir.types import F64
 
@@ -24,11 +25,9 @@ _SHIFT = 8  # the shift of arguments: from 8 on, this series has 15 digits
 _NEWTON = 3
 
 
-def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        return function(ctx, ctx.input().cast(F64))
-
-    return convert
+@family
+def _special(function: Callable[[Operand], Operand], x: Computed) -> Operand:
+    return function(x.cast(F64))
 
 
 def _part(x: Operand) -> Operand:
@@ -36,7 +35,7 @@ def _part(x: Operand) -> Operand:
     return (x - x.floor()) * math.pi
 
 
-def _lgamma(ctx: CallContext, x: Operand) -> Operand:
+def _lgamma(x: Operand) -> Operand:
     """Returns log |gamma(x)|; below 1/2 by reflection."""
     low = x < 0.5
     reflected = low.select(1 - x, x)
@@ -46,12 +45,12 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     base = reflected + (_LANCZOS_G - 0.5)
     power = (reflected - 0.5) * base.log()
     result = power - base + (series * math.sqrt(2 * math.pi)).log()
-    mirror = math.pi / ctx.emit("sin", _part(x))
+    mirror = math.pi / _part(x).sin()
     result = low.select(mirror.log() - result, result)
     return x.is_inf().select(math.inf, result)
 
 
-def _digamma(ctx: CallContext, x: Operand) -> Operand:
+def _digamma(x: Operand) -> Operand:
     """Returns the derivative of log gamma.
 
     The asymptotic series gives it for the argument plus `_SHIFT`; a recurrence steps back to the
@@ -66,13 +65,13 @@ def _digamma(ctx: CallContext, x: Operand) -> Operand:
     result = result - square * _polynomial(square, _BERNOULLI)
     for n in range(_SHIFT):
         result = result - 1 / (reflected + n)
-    result = low.select(result - math.pi / ctx.emit("tan", _part(x)), result)
+    result = low.select(result - math.pi / _part(x).tan(), result)
     result = (x.equals(x.floor()) & low).select(math.nan, result)
-    pole = is_negative(x).select(ctx.scalar(math.inf, x), -math.inf)
+    pole = is_negative(x).select(x.like(math.inf), -math.inf)
     return x.equals(0).select(pole, result)
 
 
-def _erfinv(ctx: CallContext, x: Operand) -> Operand:
+def _erfinv(x: Operand) -> Operand:
     """Returns the inverse of erf: Winitzki's approximation, then Newton's method."""
     a = 0.147
     log = (1 - x * x).log()
@@ -92,7 +91,7 @@ _STEP = 0.5
 _NODES = tuple(_STEP * n for n in range(1, 13))
 
 
-def _erfcx(ctx: CallContext, x: Operand) -> Operand:
+def _erfcx(x: Operand) -> Operand:
     """Returns exp(x^2) erfc(x), by way of 1 - erf(x) where that does not cancel."""
     size, growth = abs(x), (x * x).exp()
     middle = growth * (1 - x.erf())
@@ -121,7 +120,7 @@ def _polynomial(x: Operand, coefficients: Sequence[float]) -> Operand:
     return value
 
 
-def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
+def _normal_quantile(p: Operand) -> Operand:
     """Returns the inverse of the normal distribution: an approximation, then Newton's method on the
     logarithm of the tail."""
     reflected = 1 - p
@@ -130,7 +129,7 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
     t = (log * -2).sqrt()
     z = t - _polynomial(t, _ABOVE) / _polynomial(t, _BELOW)
     for _ in range(_NEWTON):
-        scaled = _erfcx(ctx, z * math.sqrt(0.5))
+        scaled = _erfcx(z * math.sqrt(0.5))
         here = (scaled * 0.5).log() - z * z * 0.5
         z = z + (here - log) * scaled * math.sqrt(math.pi / 2)
     z = tail.equals(0).select(math.inf, z)
@@ -158,10 +157,10 @@ def _bessel_i(order: int, scaled: bool) -> Converter:
     """Returns a converter of I(x), or of exp(-|x|) I(x) if `scaled`."""
     weights = _COSINES**order / _NODES_OF_I
 
-    def function(ctx: CallContext, x: Operand) -> Operand:
+    def function(x: Operand) -> Operand:
         size = abs(x)
         near_size = size.minimum(_FAR).unsqueeze(x.rank)
-        terms = (near_size * ctx.constant(_COSINES - 1)).exp() * ctx.constant(weights)
+        terms = (near_size * constant(_COSINES - 1)).exp() * constant(weights)
         result = terms.sum(x.rank)
         inverse = 1 / size
         far_result = (inverse * (1 / (2 * math.pi))).sqrt()

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters, of_axes
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import concat, family, filled, full, size_scalar
+from tcc.frontends.operand import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, named, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
@@ -33,13 +35,19 @@ def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _conv(ctx: CallContext, x: Operand) -> Operand:
-    weight = ctx.operand("weight")
+def _convolution(
+    ctx: CallContext,
+    x: Operand,
+    weight: Operand,
+    transposed: bool,
+    groups: int,
+    bias: Operand | None = None,
+) -> Operand:
     axes = weight.rank - 2
-    row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
-    if ctx.flag("transposed"):
+    row, attrs = "conv", window_attrs(ctx, axes) | {"group": groups}
+    if transposed:
         row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
-    return ctx.emit(row, x, weight, ctx.optional("bias"), **attrs)
+    return x.emit(row, weight, bias, **attrs)
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -52,34 +60,29 @@ def pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
 
 
 def _max_pool(axes: int) -> Converter:
-    return lambda ctx: ctx.emit("max_pool", _image(ctx, axes), **pool_attrs(ctx, axes))
+    return lambda ctx: _image(ctx, axes).max_pool(**pool_attrs(ctx, axes))
 
 
-def _max_pool_indices(axes: int) -> Converter:
-    """Returns a converter of the maxima, and of their positions in the image of their channel."""
-
-    def convert(ctx: CallContext) -> Sequence[Operand]:
-        x = _image(ctx, axes)
-        maxima, at = ctx.emit_all("max_pool_indices", [x], **pool_attrs(ctx, axes))
-        image = ctx.size_scalar(element_count(x.shape[2:]))
-        return maxima, ctx.emit("mod", at, image, fmod=False)
-
-    return convert
+@family
+def _max_pool_indices(axes: int, ctx: CallContext) -> Sequence[Operand]:
+    """Returns the maxima, and their positions in the image of their channel."""
+    x = _image(ctx, axes)
+    maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
+    image = size_scalar(element_count(x.shape[2:]))
+    return maxima, at.mod(image, fmod=False)
 
 
-def _average_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x = _image(ctx, axes)
-        attrs, padded = pool_attrs(ctx, axes), ctx.flag("count_include_pad")
-        divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
-        if divisor is None:
-            return ctx.emit("average_pool", x, **attrs, count_include_pad=padded)
-        if attrs["ceil_mode"]:
-            x, attrs = _whole_windows(ctx, x, attrs)
-        mean = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
-        return mean * (float(np.prod(attrs["kernel"])) / divisor)
-
-    return convert
+@family
+def _average_pool(axes: int, ctx: CallContext, count_include_pad: bool) -> Operand:
+    x = _image(ctx, axes)
+    attrs = pool_attrs(ctx, axes)
+    divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
+    if divisor is None:
+        return x.average_pool(**attrs, count_include_pad=count_include_pad)
+    if attrs["ceil_mode"]:
+        x, attrs = _whole_windows(ctx, x, attrs)
+    mean = x.average_pool(**attrs, count_include_pad=True)
+    return mean * (float(np.prod(attrs["kernel"])) / divisor)
 
 
 def _whole_windows(
@@ -94,8 +97,8 @@ def _whole_windows(
         window_end = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
         before = attrs["before"][n]
         pads.append((before, window_end - x.shape[n + x.rank - axes] - before))
-    starts, ends = zip(*pads, strict=True)
-    x = ctx.emit("pad", x, ctx.scalar(0, x), before=starts, after=ends, mode="constant")
+    starts, ends = aligned(*pads)
+    x = x.pad(x.like(0), before=starts, after=ends, mode="constant")
     zeros = (const(0),) * axes
     return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
 
@@ -103,19 +106,17 @@ def _whole_windows(
 # ---- adaptive pools ------------------------------------------------------------------------------
 
 
-def adaptive_windows(
-    ctx: CallContext, size: Index, bins: Index
-) -> tuple[Operand, Operand, Operand]:
+def adaptive_windows(size: Index, bins: Index) -> tuple[Operand, Operand, Operand]:
     """Returns the windows of an axis, which together cover it.
 
     There are three results. The positions in each window are [bins, longest window]; shorter
     windows repeat their last position. A mask tells the positions that count. The third result is
     the windows' lengths.
     """
-    number, extent = counted(ctx, bins), ctx.size_scalar(size)
-    count = ctx.size_scalar(maximum(bins, 1))
+    number, extent = counted(bins), size_scalar(size)
+    count = size_scalar(maximum(bins, 1))
     start, end = number * extent / count, ((number + 1) * extent + count - 1) / count
-    places = start.unsqueeze(1) + counted(ctx, _longest_window(size, bins))
+    places = start.unsqueeze(1) + counted(_longest_window(size, bins))
     ends = end.unsqueeze(1)
     return places.minimum(ends - 1), places < ends, end - start
 
@@ -128,11 +129,11 @@ def _longest_window(size: Index, bins: Index) -> Index:
     return const(max(end - start for start, end in edges))
 
 
-def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> Operand:
+def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
     """Reduces an axis over `bins` windows; `how` is `sum`, `mean` or `max`."""
     if bins is x.shape[axis]:
         return x
-    places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
+    places, counts, length = adaptive_windows(x.shape[axis], bins)
     gathered = x.gather(places, axis=axis)
     if how == "max":
         return gathered.max(axis + 1)
@@ -144,37 +145,33 @@ def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> O
     return window_sum / length.cast(x.dtype).reshape((*length.shape, *trailing))
 
 
-def _adaptive(op: str, reduce: str, axes: int) -> Converter:
-    """Returns a converter of pools whose windows follow from the sizes.
+@family
+def _adaptive(op: str, reduce: str, axes: int, ctx: CallContext) -> Operand:
+    """Returns a pool whose windows follow from the sizes.
 
     The windows are equal if the input's sizes are multiples of the result's. Otherwise each window
     is a slice if the sizes are constant.
     """
-
-    def convert(ctx: CallContext) -> Operand:
-        x = _image(ctx, axes)
-        target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
-        if all(as_int(n) == 1 for n in target):
-            return ctx.reduce(reduce, x, tuple(range(2, 2 + axes)), keepdims=True)
-        pairs = [*zip(map(as_int, x.shape[2:]), map(as_int, target), strict=True)]
-        if all(n and size is not None and size % n == 0 for size, n in pairs):
-            kernel = tuple(size // n for size, n in pairs if size is not None and n)
-            zeros = (const(0),) * axes
-            return ctx.emit(
-                op, x, kernel=kernel, strides=kernel, before=zeros, after=zeros,
-                dilations=(1,) * axes,
-            )  # fmt: skip
-        for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
-            if size is None or count is None:
-                x = adapted(ctx, x, axis, bins, reduce)
-            else:
-                x = _binned(ctx, x, axis, size, count, reduce)
-        return x
-
-    return convert
+    x = _image(ctx, axes)
+    target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
+    if all(as_int(n) == 1 for n in target):
+        return x.reduce(reduce, tuple(range(2, 2 + axes)), keepdims=True)
+    pairs = [*aligned(map(as_int, x.shape[2:]), map(as_int, target))]
+    if all(n and size is not None and size % n == 0 for size, n in pairs):
+        kernel = tuple(size // n for size, n in pairs if size is not None and n)
+        zeros = (const(0),) * axes
+        return x.emit(
+            op, kernel=kernel, strides=kernel, before=zeros, after=zeros, dilations=(1,) * axes
+        )
+    for axis, ((size, count), bins) in enumerate(aligned(pairs, target), 2):
+        if size is None or count is None:
+            x = adapted(x, axis, bins, reduce)
+        else:
+            x = _binned(x, axis, size, count, reduce)
+    return x
 
 
-def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
+def _binned(x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
     """Reduces an axis over `bins` slices that together cover it."""
     if bins == size:
         return x
@@ -184,8 +181,8 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
     for n in range(bins):
         start, end = n * size // bins, -(-(n + 1) * size // bins)
         window = x.slice_axis(axis, start, end - start)
-        parts.append(ctx.reduce(reduce, window, axis, keepdims=True))
-    return ctx.concat(parts, axis)
+        parts.append(window.reduce(reduce, axis, keepdims=True))
+    return concat(parts, axis)
 
 
 def _adaptive_max(axes: int) -> Converter:
@@ -205,41 +202,38 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     x, target = _image(ctx, axes), ctx.result_shape(0)[-axes:]
     shape = (*x.shape[:2], *target)
     if any(as_int(d) == 0 for d in shape):
-        return ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
-    table = ctx.filled(0, I64)
-    for n, (size, bins) in enumerate(zip(x.shape[2:], target, strict=True)):
-        line, _, _ = adaptive_windows(ctx, size, bins)
+        return full(0, x.dtype, shape), full(0, I64, shape)
+    table = filled(0, I64)
+    for n, (size, bins) in enumerate(aligned(x.shape[2:], target)):
+        line, _, _ = adaptive_windows(size, bins)
         ends = {n: line.shape[0], axes + n: line.shape[1]}
         step = line.reshape([ends.get(axis, const(1)) for axis in range(2 * axes)])
-        table = table * ctx.size_scalar(size) + step
+        table = table * size_scalar(size) + step
     counts = element_count(target), element_count(table.shape[axes:])
     table = table.reshape(counts)
     flat = x.reshape((*x.shape[:2], element_count(x.shape[2:])))
     gathered = flat.gather(table, axis=2)
     maxima = gathered.max(3)
-    best = ctx.emit("arg_max", gathered, axis=3, keepdims=True, select_last=False)
-    is_best = best.equals(counted(ctx, counts[1]))
+    best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
+    is_best = best.equals(counted(counts[1]))
     at = is_best.select(table, 0).sum(3)
     return maxima.reshape(shape), at.reshape(shape)
 
 
-def _col2im(ctx: CallContext) -> Operand:
-    return ctx.emit(
-        "col2im",
-        _image(ctx, 1),
-        image=ctx.indices("output_size"),
+def _col2im(ctx: CallContext, output_size: tuple[Index, ...]) -> Operand:
+    return _image(ctx, 1).col2im(
+        image=output_size,
         block=ctx.integers("kernel_size", 2),
         **window_attrs(ctx, 2),
     )
 
 
 CONVERTERS: Converters = {
-    "convolution": _conv,
+    **named(_convolution, _col2im),
     **of_axes("max_pool{}d", _max_pool),
     **of_axes("max_pool{}d_with_indices", _max_pool_indices),
     **of_axes("avg_pool{}d", _average_pool),
     "adaptive_avg_pool1d": _adaptive("average_pool", "mean", 1),
     **of_axes("_adaptive_avg_pool{}d", lambda n: _adaptive("average_pool", "mean", n), (2, 3)),
     **of_axes("adaptive_max_pool{}d", _adaptive_max),
-    "col2im": _col2im,
 }
