@@ -1,6 +1,7 @@
 """Counts the entries of a lock that apply in a compile, and finds kernels without an entry."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tcc.errors import TccError, UserError
@@ -10,7 +11,7 @@ from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
 from tcc.passes.tile.plan import KernelChooser, KernelKey
 from tcc.schedule.alternatives import Ledger, number
-from tcc.tune.lock import Lock
+from tcc.tune.lock import Lock, LockEntry
 from tcc.tune.lock_file import read_lock
 
 _NAMED = 20  # kernels in a message
@@ -61,13 +62,14 @@ def lock_of(options: Options) -> Lock | None:
 
 def sections_of(lock: Lock | None, path: Path | None) -> Sections:
     """Returns the entries of a lock as lines for a ledger; `path` is the lock's file."""
-    return {
-        home: {
-            site: Line(site, entry.alternative or "", f"--tuned {path}, line {entry.line}", True)
-            for site, entry in section.items()
-        }
-        for home, section in ({} if lock is None else lock.sections).items()
-    }
+
+    def line_in(section: Mapping[str, LockEntry], site: str) -> Line | None:
+        entry = section.get(site)
+        where = f"--tuned {path}, line {entry.line}" if entry else ""
+        return Line(site, entry.alternative or "", where, True) if entry else None
+
+    sections = {} if lock is None else lock.sections
+    return {home: partial(line_in, section) for home, section in sections.items()}
 
 
 def applied_of(
