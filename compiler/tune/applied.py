@@ -85,7 +85,7 @@ def applied_of(
     if lock is None or not isinstance(ledger, ListeningLedger):
         return None
     if minimum is not None:
-        check_tuned(planners, ledger.met, minimum)
+        check_tuned(planners, minimum)
     return count_applied(lock, ledger)
 
 
@@ -102,14 +102,13 @@ def count_applied(lock: Lock, ledger: ListeningLedger) -> Applied:
     )
 
 
-def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], minimum: float) -> None:
+def check_tuned(planners: Iterable[KernelChooser], minimum: float) -> None:
     """Raises NotTuned if a kernel has no entry and more than the fraction `minimum` of the time.
 
-    The time is the predicted time of all launches that the planner of a variant planned. `met` has
-    the entries of the lock that the compile met, with the reasons of those that do not fit.
+    The time is the predicted time of all launches that the planner of a variant planned. The ledger
+    of a planner has the entries for the planner's target.
     """
-    entries = {line.site: why for line, why in met.items()}
-    names = [text for planner in planners for text in _without(planner, entries, minimum)]
+    names = [text for planner in planners for text in _without(planner, minimum)]
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     if names:
         raise NotTuned(
@@ -120,11 +119,10 @@ def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], mini
         )
 
 
-def _without(planner: KernelChooser, entries: Mapping[str, str], minimum: float) -> Iterator[str]:
-    """Yields a line for each kernel of a planner without an entry that fits.
-
-    `entries` has, by digest of their site, the reason why an entry does not fit, or "".
-    """
+def _without(planner: KernelChooser, minimum: float) -> Iterator[str]:
+    """Yields a line for each kernel of a planner without an entry that fits."""
+    ledger = planner.ledger
+    assert isinstance(ledger, ListeningLedger)
     times: dict[KernelKey, float] = {}
     names: dict[KernelKey, str] = {}
     for bound, locs in planner.launches.items():
@@ -134,8 +132,9 @@ def _without(planner: KernelChooser, entries: Mapping[str, str], minimum: float)
         times[key] = times.get(key, 0.0) + seconds
     sum_of_times = sum(times.values())
     for key, seconds in times.items():
-        digest = site(planner.kind, *key).digest
-        if seconds > minimum * sum_of_times and entries.get(digest, "none") != "":
-            why = entries.get(digest)
+        here = site(planner.kind, *key)
+        why = ledger.refusal(here)
+        if seconds > minimum * sum_of_times and why != "":
             reason = "" if why is None else f", whose entry has no effect: {why}"
-            yield f"{names[key]}: {seconds / sum_of_times:.1%} of the time, site {digest}{reason}"
+            share = f"{seconds / sum_of_times:.1%} of the time"
+            yield f"{names[key]}: {share}, site {here.digest}{reason}"

@@ -221,6 +221,14 @@ class ListeningLedger(Ledger):
         self.met.clear()
         self.changes.clear()
 
+    def refusal(self, here: Site) -> str | None:
+        """Returns the reason why the lock's entry for a site has no effect, and "" if it has one.
+
+        Returns None if the section has no entry for the site. The site names no device.
+        """
+        entry = self._section(here.digest) if self._section else None
+        return None if entry is None else self.met.get(entry)
+
     def refusals(self) -> dict[str, str]:
         """Returns the reasons why entries of a lock have no effect, by the digest of their site."""
         return {line.site: why for line, why in self.met.items() if why}

@@ -14,9 +14,12 @@ from click.testing import CliRunner, Result
 from tcc.artifact import read_manifest
 from tcc.cli.compile import compile
 from tcc.cli.tune import tune
+from tcc.errors import UserError
 from tcc.schedule.gpu import candidates, choose
 from tcc.schedule.margins import MARGINS
-from tcc.tune.lock_file import read_lock
+from tcc.tune.applied import NotTuned
+from tcc.tune.lock import Lock
+from tcc.tune.lock_file import lock_text, read_lock
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -144,6 +147,61 @@ def test_another_version_makes_other_code_without_a_lock(
     become_another_version()
     run(compile, model, *flags)
     assert Path("model.so").read_bytes() != before
+
+
+def test_each_part_of_the_gpus_needs_its_own_entries(model: Path) -> None:
+    """The two GPUs have a schedule each, of kernels with equal sites."""
+    flags = ("--target", "cuda:sm_80,sm_86", "--jobs", "2")
+    run(tune, model, "--pin", *flags)
+    lock = Path("tcc.lock.json")
+    first, second = read_lock(lock).sections
+    assert (first[0], second[0]) == ("cuda:sm_80", "cuda:sm_86")
+    required = ("--tuned", lock, "--require-tuned", "1%")
+    run(compile, model, *flags, *required)
+    sections = read_lock(lock).sections
+    (site,) = {
+        entry.site
+        for entry in sections[first].values()
+        if (entry.alternative or "").startswith("BlockKernel(")
+    }
+    assert site in sections[second]
+    for home in (first, second):
+        kept = {s: e for s, e in sections[home].items() if s != site}
+        lock.write_text(lock_text(Lock({**sections, home: kept})))
+        arguments = [str(a) for a in (model, *flags, *required, "-o", "never.so")]
+        with pytest.raises(NotTuned) as error:
+            CliRunner().invoke(compile, arguments, standalone_mode=False, catch_exceptions=False)
+        assert f"100.0% of the time, site {site}" in str(error.value.why)
+        assert not Path("never.so").exists()
+
+
+def test_lines_of_choices_are_entries_of_a_lock(model: Path) -> None:
+    """A line that does not fit is an error, unlike an entry."""
+    flags = ("--target", "rocm:gfx942", "--jobs", "2", "--name", "m")
+    run(tune, model, "--pin", *flags[:4])
+    lines = [
+        t.strip().rstrip(",")
+        for t in Path("tcc.lock.json").read_text().splitlines()
+        if '"site"' in t
+    ]
+    Path("choices.jsonl").write_text("\n".join(lines))
+    run(compile, model, *flags, "-o", "plain.so")
+    run(compile, model, *flags, "-o", "forced.so", "--choices", "choices.jsonl")
+    images = [read_manifest(Path(name))["variants"] for name in ("plain.so", "forced.so")]
+    assert images[0] == images[1]
+    changed = [SCHEDULE.sub("BlockSchedule(blocks=((l0, 3)), parallel=(l0), warps=4, stages=1)", t)
+               for t in lines]  # fmt: skip
+    Path("choices.jsonl").write_text("\n".join(changed))
+    with pytest.raises(UserError) as error:
+        CliRunner().invoke(
+            compile,
+            [str(a) for a in (model, *flags, "--choices", "choices.jsonl")],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    assert error.value.exit_code == 2
+    assert re.fullmatch(r"--choices choices.jsonl, line \d", str(error.value.where))
+    assert "powers of two" in str(error.value.why)
 
 
 # ---- entries that do not fit --------------------------------------------------------------------
