@@ -29,13 +29,15 @@ class Applied:
 
     `applied` entries belong to the model's decisions, and those with an alternative forced it.
     `unfit` entries had no effect, for the reasons in `warnings`. `elsewhere` entries are for other
-    targets or other numbers of cores. Sites of `unrelated` entries do not occur in this compile.
+    targets or other numbers of cores. Sites of `unrelated` entries do not occur in this compile:
+    they belong to other models or, if `has_changes`, other entries may have removed them.
     """
 
     applied: int
     unfit: int
     elsewhere: int
     unrelated: int
+    has_changes: bool
     warnings: tuple[str, ...]
 
     @property
@@ -46,6 +48,7 @@ class Applied:
             f"of {count} lock entries {self.applied} apply, {self.unfit} do not fit, "
             f"{self.elsewhere} are for other targets or cores, "
             f"{self.unrelated} belong to other models"
+            f"{' or are removed by other entries' if self.has_changes and self.unrelated else ''}"
         )
 
 
@@ -98,6 +101,7 @@ def count_applied(lock: Lock, ledger: ListeningLedger) -> Applied:
         len(unfit),
         lock.count - here,
         here - len(ledger.met),
+        any(line.tuned for line in ledger.changes),
         tuple(f"{line.where} has no effect: {why}" for line, why in unfit.items()),
     )
 
