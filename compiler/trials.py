@@ -6,8 +6,9 @@ earlier trial had.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tcc.backends.base import Backend
 from tcc.batch import load_batched
@@ -23,23 +24,34 @@ from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.plan import CoreChooser
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.passes.tile.plan import KernelKey
 from tcc.passes.traffic import unfused_bytes
 from tcc.runtime.trials import Trial
 from tcc.schedule.alternatives import number
-from tcc.tune.candidates import TunedKernel
+from tcc.tune.block_space import BlockSpace
+from tcc.tune.candidates import Space, TunedKernel
 from tcc.tune.decisions import decisions_above
 from tcc.tune.kernel_space import KernelSpace
 from tcc.tune.lock import Home
 from tcc.tune.words import words
-from tcc.variants import check_options, optimise, resolve_targets, variant_backends, variant_of
+from tcc.variants import (
+    PlanPlace,
+    check_options,
+    kernel_names,
+    optimise,
+    resolve_targets,
+    variant_backends,
+    variant_of,
+)
 from tcc.variants import lower as lower_variants
 
 _TRACE = Trace()
+_Chooser: TypeAlias = CoreChooser | BlockChooser
 
 
 class TrialCompiler:
-    """A model for one CPU whose kernels and decisions can be compiled with forced choices.
+    """A model for one target whose kernels and decisions can be compiled with forced choices.
 
     `home` is the section of the lock for its target and cores. `kernels` are the kernels of the
     model, each with its analytic choice and the space of its candidates, and `decisions` are the
@@ -47,9 +59,13 @@ class TrialCompiler:
     size of the model's constants in bytes.
     """
 
-    def __init__(self, model: Any, options: Options) -> None:
-        """Raises UserError if a compile would, and for a target that is not a single CPU."""
-        self._options = options
+    def __init__(self, model: Any, options: Options, resources: ExitStack | None = None) -> None:
+        """Raises UserError if a compile would, and for targets that need several variants.
+
+        Trials for GPUs share compiled kernels if `resources` is not None; it ends the processes
+        that compile.
+        """
+        self._options, self._resources = options, resources
         self._lines = () if options.choices is None else read_lines(options.choices)
         targets = resolve_targets(options)
         check_options(options, targets)
@@ -68,7 +84,11 @@ class TrialCompiler:
         plan = self._analytic
         key, analytic = plan.keys[digest], plan.ledger.exact[digest]()
         here = site(plan.planner.kind, *key)
-        space = KernelSpace(plan.planner, key, analytic)
+        space: Space = (
+            BlockSpace(plan.planner, key, analytic)
+            if isinstance(plan.planner, BlockChooser)
+            else KernelSpace(plan.planner, key, analytic)
+        )
         return TunedKernel(digest, words(here.kind, here.content), analytic, space)
 
     def compile_trial(self, choices: Mapping[str, str], output: Path) -> Trial:
@@ -83,13 +103,15 @@ class TrialCompiler:
     def _planned(self, lines: Sequence[Line], codes: Backend | None = None) -> "_Plan":
         """Plans the model with forced choices; the backend `codes` has the code of kernels."""
         ledger = ListeningLedger([*self._lines, *lines])
-        backends = variant_backends(self._targets, self._options, self.constants, ledger=ledger)
+        backends = variant_backends(
+            self._targets, self._options, self.constants, self._resources, ledger
+        )
         (code,) = backends if len(backends) == 1 else (None,)
         planner = None if code is None else code.planner
         homes = [*ledger.entered]  # other targets have no section in a lock
-        if code is None or len(homes) != 1 or not isinstance(planner, CoreChooser):
+        if code is None or len(homes) != 1 or not isinstance(planner, _Chooser):
             raise UserError(
-                "tcc tune measures kernels of one CPU",
+                "tcc tune measures kernels of one processor or GPU",
                 where=f"--target {self._options.target}",
                 hint="pin the choices for other targets: tcc tune MODEL --pin",
             )
@@ -98,7 +120,8 @@ class TrialCompiler:
         for optimised_graph in optimised[0]:
             code.check(optimised_graph)
         ((_, parts),) = lower_variants(backends, optimised, _TRACE)
-        return _Plan(ledger, code, planner, parts, homes[0])
+        fitted = [code.fitted(part, kernel_names(part, PlanPlace()), _TRACE) for part in parts]
+        return _Plan(ledger, code, planner, fitted, homes[0])
 
     def _plan_of(self, choices: Mapping[str, str]) -> "_Plan":
         """Returns the plan with the choices above schedules among `choices`."""
@@ -144,7 +167,7 @@ class _Plan:
         self,
         ledger: ListeningLedger,
         code: Backend,
-        planner: CoreChooser,
+        planner: _Chooser,
         parts: Sequence[Lowered],
         home: Home,
     ) -> None:

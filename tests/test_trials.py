@@ -146,7 +146,7 @@ def test_kernels_that_the_user_forces_are_not_tuned(
 
 
 def test_only_one_cpu_is_measured(model: Path) -> None:
-    with pytest.raises(UserError, match="kernels of one CPU"):
+    with pytest.raises(UserError, match="kernels of one processor or GPU"):
         TrialCompiler(model, read_options({"target": "c"}))
 
 

@@ -223,6 +223,10 @@ def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
     assert result.summary.tuned is not None
     assert result.summary.tuned.unfit == 0
     assert result.summary.tuned.applied >= len(other.ops) + 1
+    # The kernel that computed both stages has an entry, and does not occur any more.
+    assert result.summary.tuned.unrelated > 0
+    removed = f"{result.summary.tuned.unrelated} belong to other models or are removed by other"
+    assert f"{removed} entries" in result.summary.tuned.text
     (output,) = load(result.path, 2).run({"x": images()}).values()
     np.testing.assert_allclose(output, oracle(), rtol=0, atol=1e-4 * oracle().max())
     check = ["--check", "--lock", str(lock), "--cpu", "x86-64-v3"]

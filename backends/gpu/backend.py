@@ -157,9 +157,17 @@ class GpuBackend(Backend):
             return {n: [row[place] for row in code.kernels] for place, n in enumerate(numbers)}
 
         changes = better_schedules(lowered.table.bounds, self.planner, compiled)
-        if not changes:
-            return lowered
-        self.planner.exchange(changes)
+        if changes:
+            self.planner.exchange(changes)
+            lowered = self.lowered_again(lowered, trace)
+        self.planner.pinned.update(lowered.table.bounds)
+        return lowered
+
+    def share_code(self, other: Backend | None = None) -> None:
+        if isinstance(other, GpuBackend):
+            self.compilers = other.compilers
+
+    def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
         plan = LoweringContext(
             self.planner, arena_planner(), self.precision, packed=lowered.placed.surface
         )

@@ -17,6 +17,7 @@ from tcc.ir.op import NamedArrays
 from tcc.options import TOLERANCES, Options
 from tcc.preprocess import input_errors
 from tcc.runtime.alone import measuring_alone
+from tcc.runtime.gpu_devices import missing_device
 from tcc.runtime.peaks import PeakProgram, build_arguments
 from tcc.runtime.trial_runner import TrialRunner
 from tcc.runtime.trials import TrialFailedError
@@ -26,6 +27,7 @@ from tcc.tune.from_records import best_peak_of, decided, earlier, of_version
 from tcc.tune.records import Record, append, in_shard, read_records
 from tcc.tune.sweep import MOST_TRIALS, Effort, Sweep
 from tcc.tune.verdicts import Verdicts
+from tcc.variants import resolve_targets
 
 _LOCK = "measuring.lock"
 _MOST_BYTES = 2 << 30  # of the weights of all trials that are loaded at once
@@ -46,12 +48,20 @@ def swept(
     `data` are texts of inputs, and `threads` is the number of threads (0: all CPUs). `log` is the
     file of records: it gets each measurement, and what it has is not measured again. Only kernels
     and decisions of `shard` are measured. Ctrl-C ends the sweep, and what was measured counts.
-    Raises UserError if the model cannot be compiled, or if a line of `log` is no record.
+    Raises UserError if the model cannot be compiled, or if a line of `log` is no record, and
+    ToolError if the machine has no GPU that the target needs.
     """
+    for target in resolve_targets(options):
+        if why := missing_device(target.kind):
+            hint = "tune where the GPU is; --pin needs none"
+            where = f"--target {target.text}"
+            raise ToolError("nothing can be measured here", where=where, why=why, hint=hint)
     paths = [] if log is None or not log.exists() else [log]
     records = of_version(read_records(paths, "--records"), __version__)
-    with progress(f"planning {model.name}"):
-        compiler = TrialCompiler(model, options)
+    resources = ExitStack()
+    with resources, progress(f"planning {model.name}"):
+        compiler = TrialCompiler(model, options, resources)
+        resources = resources.pop_all()
     kernels = [kernel for kernel in compiler.kernels if in_shard(kernel.site, shard)]
     decisions = [decision for decision in compiler.decisions if in_shard(decision.site, shard)]
     home, sites = compiler.home, {*(k.site for k in kernels), *(d.site for d in decisions)}
@@ -70,13 +80,13 @@ def swept(
     tolerance = TOLERANCES[options.weights or options.precision]
     with (
         progress(f"tuning {model.name}") as show_progress,
-        ExitStack() as stack,
+        resources,
         temporary_folder("tcc-tune-") as folder,
         peak_program(folder, threads) as peaks,
         TrialRunner(folder, inputs, threads, tolerance, effort.trials, peaks) as runner,
     ):
         with file_errors("the lock of measurements cannot be used", cache / _LOCK):
-            stack.enter_context(measuring_alone(cache / _LOCK, waits))
+            resources.enter_context(measuring_alone(cache / _LOCK, waits))
         peak = best_peak_of(records, machine)
         sweep = Sweep(
             kernels,

@@ -1,6 +1,7 @@
 """Counts the entries of a lock that apply in a compile, and finds kernels without an entry."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tcc.errors import TccError, UserError
@@ -10,7 +11,7 @@ from tcc.passes.choose.content import site
 from tcc.passes.choose.ledger import Line, ListeningLedger, Sections
 from tcc.passes.tile.plan import KernelChooser, KernelKey
 from tcc.schedule.alternatives import Ledger, number
-from tcc.tune.lock import Lock
+from tcc.tune.lock import Lock, LockEntry
 from tcc.tune.lock_file import read_lock
 
 _NAMED = 20  # kernels in a message
@@ -28,13 +29,15 @@ class Applied:
 
     `applied` entries belong to the model's decisions, and those with an alternative forced it.
     `unfit` entries had no effect, for the reasons in `warnings`. `elsewhere` entries are for other
-    targets or other numbers of cores. Sites of `unrelated` entries do not occur in this compile.
+    targets or other numbers of cores. Sites of `unrelated` entries do not occur in this compile:
+    they belong to other models or, if `has_changes`, other entries may have removed them.
     """
 
     applied: int
     unfit: int
     elsewhere: int
     unrelated: int
+    has_changes: bool
     warnings: tuple[str, ...]
 
     @property
@@ -45,6 +48,7 @@ class Applied:
             f"of {count} lock entries {self.applied} apply, {self.unfit} do not fit, "
             f"{self.elsewhere} are for other targets or cores, "
             f"{self.unrelated} belong to other models"
+            f"{' or are removed by other entries' if self.has_changes and self.unrelated else ''}"
         )
 
 
@@ -61,13 +65,14 @@ def lock_of(options: Options) -> Lock | None:
 
 def sections_of(lock: Lock | None, path: Path | None) -> Sections:
     """Returns the entries of a lock as lines for a ledger; `path` is the lock's file."""
-    return {
-        home: {
-            site: Line(site, entry.alternative or "", f"--tuned {path}, line {entry.line}", True)
-            for site, entry in section.items()
-        }
-        for home, section in ({} if lock is None else lock.sections).items()
-    }
+
+    def line_in(section: Mapping[str, LockEntry], site: str) -> Line | None:
+        entry = section.get(site)
+        where = f"--tuned {path}, line {entry.line}" if entry else ""
+        return Line(site, entry.alternative or "", where, True) if entry else None
+
+    sections = {} if lock is None else lock.sections
+    return {home: partial(line_in, section) for home, section in sections.items()}
 
 
 def applied_of(
@@ -83,7 +88,7 @@ def applied_of(
     if lock is None or not isinstance(ledger, ListeningLedger):
         return None
     if minimum is not None:
-        check_tuned(planners, ledger.met, minimum)
+        check_tuned(planners, minimum)
     return count_applied(lock, ledger)
 
 
@@ -96,18 +101,18 @@ def count_applied(lock: Lock, ledger: ListeningLedger) -> Applied:
         len(unfit),
         lock.count - here,
         here - len(ledger.met),
+        any(line.tuned for line in ledger.changes),
         tuple(f"{line.where} has no effect: {why}" for line, why in unfit.items()),
     )
 
 
-def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], minimum: float) -> None:
+def check_tuned(planners: Iterable[KernelChooser], minimum: float) -> None:
     """Raises NotTuned if a kernel has no entry and more than the fraction `minimum` of the time.
 
-    The time is the predicted time of all launches that the planner of a variant planned. `met` has
-    the entries of the lock that the compile met, with the reasons of those that do not fit.
+    The time is the predicted time of all launches that the planner of a variant planned. The ledger
+    of a planner has the entries for the planner's target.
     """
-    entries = {line.site: why for line, why in met.items()}
-    names = [text for planner in planners for text in _without(planner, entries, minimum)]
+    names = [text for planner in planners for text in _without(planner, minimum)]
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     if names:
         raise NotTuned(
@@ -118,11 +123,10 @@ def check_tuned(planners: Iterable[KernelChooser], met: Mapping[Line, str], mini
         )
 
 
-def _without(planner: KernelChooser, entries: Mapping[str, str], minimum: float) -> Iterator[str]:
-    """Yields a line for each kernel of a planner without an entry that fits.
-
-    `entries` has, by digest of their site, the reason why an entry does not fit, or "".
-    """
+def _without(planner: KernelChooser, minimum: float) -> Iterator[str]:
+    """Yields a line for each kernel of a planner without an entry that fits."""
+    ledger = planner.ledger
+    assert isinstance(ledger, ListeningLedger)
     times: dict[KernelKey, float] = {}
     names: dict[KernelKey, str] = {}
     for bound, locs in planner.launches.items():
@@ -132,8 +136,9 @@ def _without(planner: KernelChooser, entries: Mapping[str, str], minimum: float)
         times[key] = times.get(key, 0.0) + seconds
     sum_of_times = sum(times.values())
     for key, seconds in times.items():
-        digest = site(planner.kind, *key).digest
-        if seconds > minimum * sum_of_times and entries.get(digest, "none") != "":
-            why = entries.get(digest)
+        here = site(planner.kind, *key)
+        why = ledger.refusal(here)
+        if seconds > minimum * sum_of_times and why != "":
             reason = "" if why is None else f", whose entry has no effect: {why}"
-            yield f"{names[key]}: {seconds / sum_of_times:.1%} of the time, site {digest}{reason}"
+            share = f"{seconds / sum_of_times:.1%} of the time"
+            yield f"{names[key]}: {share}, site {here.digest}{reason}"

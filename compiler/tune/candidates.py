@@ -5,6 +5,10 @@ from typing import Protocol
 
 from tcc.frozen import entity, frozen
 
+# A candidate is not tried if its price is more than this many times the price of the analytic
+# choice: it would slow the whole trial.
+MOST_EXPENSIVE = 8.0
+
 
 @frozen
 class KernelCandidate:

@@ -12,11 +12,7 @@ from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.kernel_choice import read_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.loop_positions import by_name
-from tcc.tune.candidates import KernelCandidate
-
-# A candidate is not tried if its price is more than this many times the price of the analytic
-# choice: it would slow the whole trial.
-_DEAREST = 8.0
+from tcc.tune.candidates import MOST_EXPENSIVE, KernelCandidate
 
 
 class KernelSpace:
@@ -32,7 +28,7 @@ class KernelSpace:
         It is a knob, a dimension of the schedule (`tcc.schedule.cpu.candidate_space`), or the form
         of the kernel. Candidates that are priced far above the analytic choice are left out.
         """
-        limit = _DEAREST * self.price_of(self._analytic)
+        limit = MOST_EXPENSIVE * self.price_of(self._analytic)
         schedules: dict[tuple[int, Schedule], KernelCandidate] = {}
         for structure, knobs, group, schedule in self._beside(text):
             if (id(group), schedule) in schedules:

@@ -18,11 +18,32 @@ from typing import Any, BinaryIO
 from tcc.errors import UserError, file_errors
 from tcc.passes.choose.choices_file import DIGEST, read_row
 from tcc.tune.input_file import opened_file
-from tcc.tune.lock import CHANGED, PINNED, VERDICTS, VERSION, Home, Lock, LockEntry, ordered
+from tcc.tune.lock import (
+    CHANGED,
+    KEPT,
+    PINNED,
+    SKIPPED,
+    SLOW_MACHINE,
+    VERDICTS,
+    VERSION,
+    Home,
+    Lock,
+    LockEntry,
+    ordered,
+)
 
 _MOST_BYTES, _LONGEST_LINE = 32 << 20, 256 << 10
 _LONGEST_TEXT, _MOST_CORES, _MOST_GAIN = 200, 1 << 16, 1e9
 _HINT = "make the lock again, with tcc tune MODEL --pin"
+# A line of an entry as `lock_text` writes it, without escapes in its texts. It is JSON, and reading
+# it by this expression takes a third of the time of a JSON reader.
+_TEXT, _RATIO = r"[ !#-\[\]-~]", r"(?:0|[1-9]\d{0,8})\.\d{1,20}"
+_WRITTEN_ENTRY = re.compile(
+    rf'\{{"site": "({DIGEST.pattern})", "op": "({_TEXT}{{1,{_LONGEST_TEXT}}})", '
+    rf'"verdict": (?:"({CHANGED}|{PINNED})", "alternative": "({_TEXT}+)"'
+    rf'|"({KEPT}|{SKIPPED}|{SLOW_MACHINE})", "alternative": null), '
+    rf'"gain": (?:null|\[({_RATIO}), ({_RATIO})\])\}},?'
+)
 _CONFLICT = re.compile(rb"(?:<{7}|={7}|>{7})(?: |\n|$)")
 
 
@@ -75,7 +96,9 @@ class _Reader:
 
     def _entry(self, line: bytes, entries: dict[str, LockEntry]) -> bool:
         """Adds the entry in a line; returns True if a comma follows it."""
-        entry = _entry(read_row(line.removesuffix(b",")), self.number)
+        entry = _written_entry(line, self.number) or _entry(
+            read_row(line.removesuffix(b",")), self.number
+        )
         if entry.site in entries:
             raise ValueError(f"line {entries[entry.site].line} has the same site")
         entries[entry.site] = entry
@@ -114,6 +137,17 @@ def _opened(line: bytes) -> dict[str, Any]:
     if not line.strip().endswith(b"["):
         raise ValueError("the line does not open a list, as tcc writes it")
     return read_row(line + b"]}")
+
+
+def _written_entry(line: bytes, number: int) -> LockEntry | None:
+    """Returns the entry in a line as `lock_text` writes it; None for a line that needs a JSON
+    reader, which gives the same entry for all lines that this function reads."""
+    parts = _WRITTEN_ENTRY.fullmatch(line.decode("latin-1"))
+    if parts is None:
+        return None
+    site, op, changed, alternative, other, gain, bound = parts.groups()
+    gains = None if gain is None else _gain([float(gain), float(bound)])
+    return LockEntry(site, op, changed or other, alternative, gains, number)
 
 
 def _entry(row: dict[str, Any], line: int) -> LockEntry:

@@ -287,10 +287,10 @@ class Sweep:
         """Times the model with all winners, then with fewer of them while it is slower."""
         while True:
             winners, measured = model_winners(counted(self._all, self._highest()))
-            if measured:
+            digest = model_digest(winners)
+            if measured and self._has_new_kernels(digest):
                 return
             self._report(f"the whole model with {len(winners)} other choices")
-            digest = model_digest(winners)
             trial = self._compiled({win.site: win.candidate for win in winners})
             for site in trial.removed:
                 self.say(f"other choices remove the site of a choice: {self._ops[site]}")
@@ -299,6 +299,9 @@ class Sweep:
                 if (site, digest, MODEL) not in self._known:
                     why = "a decision above schedules makes this kernel"
                     yield self._failure(site, digest, MODEL, SKIPPED, why)
+            if measured:
+                self._removed([trial])
+                return
             try:
                 self.runner.check(trial)
                 rounds = self._rounds([analytic, trial], MODEL)
@@ -308,12 +311,20 @@ class Sweep:
                 self._removed([trial])
                 continue
             seconds, partner = ([r.turns[n].seconds for r in rounds] for n in (1, 0))
-            result = self._measurement("", digest, MODEL, TIMED)
+            why = _new_kernels(len(trial.ops))
+            result = replace(self._measurement("", digest, MODEL, TIMED), why=why)
             rows = zip(seconds, partner, [r.peak for r in rounds], strict=True)
             yield result.with_rounds([*rows])
             self._removed([trial])
             if not counted([self._all[-1]], self._highest())[0].peaks:
                 return  # no round counted, so nothing more can be said
+
+    def _has_new_kernels(self, digest: str) -> bool:
+        """Returns True if the records name as many new kernels of the model with some choices as
+        its own record counts; a process that was killed may have lost some."""
+        rows = [m for m in self._all if m.phase == MODEL and m.candidate == digest]
+        sites = {m.site for m in rows if m.site}
+        return {m.why for m in rows if not m.site} <= {_new_kernels(len(sites))}
 
     # ---- trials ---------------------------------------------------------------------------------
 
@@ -457,6 +468,10 @@ class Sweep:
         self, site: str, candidate: str, phase: str, outcome: str, why: str
     ) -> Measurement:
         return replace(self._measurement(site, candidate, phase, outcome), why=why)
+
+
+def _new_kernels(count: int) -> str:
+    return f"decisions above schedules make {count} of its kernels" if count else ""
 
 
 def _failure_of(error: TccError | TrialFailedError) -> tuple[str, str]:

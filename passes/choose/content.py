@@ -9,6 +9,7 @@ n1, ... in the order in which they occur.  So equal parts of a model have equal 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from tcc.errors import InternalError
@@ -46,7 +47,7 @@ def _renamed(item: Any, names: Mapping[Var, Index]) -> Any:
             return substitute(item, names)
         case Expr():
             return substitute_sizes(item, names)
-        case Layout():
+        case Layout(fill=None):
             return resized(item, names)
         case TensorType():
             return TensorType(item.dtype, tuple(substitute(dim, names) for dim in item.shape))
@@ -71,7 +72,9 @@ def _text(item: Any, *, static: bool) -> str:
         case TensorType():
             return repr(item)
         case Expr():
-            return expr_text(item, static=static).rstrip()
+            return _expr_text(item, static)
+        case Layout(fill=None):
+            return _layout_text(item)
         case Graph():
             return graph_text(item).rstrip()
         case None | str():
@@ -79,8 +82,24 @@ def _text(item: Any, *, static: bool) -> str:
         case tuple():
             return f"({', '.join(_text(part, static=static) for part in item)})"
         case _ if is_dataclass(item):
-            parts = (
-                f"{name}={_text(getattr(item, name), static=static)}" for name in field_names(item)
-            )
-            return f"{type(item).__name__}({', '.join(parts)})"
+            return _object_text(item, static)
     raise InternalError(f"a site's content of type {type(item).__name__} has no text")
+
+
+def _object_text(item: Any, static: bool) -> str:
+    parts = (f"{name}={_text(getattr(item, name), static=static)}" for name in field_names(item))
+    return f"{type(item).__name__}({', '.join(parts)})"
+
+
+# The texts are cached, because many sites of a compile have the same expressions and layouts. Equal
+# expressions have equal texts. A layout's fill could be 0.0 or -0.0, which are equal.
+
+
+@lru_cache(maxsize=1024)
+def _expr_text(expr: Expr, static: bool) -> str:
+    return expr_text(expr, static=static).rstrip()
+
+
+@lru_cache(maxsize=1024)
+def _layout_text(layout_without_fill: Layout) -> str:
+    return _object_text(layout_without_fill, True)

@@ -44,9 +44,9 @@ class Line:
         return self.alternative in (text, digest_of(text))
 
 
-# The entries of a lock by the digest of their site, for each target with its number of cores.
-Sections: TypeAlias = Mapping[tuple[str, int], Mapping[str, Line]]
-_NO_LINES: Mapping[str, Line] = MappingProxyType({})
+# A function for each target with its number of cores. It returns the entry of a lock for the digest
+# of a site, or None. Most entries of a large lock belong to other models, and never become lines.
+Sections: TypeAlias = Mapping[tuple[str, int], Callable[[str], Line | None]]
 
 
 class ListeningLedger(Ledger):
@@ -72,7 +72,8 @@ class ListeningLedger(Ledger):
     ) -> None:
         self.records = records
         self._lines = {line.site: line for line in lines}
-        self._sections, self._section, self._home = sections, _NO_LINES, ("", 0)
+        self._sections, self._home = sections, ("", 0)
+        self._section: Callable[[str], Line | None] | None = None
         self.met: dict[Line, str] = {}
         self.exact: dict[str, Callable[[], str]] = {}
         self.homes: dict[str, tuple[str, int]] = {}
@@ -118,8 +119,9 @@ class ListeningLedger(Ledger):
 
     def _line(self, here: Site) -> Line | None:
         """Returns the line for a site, of --choices rather than of the lock; None for none."""
-        line = self._lines.get(here.digest)
-        entry = self._section.get(replace(here, device="").digest) if self._section else None
+        line = self._lines.get(here.digest) if self._lines else None
+        plain = replace(here, device="") if here.device else here
+        entry = self._section(plain.digest) if self._section else None
         if entry is not None:
             self.met.setdefault(entry, "" if line is None else f"{line.where} has the same site")
         line = line or entry
@@ -178,7 +180,7 @@ class ListeningLedger(Ledger):
         ledger = copy(self)
         ledger._home = target, cores
         self.entered[ledger._home] = None
-        ledger._section = self._sections.get(ledger._home, _NO_LINES)
+        ledger._section = self._sections.get(ledger._home)
         return ledger
 
     def on(self, device: str) -> Ledger:
@@ -218,6 +220,14 @@ class ListeningLedger(Ledger):
         self._lines.update((line.site, line) for line in lines)
         self.met.clear()
         self.changes.clear()
+
+    def refusal(self, here: Site) -> str | None:
+        """Returns the reason why the lock's entry for a site has no effect, and "" if it has one.
+
+        Returns None if the section has no entry for the site. The site names no device.
+        """
+        entry = self._section(here.digest) if self._section else None
+        return None if entry is None else self.met.get(entry)
 
     def refusals(self) -> dict[str, str]:
         """Returns the reasons why entries of a lock have no effect, by the digest of their site."""

@@ -169,6 +169,15 @@ class KernelChooser(KernelModel):
         """
         return self._known[key]
 
+    def forget(self, keys: Iterable[KernelKey]) -> None:
+        """Forgets the kernels of `keys`, so that they can be planned again, with other choices.
+
+        The other kernels stay the same objects.
+        """
+        for key in keys:
+            self._known.pop(key, None)
+        self.launches.clear()
+
     def cheapest_form(
         self,
         key: KernelKey,

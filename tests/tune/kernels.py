@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tcc.backends.gpu.backend import block_profile
+from tcc.backends.gpu.source import HOPPER
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import apply
-from tcc.ir.index import IndexLike, symbol
+from tcc.ir.expr.rename import canonical
+from tcc.ir.expr.scalar import StageRef, apply
+from tcc.ir.index import IndexLike, const, symbol
 from tcc.ir.layout import permuted, row_major
 from tcc.ir.types import BF16, F32, DType, TensorType, tensor
+from tcc.ops import OPS
+from tcc.ops.composite.attention import AttentionAttrs
+from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.gpu.plan import BlockChooser
@@ -18,8 +25,8 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.target import parse_target
 
-CPUS = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "neoverse-n1")
-GPUS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx942")
+CPUS = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "generic", "neoverse-n1", "neoverse-v1")
+GPUS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx942", "rocm:gfx1100")
 Planner = CoreChooser | BlockChooser
 
 
@@ -32,8 +39,10 @@ def cpu_planner(cpu: str, ledger: Ledger = SILENT) -> CoreChooser:
 
 
 def gpu_planner(text: str, ledger: Ledger = SILENT) -> BlockChooser:
+    """Returns a planner for a GPU, whose kernels give warps roles if the GPU is a Hopper."""
     target = parse_target(text, "host", _never)
-    return BlockChooser(block_profile(target.gpus, "f32"), ledger=ledger)
+    profile = replace(block_profile(target.gpus, "f32"), warpgroups=target.archs == (HOPPER,))
+    return BlockChooser(profile, ledger=ledger)
 
 
 def planner_of(target: str, ledger: Ledger = SILENT) -> Planner:
@@ -113,6 +122,28 @@ def conv(channels: int, filters: int, side: int, window: int) -> Expr:
     product = apply("mul", b.read(0, 0, c, y + u, x + v), b.read(1, f, c, u, v))
     b.stage((f, y, x), product, over=(c, u, v), monoid="sum")
     return b.done()
+
+
+def attention(heads: int, rows: int, width: int) -> Expr:
+    """Returns the attention of `heads` heads in bf16, which Hopper computes with warpgroups."""
+    shape = tensor(BF16, 1, heads, rows, width)
+    expr = OPS["attention"].expr
+    assert expr is not None
+    return expr((shape, shape, shape), AttentionAttrs(0.125, False, 0.0, const(0)))
+
+
+def sums_of_parts(planner: BlockChooser) -> Expr:
+    """Returns the first kernel of a long matmul whose sum is divided among tiles."""
+    divided = planner.divides(matmul(16, 512, 8192))
+    assert divided is not None
+    expr, number = divided
+    parts, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
+    return canonical(parts)
+
+
+def gpu_kernels(planner: BlockChooser) -> tuple[KernelKey, ...]:
+    """Returns the keys of the twenty kernels, of an attention, and of a part of a divided sum."""
+    return (*kernels(), key(attention(16, 1024, 64)), key(sums_of_parts(planner)))
 
 
 def kernels() -> tuple[KernelKey, ...]:

@@ -151,6 +151,25 @@ def test_what_a_decision_adds_and_removes_is_said() -> None:
         assert new not in entries([m for m in measurements if (m.site, m.phase) != (FORM, phase)])
 
 
+def test_a_lost_record_of_a_new_kernel_is_written_again() -> None:
+    """Whichever record is lost, a resumed sweep measures nothing else and gives the same lock."""
+    new = {(FORM, "F(4 x 4)"): SITES[5]}
+    measurements = swept(world(makes=new), 400.0, decisions=DECISIONS)
+    lost = [m for m in measurements if m.outcome == "skipped" and m.phase == MODEL]
+    assert [m.site for m in lost] == [SITES[5]]
+    for one in (*lost, *(m for m in measurements if m.phase == MODEL and not m.site)):
+        rest = [m for m in measurements if m is not one]
+        again = world(makes=new)
+        resumed = swept(again, 400.0, known=rest, decisions=DECISIONS)
+        assert [(m.site, m.candidate, m.phase, m.outcome) for m in resumed] == [
+            (one.site, one.candidate, one.phase, one.outcome)
+        ]
+        assert lock_of([*rest, *resumed]) == lock_of(measurements)
+    again = world(makes=new)
+    assert swept(again, 400.0, known=measurements, decisions=DECISIONS) == []
+    assert again.turns < 5
+
+
 def test_what_is_known_about_decisions_is_not_measured_again() -> None:
     new = {(FORM, "F(4 x 4)"): "3f" * 16}
     measurements = swept(world(makes=new), 400.0, decisions=DECISIONS)

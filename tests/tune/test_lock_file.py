@@ -8,10 +8,12 @@ import stat
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 from tcc.errors import UserError
-from tcc.passes.choose.choices_file import read_lines
+from tcc.passes.choose.choices_file import read_lines, read_row
+from tcc.tune import lock_file
 from tcc.tune.lock import CHANGED, KEPT, PINNED, SKIPPED, Lock, LockEntry
 from tcc.tune.lock_file import lock_text, read_lock, update_lock
 
@@ -205,3 +207,44 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert read_lock(path).count == 40
+
+
+# ---- the quick reader of written lines ----------------------------------------------------------
+
+
+def entries_of(line: str) -> tuple[LockEntry | None, LockEntry | str]:
+    """Returns the entry that the quick reader finds in a line, and the entry or the error of the
+    JSON reader."""
+    quick = lock_file._written_entry(line.encode(), 7)
+    try:
+        return quick, lock_file._entry(read_row(line.encode().removesuffix(b",")), 7)
+    except ValueError as error:
+        return quick, str(error)
+
+
+def test_the_quick_reader_reads_written_lines_as_a_json_reader_does() -> None:
+    random, lines = Random(3), [line.strip() for line in TEXT.splitlines() if '"site"' in line]
+    assert len(lines) == 5
+    for line in lines:
+        quick, exact = entries_of(line)
+        assert quick == exact
+    read = 0
+    for _ in range(20_000):
+        letters = [*random.choice(lines)]
+        for _ in range(random.choice((1, 1, 2, 3))):
+            place = random.randrange(len(letters))
+            piece = random.choice(
+                ['"', "\\", "0", "01", ".5", "é", "null", " ", "x", "", "\t", ",", "}"]
+            )
+            letters[place : place + random.randrange(2)] = piece
+        quick, exact = entries_of("".join(letters))
+        if quick is not None:
+            assert quick == exact
+            read += 1
+    assert read > 500
+
+
+def test_the_quick_reader_leaves_odd_numbers_to_the_json_reader(tmp_path: Path) -> None:
+    for ratio, why in (("01.46", "JSON"), ("1.46e999", "gain"), ("0.0", "gain")):
+        with pytest.raises(UserError, match=why):
+            read(tmp_path, changed(4, lambda s, r=ratio: s.replace("1.46", r)))

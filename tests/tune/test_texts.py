@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.choose.content import site
+from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.tile.cpu.plan import Structure
 from tcc.passes.tile.plan import KernelKey
@@ -24,6 +25,7 @@ from tcc.schedule.gpu import kernel_choice as block_choice
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.kernel_choice import BlockKernel
 from tcc.schedule.gpu.schedule import BlockSchedule
+from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 from tcc.schedule.loop_positions import (
     by_name,
     by_position,
@@ -31,10 +33,10 @@ from tcc.schedule.loop_positions import (
 )
 
 from .draws import blocks_parsed_back, parsed_back
-from .kernels import CPUS, GPUS, cpu_planner, gpu_planner, kernels
+from .kernels import CPUS, GPUS, cpu_planner, gpu_kernels, gpu_planner, kernels
 
 ROOT = Path(__file__).resolve().parents[2]
-DRAWS = 100  # scripts/kernel_texts draws 2,000
+DRAWS = 200  # scripts/kernel_texts draws 2,000
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -45,6 +47,17 @@ def test_random_choices_for_cpus_parse_back(cpu: str) -> None:
 @pytest.mark.parametrize("target", GPUS)
 def test_random_choices_for_gpus_parse_back(target: str) -> None:
     assert len(blocks_parsed_back(target, DRAWS)) > DRAWS / 2
+
+
+def test_random_choices_for_a_hopper_include_warpgroups() -> None:
+    planner = gpu_planner("cuda:sm_90")
+    key = gpu_kernels(planner)[20]
+    limits, *_ = repeating_forms(key[0], planner.limits)
+    group = build_group(*key, limits=limits)
+    roles = warpgroup_schedule(group, planner.profile)
+    assert roles is not None
+    kernel = BlockKernel(extents_of_loops(group), limits.form, by_position(roles, group))
+    assert text_of(kernel) in blocks_parsed_back("cuda:sm_90", DRAWS)
 
 
 # ---- digests ------------------------------------------------------------------------------------

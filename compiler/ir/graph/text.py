@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -48,6 +49,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.ir.index import Index, Var, free_vars
+from tcc.ir.layout import Layout
 from tcc.ir.types import DType, TensorType
 
 INFIX = MappingProxyType(
@@ -131,12 +133,24 @@ def _add_variables(item: Any, result: list[Var]) -> None:
         _add_variables(item.inputs, result)
     elif isinstance(item, Expr):
         result.extend(_expr_symbols(item))
+    elif isinstance(item, Layout):
+        result.extend(_layout_variables(item))
     elif not isinstance(item, DType):
         for name in field_names(item):
             _add_variables(getattr(item, name), result)
 
 
-def _expr_symbols(expr: Expr) -> Iterator[Var]:
+@lru_cache(maxsize=1024)
+def _layout_variables(layout: Layout) -> tuple[Var, ...]:
+    return tuple(variables((layout.sizes, layout.indices, layout.axes)))
+
+
+@lru_cache(maxsize=1024)  # cached, because many sites of a compile have the same expressions
+def _expr_symbols(expr: Expr) -> tuple[Var, ...]:
+    return tuple(_each_symbol(expr))
+
+
+def _each_symbol(expr: Expr) -> Iterator[Var]:
     yield from _symbols(expr.params)
     for stage in expr.stages:
         yield from _symbols(tuple(v.extent for v in stage.iters + stage.reduce))

@@ -189,18 +189,15 @@ class CoreChooser(CpuKernels, KernelChooser):
         yield from rule_lines(bound.group, self._cores[bound])
 
     def forget(self, keys: Iterable[KernelKey]) -> None:
-        """Forgets the kernels of `keys`, and all layouts that kernels share.
-
-        So a model whose kernels were planned before can be planned again, with other choices for
-        these kernels. The other kernels stay the same objects.
-        """
-        for key in keys:
-            self._known.pop(key, None)
+        """Forgets the kernels of `keys` as the base class does, and all layouts that kernels
+        share."""
+        forgotten = tuple(keys)
+        super().forget(forgotten)
+        for key in forgotten:
             self._structures.pop(key, None)
             self._forced_keys.discard(key)
         self._layout_of.clear()
         self._on_layouts.clear()
-        self.launches.clear()
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:

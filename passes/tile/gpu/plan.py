@@ -92,7 +92,7 @@ class BlockChooser(KernelChooser):
         matrix = dict(profile.matrix).get(floats.name, profile.flops)
         self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
         self.divides = partial(split_k, profile=profile, prices=self.best, ledger=ledger)
-        # Kernels whose schedules the user forced, so that no other schedule may replace them.
+        # Kernels whose schedules are final: the user forced them, or they were compiled and fit.
         self.pinned: set[Bound] = set()
         self._prices: dict[Expr, BlockPrice | None] = {}
 
@@ -149,8 +149,7 @@ class BlockChooser(KernelChooser):
     def _text(self, key: KernelKey, form: Form) -> str:
         """Returns the text of the kernel of `key`, under the schedule that it has now."""
         bound = self._known[key][1]
-        schedule = by_position(block_schedule(bound), bound.group)
-        return text_of(BlockKernel(extents_of_loops(bound.group), form, schedule))
+        return kernel_text(bound.group, form, block_schedule(bound))
 
     def _forced(self, key: KernelKey, here: SiteOf) -> tuple[BlockKernel, Bound] | None:
         """Returns the choice and the kernel that a line forces with its form.
@@ -174,8 +173,11 @@ class BlockChooser(KernelChooser):
 
     def _packed(self, key: KernelKey, form: Form | None = None) -> _Packing:
         """Returns the cheapest form of a kernel, or `form` if it is not None."""
-        packings = [_packing(key, limits) for limits in repeating_forms(key[0], self.limits)]
-        return self.cheapest_form(key, packings, self._seconds_of, form)
+        return self.cheapest_form(key, self.packings(key), self._seconds_of, form)
+
+    def packings(self, key: KernelKey) -> list[_Packing]:
+        """Returns the forms that the kernel of `key` may take."""
+        return [_packing(key, limits) for limits in repeating_forms(key[0], self.limits)]
 
     def _seconds_of(self, packing: _Packing) -> Seconds:
         """Returns the lowest price of a form; infinite for a form that is no block kernel."""
@@ -248,6 +250,11 @@ def block_schedule(bound: Bound) -> BlockSchedule:
     """Returns the schedule of a kernel that a `BlockChooser` has chosen."""
     assert isinstance(bound.schedule, BlockSchedule)
     return bound.schedule
+
+
+def kernel_text(group: TileGroup, form: Form, schedule: BlockSchedule) -> str:
+    """Returns the text of a kernel's whole choice; `schedule` names loops of `group`."""
+    return text_of(BlockKernel(extents_of_loops(group), form, by_position(schedule, group)))
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:

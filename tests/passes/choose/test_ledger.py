@@ -8,7 +8,7 @@ import pytest
 from tcc.errors import UserError
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.index import Index, IndexLike, const, symbol
-from tcc.ir.layout import row_major
+from tcc.ir.layout import row_major, with_halo
 from tcc.ir.types import F32, TensorType
 from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.content import site
@@ -43,6 +43,21 @@ def test_sites_name_no_size_of_the_model() -> None:
     assert "batch" not in content(batch).text
     assert content(64).digest != content(65).digest
     assert read_site(content(batch).text) == content(batch)
+
+
+def test_equal_zeros_of_different_signs_have_different_sites() -> None:
+    """Texts are cached by equal objects, and -0.0 equals 0.0."""
+    base = row_major((const(4), const(4)))
+    layouts = [with_halo(base, ((1, 1), (1, 1)), fill) for fill in (0.0, -0.0)]
+    assert layouts[0] == layouts[1]
+    assert len({site("order", layout).text for layout in layouts}) == 2
+    texts = set()
+    for fill in (0.0, -0.0):
+        b = ExprBuilder(TensorType(F32, (const(4),)))
+        (row,) = b.iters(6)
+        b.stage((row,), b.read(0, row - 1, fill=fill))
+        texts.add(site("cut", b.done()).text)
+    assert len(texts) == 2
 
 
 def test_decisions_are_listed_with_reasons_and_counts() -> None:
