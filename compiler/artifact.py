@@ -6,7 +6,6 @@ the image; then come the weights, which end with a trailer (runtime/src/weights.
 
 import hashlib
 import re
-import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,19 +31,16 @@ from tcc.ir.container import (
     TRAILER_MAGIC,
     TRAILER_VERSION,
 )
-from tcc.runtime import Module
+from tcc.runtime import Module, sections
 from tcc.runtime.comm import Comm
 
-_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_EXECUTED = 4  # the flag of a section with machine code
 # The largest size in bytes of an image and of its parts, because a damaged or hostile file may
 # claim any size.  Reading takes at most 256 MiB and some seconds before the file is verified.
 _MOST_IMAGE = 512 << 20
-_MOST_NAMES = 1 << 20
-_MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": _MOST_NAMES})
+_MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": 1 << 20})
 _MOST_OTHERS = 16 << 20
 _CHUNK = 1 << 22
+_START = 64  # the bytes that tell the kind of a file
 
 
 @frozen
@@ -110,12 +106,10 @@ def verify_image(path: Path) -> None:
     Without this check, code with a flipped bit would crash or compute wrong results.
     """
     with _opened(path, "artifact") as file:
-        # Linkers put the section table last, so the image ends behind it.
-        header = _read_header(file, path)
-        size = header.table + header.entry * header.count
+        size = sections.read_header(file).end
         if size > _MOST_IMAGE:
             raise _not_an_artifact(path, f"its code would have {size} bytes")
-        seal = SEAL.unpack(_read_at(file, size, SEAL.size, path))
+        seal = SEAL.unpack(sections.read_at(file, size, SEAL.size))
         digest = _hash_at(file, 0, size)
     if seal != (SEAL_MAGIC, size, digest):
         raise UserError(
@@ -155,9 +149,7 @@ def code_bytes(path: Path) -> int:
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
     with _opened(path, "artifact") as file:
-        header = _read_header(file, path)
-        table = _read_at(file, header.table, header.entry * header.count, path)
-    return sum(row[5] for row in _SECTION.iter_unpack(table) if row[2] & _EXECUTED)
+        return sections.code_size(file)
 
 
 def needed_glibc(path: Path) -> str:
@@ -237,12 +229,18 @@ def _open(path: Path) -> BinaryIO:
 
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
-    """Yields the open file at `path`; raises UserError where it cannot be opened or read.
+    """Yields the open file at `path`; raises UserError where it cannot be opened or read, or where
+    its sections are damaged.
 
     `what` is the message's noun for the file.
     """
     with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
-        yield file
+        try:
+            yield file
+        except sections.NotAnArtifact as error:
+            file.seek(0)
+            kind = "" if (start := file.read(_START)).startswith(ELF) else file_kind(start)
+            raise _not_an_artifact(path, f"it is {kind}" if kind else str(error)) from error
 
 
 def _not_an_artifact(path: Path, why: str) -> UserError:
@@ -252,62 +250,14 @@ def _not_an_artifact(path: Path, why: str) -> UserError:
     )
 
 
-def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
-    if offset < 0 or size < 0 or offset + size > file.seek(0, 2):
-        raise _not_an_artifact(path, "the file is cut short")
-    file.seek(offset)
-    return file.read(size)
-
-
-@frozen
-class _Header:
-    """The header of an ELF file.
-
-    `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
-    `names` is the index of the section with the sections' names.
-    """
-
-    table: int
-    entry: int
-    count: int
-    names: int
-
-
-def _read_header(file: BinaryIO, path: Path) -> _Header:
-    """Returns the header of an ELF64 little-endian file; raises UserError for other files."""
-    start = _read_at(file, 0, min(_ELF_HEADER.size, file.seek(0, 2)), path)
-    kind = file_kind(start)
-    if kind and not start.startswith(ELF):
-        raise _not_an_artifact(path, f"it is {kind}")
-    if len(start) < _ELF_HEADER.size:
-        raise _not_an_artifact(path, "it is too short for an ELF file")
-    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, path))
-    if head[0][:6] != b"\x7fELF\x02\x01":
-        raise _not_an_artifact(path, "it is not a 64-bit little-endian ELF file")
-    header = _Header(head[6], *head[11:])
-    if header.entry != _SECTION.size or header.names >= header.count:
-        raise _not_an_artifact(path, "it has no section table")
-    return header
-
-
 def _read_section(path: Path, name: str) -> bytes:
     """Returns the bytes of the section `name` of the artifact at `path`."""
     with _opened(path, "artifact") as file:
-        header = _read_header(file, path)
-        raw = _read_at(file, header.table, header.entry * header.count, path)
-        sections = list(_SECTION.iter_unpack(raw))
-        start, size = sections[header.names][4:6]
-        if size > _MOST_NAMES:
-            raise _not_an_artifact(path, "its sections have too many names")
-        names = _read_at(file, start, size, path)
-        for start, *_, offset, size, _, _, _, _ in sections:
-            if names.startswith(f"{name}\0".encode(), start):
-                if size > _MOST_SECTION.get(name, _MOST_OTHERS):
-                    raise _not_an_artifact(path, f"its section {name} is too large")
-                return _read_at(file, offset, size, path)
-    if name == LISTINGS_SECTION:
-        return b""
-    raise _not_an_artifact(path, f"it has no section {name}")
+        most = _MOST_SECTION.get(name, _MOST_OTHERS)
+        data = sections.read_section(file, name, most)
+    if data is None and name != LISTINGS_SECTION:
+        raise _not_an_artifact(path, f"it has no section {name}")
+    return data or b""
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
