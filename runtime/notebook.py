@@ -27,8 +27,7 @@ def profile_html(profile: ModuleProfile) -> str:
         )
         for step in profile.steps[:_ROWS]
     ]
-    threads = f"{profile.threads} thread{'s' * (profile.threads > 1)}"
-    line = f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {threads}"
+    line = f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads_text}"
     more = len(profile.steps) - len(rows)
     last_line = f"<p>{more} shorter steps</p>" if more > 0 else ""
     return f"<p>{escape(line)}</p>{html_table(_HEADS, rows)}{last_line}"

@@ -66,7 +66,7 @@ def _tiles(profile: ModuleProfile) -> list[tuple[str, str, str]]:
         ("A run", duration(profile.seconds), f"mean of {profile.quiet_text}"),
         ("Predicted", duration(sum(predicted)), f"{len(predicted)} of {len(times)} steps"),
         ("Between steps", duration(profile.between), "waiting and bookkeeping"),
-        ("Stamps cost", f"{profile.overhead:+.1%}", "beside runs without stamps"),
+        ("Stamps cost", profile.overhead_text, "beside runs without stamps"),
         (
             "Arena",
             bytes_text(statistics.arena_bytes),

@@ -26,8 +26,8 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
     """Yields the times of a run and of start-up, and the longest steps; times in microseconds."""
     startup = profile.startup
     yield (
-        f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads} threads, "
-        f"the mean of {profile.quiet_text}; stamps cost {profile.overhead:+.1%}"
+        f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads_text}, "
+        f"the mean of {profile.quiet_text}; stamps cost: {profile.overhead_text}"
     )
     yield (
         f"start-up: load {startup.load * 1e3:.2f} ms, weights {startup.weights * 1e3:.2f} ms, "
@@ -52,11 +52,13 @@ def record(profile: ModuleProfile) -> dict[str, Any]:
         "model": profile.name,
         "target": profile.facts.target,
         "threads": profile.threads,
+        "used_threads": profile.used_threads,
         "runs": len(profile.runs),
         "seconds": profile.seconds,
         "plain_seconds": list(profile.plain_seconds),
         "between": profile.between,
         "overhead": profile.overhead,
+        "noise": profile.noise,
         "lost": profile.lost,
         "startup": asdict(profile.startup),
         "memory": asdict(profile.statistics),

@@ -9,6 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import BinaryIO
 
+# The sections of the manifest, and of each variant's program and kernels' needs: the number of the
+# variant follows, and a zero byte stands behind the content.
+MANIFEST_SECTION, PROGRAM_SECTION, NEEDS_SECTION = ".tcc.manifest", ".tcc.program", ".tcc.needs"
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _EXECUTED = 4  # the flag of a section with machine code

@@ -32,7 +32,6 @@ MODULES = {
 }
 # Packages of the core install that its modules do not import yet, and why they are declared.
 UNUSED = {
-    "networkx": "the chooser of alternatives is planned on it",
     "apache-tvm-ffi": "tests load artifacts with it, and Module is planned as a face over it",
 }
 # Packages that are run or needed by others, not imported: where, and the text that says so.
