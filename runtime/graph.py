@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import networkx
 from tcc.runtime.graph_builder import GraphBuilder
 from tcc.runtime.graph_measures import peak_memory
-from tcc.runtime.host_program import Instruction, read_program, register_values
+from tcc.runtime.host_program import HostProgram, Instruction, read_program, register_values
 from tcc.runtime.kernel_facts import KernelFact, kernel_facts, typed
 from tcc.runtime.launch_needs import read_needs
 from tcc.runtime.module import Module
@@ -60,16 +60,17 @@ def graph(
     """Returns the steps and buffers of an artifact: a file, or a module that was loaded from it.
 
     Edges go from a value of a buffer to the steps that read it, and from a step to the values that
-    it writes; `GraphBuilder` lists the attributes. A step of a kernel also has `location` (its node
-    in the model), `flops`, `bytes`, `predicted` (seconds of its launches in a run) and `limit`.
-    With a `profile` of the artifact, steps have `measured` (seconds in a run) and `launches`.
+    it writes. `GraphBuilder` lists the attributes. Inputs and outputs also have `dtype` and
+    `shape`. A step of a kernel also has `location` (its node in the model), `flops`, `bytes`,
+    `predicted` (seconds of its launches in a run) and `limit`. With a `profile` of the artifact,
+    steps have `measured` (seconds in a run) and `launches`.
 
     `shapes` gives the shapes of inputs by name. Without them, a kernel with symbolic sizes has the
     work and time at typical sizes, and `typical` is True; buffers of unknown size have no `bytes`.
     `variant` is the number of a variant in the manifest; None is 0, the module's or the profile's.
 
-    Raises NoGraphError for an artifact that has no graph, and InputError if the file cannot be read,
-    is no artifact or is damaged, and if the profile is of another artifact.
+    Raises NoGraphError for an artifact that has no graph. Raises InputError if the file cannot be
+    read, is no artifact or is damaged, and if the profile is of another artifact.
     """
     if isinstance(artifact, Module):
         variant = artifact.variant if variant is None else variant
@@ -137,6 +138,7 @@ def _graph(path: Path, variant: int, shapes: Mapping[str, Sequence[int]]) -> net
     result.graph["target"] = typed(entry["target"], str)
     result.graph["threads"] = typed(entry["machine"].get("cores", 1), int)
     _describe(result, builder.launches, entry, values)
+    _describe_ports(result, program, {**manifest, **entry})
     if (peak := peak_memory(result)) is not None:
         result.graph["peak_step"], result.graph["peak_bytes"] = peak.step, peak.bytes
     return result
@@ -169,6 +171,18 @@ def _describe(
         node["location"] = locations[number] or kernel.source
         node.update(_work(kernel, [values.get(r) for r in instruction.fields["ints"]]))
         node["predicted"] = node.pop("seconds") * node.get("launches", 1)
+
+
+def _describe_ports(
+    result: networkx.DiGraph, program: HostProgram, manifest: Mapping[str, Any]
+) -> None:
+    """Adds `dtype` and `shape` to the values of inputs and outputs; None stands for a symbolic
+    size."""
+    for _, data in result.nodes(data=True):
+        if data.get("place") in ("input", "output"):
+            ports = typed(manifest[f"{data['place']}s"], list)
+            port = ports[program.buffers[data["buffer"]].numbers["port"]]
+            data["dtype"], data["shape"] = typed(port["dtype"], str), typed(port["shape"], list)
 
 
 def _work(kernel: KernelFact, sizes: Sequence[int | None]) -> dict[str, Any]:

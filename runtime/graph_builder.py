@@ -20,6 +20,7 @@ from tcc.runtime.launch_needs import LaunchNeeds
 
 _NODES = STEPS | {"copy"}
 _KINDS = {"launch": "kernel"}
+_STRENGTHS = ("write", "read", "update", "control")
 
 
 class GraphBuilder:
@@ -28,11 +29,12 @@ class GraphBuilder:
     `values` has the values of registers that are known, `needs` an item for each kernel. After
     `build`, `launches` has the instruction of each step, and `graph` these attributes:
 
-    - steps and copies: `kind`, `step` (copies have none), `name`, `region`, and `launches` in a run
-      where constants alone decide them
+    - steps and copies: `kind`, `step` (copies have none), `name`, `region`, `launches` in a run
+      where constants alone decide them, and `optional` where another way of a branch has no step
     - values of buffers: `kind` "buffer", `buffer`, `version`, `label`, `place`, and `bytes` where
       the size is known; in the arena `offset`, and `first` and `last`, the steps of its life
-    - edges: `kind` "read", "write", "update" or "control", and `bytes` where they are known
+    - edges: `kind` "read", "write", "update" or "control", `bytes` where they are known, and
+      `arguments`: the positions among the buffers that the step accesses, counted from 0
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class GraphBuilder:
         self._control: frozenset[str] = frozenset()
         self._region: tuple[str, ...] = ()
         self._count: int | None = 1
+        self._optional = False
         self._regions = 0
 
     def build(self) -> None:
@@ -105,17 +108,20 @@ class GraphBuilder:
 
     def _branch(self, instruction: Instruction) -> None:
         control, before = self._condition(instruction), self._memory.copy()
-        outer = self._control, self._region, self._count
+        outer = self._control, self._region, self._count, self._optional
         number, self._regions = self._regions, self._regions + 1
+        then, otherwise = instruction.fields["then"], instruction.fields["otherwise"]
         self._control |= control
         self._count = None
         self._region = (*outer[1], f"branch {number}: then")
-        self._body(instruction.fields["then"])
-        then, self._memory = self._memory, before
+        self._optional = outer[3] or not otherwise
+        self._body(then)
+        after_then, self._memory = self._memory, before
         self._region = (*outer[1], f"branch {number}: else")
-        self._body(instruction.fields["otherwise"])
-        self._memory.join(then)
-        self._control, self._region, self._count = outer
+        self._optional = outer[3] or not then
+        self._body(otherwise)
+        self._memory.join(after_then)
+        self._control, self._region, self._count, self._optional = outer
 
     def _loop(self, instruction: Instruction) -> None:
         control = self._condition(instruction)
@@ -158,17 +164,19 @@ class GraphBuilder:
         attributes["region"] = "/".join(self._region)
         if self._count is not None:
             attributes["launches"] = self._count
+        if self._optional:
+            attributes["optional"] = True
         registers = [number for kind, number in instruction.operands if kind in REGISTERS_READ]
         for source in sorted(self._control | self._sources_of(registers)):
-            self._edge(source, node, "control", None)
+            self._edge(source, node, "control", None, ())
         accesses = self._accesses(instruction)
-        for buffer, is_written, size in accesses:
+        for argument, (buffer, is_written, size) in enumerate(accesses):
             if not is_written:
                 for source in self._read(buffer, size):
-                    self._edge(source, node, "read", self._known(buffer, size))
-        for buffer, is_written, size in accesses:
+                    self._edge(source, node, "read", self._known(buffer, size), (argument,))
+        for argument, (buffer, is_written, size) in enumerate(accesses):
             if is_written:
-                self._write(node, buffer, size)
+                self._write(node, buffer, size, argument)
         for kind, register in instruction.operands:
             if kind == "defined":
                 self._define(register, frozenset((node,)))
@@ -210,14 +218,13 @@ class GraphBuilder:
             self._memory.write(nodes[0], self._memory.ranges(buffer, self._sizes.get(buffer)))
         return nodes
 
-    def _write(self, node: str, buffer: int, size: int | None) -> None:
+    def _write(self, node: str, buffer: int, size: int | None, argument: int) -> None:
         size = self._known(buffer, size)
         ranges = self._memory.ranges(buffer, size)
         for earlier in self._memory.overlapping(ranges):
-            if not self.graph.has_edge(earlier, node):
-                self._edge(earlier, node, "update", size)
+            self._edge(earlier, node, "update", size, (argument,))
         value = self._value(buffer, size)
-        self._edge(node, value, "write", size)
+        self._edge(node, value, "write", size, (argument,))
         self._memory.write(value, ranges)
 
     def _value(self, buffer: int, size: int | None) -> str:
@@ -240,7 +247,20 @@ class GraphBuilder:
                 attributes["offset"] = offset
         return node
 
-    def _edge(self, source: str, target: str, kind: str, size: int | None) -> None:
-        self.graph.add_edge(source, target, kind=kind)
-        if size is not None:
-            self.graph.edges[source, target]["bytes"] = size
+    def _edge(
+        self, source: str, target: str, kind: str, size: int | None, arguments: tuple[int, ...]
+    ) -> None:
+        """Adds an edge, or adds to one: a step may access a value by several arguments.
+
+        Of several kinds, the edge keeps the first of `_STRENGTHS`.
+        """
+        earlier = self.graph.get_edge_data(source, target, default={})
+        kinds = [kind, *([earlier["kind"]] if earlier else [])]
+        data: dict[str, Any] = {
+            "kind": min(kinds, key=_STRENGTHS.index),
+            "arguments": (*earlier.get("arguments", ()), *arguments),
+        }
+        sizes = [known for known in (size, earlier.get("bytes")) if known is not None]
+        if sizes:
+            data["bytes"] = max(sizes)
+        self.graph.add_edge(source, target, **data)

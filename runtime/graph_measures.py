@@ -36,8 +36,13 @@ class PeakMemory:
 
 
 def step_seconds(graph: networkx.DiGraph, node: str) -> float:
-    """Returns the seconds that a node's step takes in a run: measured, else predicted, else 0."""
+    """Returns the seconds that a node's step takes in a run: measured, else predicted, else 0.
+
+    An optional step is predicted to take 0: a step of a branch whose other way has none.
+    """
     data = graph.nodes[node]
+    if data.get("optional") and "measured" not in data:
+        return 0.0
     return float(data.get("measured", data.get("predicted", 0.0)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,27 +19,13 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from bokeh.resources import Resources
+from tcc.runtime.limit_colours import colour
 from tcc.runtime.profile_page import limit, node
 from tcc.runtime.profile_roofs import Roofline
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
 
-# The colour of each limit: Observable's palette of ten, which readers with weak colour vision tell
-# apart.
-_COLOURS = MappingProxyType(
-    {
-        "compute": "#4269d0",
-        "ports": "#a463f2",
-        "L1": "#97bbf5",
-        "L2": "#6cc5b0",
-        "L3": "#3ca951",
-        "memory": "#ff725c",
-        "imbalance": "#efb118",
-        "launch": "#9c6b4e",
-        "": "#9498a0",
-    }
-)
 _BARS = 12
 _NAME_LENGTH = 44
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
@@ -79,10 +64,6 @@ def _figure(title: str, height: int, tools: str, **settings: Any) -> Any:
     return plot
 
 
-def _colour(name: str) -> str:
-    return _COLOURS.get(name, _COLOURS[""])
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _NAME_LENGTH else f"{text[: _NAME_LENGTH - 1]}\u2026"
 
@@ -114,7 +95,7 @@ def _bars(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
                 "text": [f" {steps[n].share:.1%}" for n in members],
             }
         )
-        bar = plot.hbar(y="row", right="us", height=0.7, color=_colour(name), source=source)
+        bar = plot.hbar(y="row", right="us", height=0.7, color=colour(name), source=source)
         plot.text(
             x="us", y="row", text="text", source=source, text_baseline="middle",
             text_font_size="12px", text_color="#444",
@@ -182,7 +163,7 @@ def _timeline(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
             "us": ((parts["end"] - parts["begin"]) / 1e3).astype("f4"),
             "row": [rows[thread] for thread in parts["thread"]],
             "step": parts["step"],
-            "colour": [_colour(limits[int(step)]) for step in parts["step"]],
+            "colour": [colour(limits[int(step)]) for step in parts["step"]],
             "alpha": np.where(parts["execution"] % 2, 1, 0.7).astype("f4"),  # neighbours differ
         }
     )
@@ -220,7 +201,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
                 [start, ridge],
                 [start * roof.bytes_per_second / 1e9, roofs.peak / 1e9],
                 line_width=2,
-                color=_colour(roof.name),
+                color=colour(roof.name),
                 legend_label=f"{roof.name}: {roof.bytes_per_second / 1e9:.0f} GB/s",
             )
     first_ridge = roofs.peak / max(roof.bytes_per_second for roof in roofs.roofs)
@@ -228,7 +209,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
         [min(first_ridge, high), max(high, first_ridge * 2)],
         [roofs.peak / 1e9] * 2,
         line_width=2,
-        color=_colour("compute"),
+        color=colour("compute"),
         legend_label=f"compute: {roofs.peak / 1e9:.0f} Gflop/s",
     )
     dots = sorted(roofs.dots, key=lambda dot: -dot.step.seconds)
@@ -237,7 +218,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
             "x": [dot.intensity for dot in dots],
             "y": [dot.rate / 1e9 for dot in dots],
             "size": [6 + 60 * np.sqrt(min(dot.step.share, 1) / 4) for dot in dots],
-            "colour": [_colour(limits[dot.step.number]) for dot in dots],
+            "colour": [colour(limits[dot.step.number]) for dot in dots],
             "step": [dot.step.number for dot in dots],
             "us": [dot.step.seconds * 1e6 for dot in dots],
             "share": [dot.share * 100 for dot in dots],
@@ -276,12 +257,12 @@ def _arena(profile: ModuleProfile) -> Any:
     bars = plot.vbar(x="step", top="live", width=0.9, color="#97bbf5", source=source)
     plot.add_tools(_hover([bars], _names(profile), [("MiB", "@live{0.00}")]))
     lines = {}
-    for name, value, dash, colour in (
+    for name, value, dash, shade in (
         (f"arena: {size:.2f} MiB", size, "solid", "#222222"),
         (f"lower bound: {bound:.2f} MiB", bound, "dashed", "#ff725c"),
     ):
-        plot.add_layout(Span(location=value, dimension="width", line_dash=dash, line_color=colour))
-        lines[name] = plot.line([0, 0], [value, value], line_dash=dash, color=colour)
+        plot.add_layout(Span(location=value, dimension="width", line_dash=dash, line_color=shade))
+        lines[name] = plot.line([0, 0], [value, value], line_dash=dash, color=shade)
     _legend_inside(plot, lines)
     plot.y_range.start, plot.y_range.end = 0, max(size, bound, 1e-6) * 1.15
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]")

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tcc.runtime.graph_text import duration
 from tcc.runtime.module_text import bytes_text
 from tcc.runtime.profile_roofs import Dot, Roofline, roofline
 from tcc.runtime.reports import MissingLibraryError
@@ -47,14 +48,6 @@ def _module(name: str) -> Any:
             "a page is drawn by bokeh and jinja2", why=str(error),
             hint="pip install 'tcc[profile]', or write a trace (--trace), which needs neither",
         ) from error  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds as text of three digits, in s, ms or us."""
-    for suffix, factor in (("s", 1), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {suffix}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def _tiles(profile: ModuleProfile) -> list[tuple[str, str, str]]:
