@@ -198,12 +198,13 @@ def _work(kernel: KernelFact, sizes: Sequence[int | None]) -> dict[str, Any]:
 
 
 def _add_times(result: networkx.DiGraph, profile: ModuleProfile, path: Path) -> None:
-    steps = [data for _, data in result.nodes(data=True) if "step" in data]
-    if len(steps) != len(profile.steps):
+    """Adds the times of a profile to the nodes of steps; raises InputError if the steps differ."""
+    names = [(d["name"], d["location"]) for _, d in result.nodes(data=True) if "step" in d]
+    if names != [(fact.name, fact.location) for fact in profile.facts.steps]:
         raise InputError(
             "the profile is of another artifact",
             where=str(path),
-            why=f"it has {len(profile.steps)} steps, and the artifact {len(steps)}",
+            why="the steps of the program are others than those of the profile",
             hint="profile this artifact",
         )
     for step in profile.steps:

@@ -215,7 +215,7 @@ class GraphBuilder:
         nodes = self._memory.overlapping(ranges)
         if not nodes:
             nodes = [self._value(buffer, self._known(buffer, size))]
-            self._memory.write(nodes[0], self._memory.ranges(buffer, self._sizes.get(buffer)))
+            self._memory.write(nodes[0], ranges)
         return nodes
 
     def _write(self, node: str, buffer: int, size: int | None, argument: int) -> None:
