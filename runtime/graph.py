@@ -212,4 +212,4 @@ def _add_times(result: networkx.DiGraph, profile: ModuleProfile, path: Path) -> 
         node["measured"], node["launches"] = step.seconds, step.launches
         if step.predicted is not None:
             node["predicted"] = step.predicted
-    result.graph["seconds"], result.graph["threads"] = profile.seconds, profile.used_threads
+    result.graph["seconds"], result.graph["threads"] = profile.seconds, profile.threads

@@ -19,7 +19,7 @@ from tcc.runtime.module_text import bytes_text
 _WIDTH, _HEIGHT, _GAP, _LAYER = 248, 50, 28, 84
 _MARGIN, _HEAD, _LEGEND_LINE = 24, 92, 20
 _LETTERS, _SMALL_LETTERS = 30, 26  # that fit into a box
-_CRITICAL, _EDGE = "#d9480f", "#8b93a7"
+_CRITICAL, _CRITICAL_WIDTH = "#d9480f", 2.5
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1d2330; }
@@ -201,6 +201,7 @@ def _arrows(drawn: networkx.DiGraph, places: Layout) -> Iterator[str]:
         ]
         classes = "edge" + " critical" * arrow.critical + " order" * arrow.control
         width = 1.0 if not arrow.bytes else min(1.0 + max(0.0, math.log10(arrow.bytes) - 3), 6.0)
+        width = max(width, _CRITICAL_WIDTH) if arrow.critical else width
         yield (
             f'<path class="{classes}" stroke-width="{width:.1f}" d="{_curve(points)}">'
             f"<title>{_text(_arrow_text(arrow))}</title></path>"

@@ -117,21 +117,22 @@ class ModuleProfile:
         return self.statistics.threads
 
     @cached_property
-    def used_threads(self) -> int:
-        """Returns the most threads that worked at one step together, in the quiet runs.
+    def busy_threads(self) -> float:
+        """Returns how many threads worked in the mean, from the begin of the runs to their end.
 
-        It is less than `threads` if other programs kept processors busy, or if no kernel has work
-        for more.
+        It is less than `threads` if other programs kept processors busy, if threads waited for one
+        another, or if kernels have too little work to share.
         """
         executions = (e for stamped_run in self.quiet for e in _executions(stamped_run))
-        return max((execution.threads for execution in executions), default=1)
+        seconds = self.seconds * len(self.quiet)
+        return sum(execution.busy for execution in executions) / seconds if seconds else 0.0
 
     @property
     def threads_text(self) -> str:
-        """Returns the threads that the runs used, as in "1 of 2 threads"."""
-        if self.used_threads == self.threads:
-            return f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{self.used_threads} of {self.threads} threads"
+        """Returns the threads as text, as in "1.8 of 2 threads busy"."""
+        if self.threads == 1:
+            return "1 thread"
+        return f"{self.busy_threads:.1f} of {self.threads} threads busy"
 
     @property
     def lost(self) -> int:

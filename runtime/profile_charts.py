@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
+    FixedTicker,
     HoverTool,
     Legend,
     LegendItem,
@@ -19,6 +21,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from bokeh.resources import Resources
+from tcc.runtime.graph_text import duration
 from tcc.runtime.limit_colours import colour
 from tcc.runtime.profile_page import limit, node
 from tcc.runtime.profile_roofs import Roofline
@@ -149,7 +152,7 @@ def _timeline(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
     labels = [f"thread {n}" if n else "caller" for n in range(len(threads))]
     rows = {thread: label for thread, label in zip(threads, labels, strict=True)}
     plot = _figure(
-        f"Timeline of a run of {stamped_run.seconds * 1e3:.3f} ms: drag to pan, scroll to zoom",
+        f"Timeline of a run of {duration(stamped_run.seconds)}: drag to pan, scroll to zoom",
         130 + 44 * len(threads),
         _TOOLS,
         y_range=labels[::-1],
@@ -236,9 +239,25 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
     plot.legend.location = "bottom_right"
     plot.legend.background_fill_alpha = 0.8
     plot.legend.label_text_font_size = "11px"
+    plot.xaxis.ticker, plot.yaxis.ticker = (
+        FixedTicker(ticks=_round_numbers(*ends))
+        for ends in ((low, high), (lowest / 1e9, roofs.peak / 1e9))
+    )
     plain = CustomJSTickFormatter(code="return tick >= 1 ? tick.toFixed(0) : String(tick)")
     plot.xaxis.formatter = plot.yaxis.formatter = plain
     return plot
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Returns powers of ten around the range, and 2 and 5 times these in a range below 1,000."""
+    digits = (1, 2, 5) if high < 1000 * low else (1,)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # a power below 1 is a quotient, because 10.0 ** -2 * 5 is not 0.05
+    return [
+        digit * 10**power if power >= 0 else digit / 10**-power
+        for power in range(first, last + 1)
+        for digit in digits
+    ]
 
 
 def _arena(profile: ModuleProfile) -> Any:

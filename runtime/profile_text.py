@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tcc.runtime.graph_text import duration
+
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
 
@@ -26,14 +28,14 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
     """Yields the times of a run and of start-up, and the longest steps; times in microseconds."""
     startup = profile.startup
     yield (
-        f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads_text}, "
+        f"{profile.name}: {duration(profile.seconds)} a run, {profile.threads_text}, "
         f"the mean of {profile.quiet_text}; stamps cost: {profile.overhead_text}"
     )
     yield (
-        f"start-up: load {startup.load * 1e3:.2f} ms, weights {startup.weights * 1e3:.2f} ms, "
-        f"first run {startup.first_run * 1e3:.2f} ms"
+        f"start-up: load {duration(startup.load)}, weights {duration(startup.weights)}, "
+        f"first run {duration(startup.first_run)}"
     )
-    yield f"between steps: {profile.between * 1e3:.3f} ms"
+    yield f"between steps: {duration(profile.between)}"
     if profile.lost:
         yield f"the ring lost {profile.lost} stamps: the first steps of runs are missing"
     yield summary(profile)
@@ -52,7 +54,7 @@ def record(profile: ModuleProfile) -> dict[str, Any]:
         "model": profile.name,
         "target": profile.facts.target,
         "threads": profile.threads,
-        "used_threads": profile.used_threads,
+        "busy_threads": profile.busy_threads,
         "runs": len(profile.runs),
         "seconds": profile.seconds,
         "plain_seconds": list(profile.plain_seconds),
