@@ -134,7 +134,7 @@ def _graph(path: Path, variant: int, shapes: Mapping[str, Sequence[int]]) -> net
     builder = GraphBuilder(program, values, needs or ())
     builder.build()
     result = builder.graph
-    result.graph["name"] = str(manifest.get("name", path.stem))
+    result.graph["name"] = _plain(str(manifest.get("name", path.stem)))
     result.graph["target"] = typed(entry["target"], str)
     result.graph["threads"] = typed(entry["machine"].get("cores", 1), int)
     _describe(result, builder.launches, entry, values)
@@ -160,17 +160,22 @@ def _describe(
         raise ValueError("the manifest does not name all steps")
     for number, (instruction, named) in enumerate(zip(steps, kernels.steps, strict=True)):
         node = result.nodes[f"s{number}"]
-        node["location"] = locations[number]
+        node["location"] = _plain(locations[number])
         if instruction.name != "launch":
-            node["name"] = str(named)
+            node["name"] = _plain(str(named))
             continue
         if named != instruction.fields["kernel"]:
             raise ValueError("the manifest names another kernel")
         kernel = kernels.kernels[instruction.fields["kernel"]]
         node["name"] = f"kernel {named}"
-        node["location"] = locations[number] or kernel.source
+        node["location"] = _plain(locations[number] or kernel.source)
         node.update(_work(kernel, [values.get(r) for r in instruction.fields["ints"]]))
         node["predicted"] = node.pop("seconds") * node.get("launches", 1)
+
+
+def _plain(text: str) -> str:
+    """Returns a text that UTF-8 can encode: JSON may hold half of a pair of surrogates."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _describe_ports(

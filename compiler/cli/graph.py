@@ -9,6 +9,7 @@ from tcc import runtime
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.deadline import interruptible
+from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
 from tcc.errors import UserError, file_errors
 from tcc.later import later
@@ -24,27 +25,29 @@ else:
 
 
 def write_graph(
-    path: Path,
+    model: Path,
     output: Path,
     inputs: Sequence[str],
     seed: int,
     runs: int | None,
     threads: int | None,
 ) -> None:
-    """Writes the graph of the artifact at `path` in the format that the suffix of `output` names.
+    """Writes the graph of an artifact, or of the one compiled from an ONNX file, to `output`.
 
-    With `runs`, the artifact is run so often, on arrays of the texts `inputs`, for measured times;
-    None gives predicted times. Raises UserError for a file that is no artifact, for another suffix,
-    and if the files cannot be written.
+    The suffix of `output` names the format. With `runs`, the artifact is run so often, on arrays
+    of the texts `inputs`, for measured times; None gives predicted times. Raises UserError for a
+    file that is no artifact, for another suffix, and if the files cannot be written.
     """
     with input_errors():
         graph_files.check_suffix(output)
-    read_manifest(path)
-    profile = None
-    if runs is not None:
-        module = runtime.load(path, threads, error=UserError)
-        arrays = inputs_of(path, module.inputs, inputs, seed)
-        profile = interruptible(partial(profiles.profile, module, arrays, runs=runs))
-    with input_errors(), file_errors("a graph cannot be written", output):
-        for file in graph_files.save_graph(graphs.graph(path, profile), output):
-            say(f"wrote {file}")
+    with opened_artifact(model, inputs) as path:
+        read_manifest(path)
+        profile = None
+        if runs is not None:
+            module = runtime.load(path, threads, error=UserError)
+            arrays = inputs_of(path, module.inputs, inputs, seed)
+            profile = interruptible(partial(profiles.profile, module, arrays, runs=runs))
+        with input_errors(), file_errors("a graph cannot be written", output):
+            files = graph_files.save_graph(graphs.graph(path, profile), output)
+    for file in files:
+        say(f"wrote {file}")

@@ -145,10 +145,10 @@ def inspect(
         return
     if kernel is not None:
         raise UserError("a kernel is shown in a form", where="--kernel", hint="add --form tile")
+    if graph is not None:
+        write_graph(artifact, graph, inputs, seed, runs if measure else None, threads)
+        return
     with opened_artifact(artifact, inputs, keep_ir=True) as path:
-        if graph is not None:
-            write_graph(path, graph, inputs, seed, runs if measure else None, threads)
-            return
         manifest = read_manifest(path)
         if not (kernels or measure):
             plans = [*artifact_plans(manifest, path)]

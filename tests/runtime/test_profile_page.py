@@ -36,6 +36,11 @@ def opened(profile: ModuleProfile, folder: Path) -> str:
     no information."""
     page = folder / "page.html"
     profile.save_page(page)
+    return in_browser(page, folder)
+
+
+def in_browser(page: Path, folder: Path) -> str:
+    """The DOM of a file in that browser."""
     rules = "--host-resolver-rules=MAP * ~NOTFOUND"
     result = finished(browser(), *_FLAGS, rules, f"--user-data-dir={folder}", page.as_uri())
     assert result.returncode == 0, result.stderr[-2000:]
