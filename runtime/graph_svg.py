@@ -18,7 +18,7 @@ from tcc.runtime.module_text import bytes_text
 
 _WIDTH, _HEIGHT, _GAP, _LAYER = 248, 50, 28, 84
 _MARGIN, _HEAD, _LEGEND_LINE = 24, 92, 20
-_LETTERS, _SMALL_LETTERS = 30, 26  # that fit into a box
+_LETTERS, _SMALL_LETTERS = 25, 26  # that fit into a box
 _CRITICAL, _CRITICAL_WIDTH = "#d9480f", 2.5
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = """
@@ -92,12 +92,12 @@ def _end(text: str, letters: int) -> str:
 
 
 def _header(graph: networkx.DiGraph, drawn: networkx.DiGraph) -> Iterator[str]:
-    steps = [data for _, data in graph.nodes(data=True) if data["kind"] != "buffer"]
+    steps = [data for _, data in graph.nodes(data=True) if "step" in data]
     shown = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
     path = critical_path(graph)
     source = "measured" if any("measured" in data for data in steps) else "predicted"
     count = f"{len(steps):,} steps"
-    if len(shown) < len(steps):
+    if any(box.kind == "group" for box in shown):
         count += f" in {len(shown):,} groups"
     lines = [
         f"{graph.graph['target']}: {count}, {duration(path.total)} {source}",
