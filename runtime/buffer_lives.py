@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tcc.runtime.host_program import HostProgram, Instruction, is_buffer, walk
+from tcc.runtime.host_program import HostInstruction, HostProgram, is_buffer, walk
 
 STEPS = frozenset(("launch", "call", "collective", "wait"))
 
@@ -28,7 +28,7 @@ class _Scan:
     steps: list[int] = field(default_factory=list)
     loops: list[tuple[int, int]] = field(default_factory=list)
 
-    def body(self, body: Sequence[Instruction]) -> None:
+    def body(self, body: Sequence[HostInstruction]) -> None:
         for instruction in body:
             begin = self.position
             buffers = [number for kind, number in instruction.operands if is_buffer(kind)]

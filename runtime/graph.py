@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx
-from tcc.runtime.graph_builder import GraphBuilder
+from tcc.runtime.graph_builder import KernelGraphBuilder
 from tcc.runtime.graph_measures import peak_memory
-from tcc.runtime.host_program import HostProgram, Instruction, read_program, register_values
+from tcc.runtime.host_program import HostInstruction, HostProgram, read_program, register_values
 from tcc.runtime.kernel_facts import KernelFact, kernel_facts, typed
 from tcc.runtime.launch_needs import read_needs
 from tcc.runtime.module import Module
@@ -60,7 +60,7 @@ def graph(
     """Returns the steps and buffers of an artifact: a file, or a module that was loaded from it.
 
     Edges go from a value of a buffer to the steps that read it, and from a step to the values that
-    it writes. `GraphBuilder` lists the attributes. Inputs and outputs also have `dtype` and
+    it writes. `KernelGraphBuilder` lists the attributes. Inputs and outputs also have `dtype` and
     `shape`. A step of a kernel also has `location` (its node in the model), `flops`, `bytes`,
     `predicted` (seconds of its launches in a run) and `limit`. With a `profile` of the artifact,
     steps have `measured` (seconds in a run) and `launches`.
@@ -131,7 +131,7 @@ def _graph(path: Path, variant: int, shapes: Mapping[str, Sequence[int]]) -> net
     if needs is None and program.kernels:
         raise _NoGraph("it does not say which buffers its kernels write")
     values = register_values(program, shapes)
-    builder = GraphBuilder(program, values, needs or ())
+    builder = KernelGraphBuilder(program, values, needs or ())
     builder.build()
     result = builder.graph
     result.graph["name"] = _plain(str(manifest.get("name", path.stem)))
@@ -146,7 +146,7 @@ def _graph(path: Path, variant: int, shapes: Mapping[str, Sequence[int]]) -> net
 
 def _describe(
     result: networkx.DiGraph,
-    steps: Sequence[Instruction],
+    steps: Sequence[HostInstruction],
     entry: Mapping[str, Any],
     values: Mapping[int, int],
 ) -> None:

@@ -21,7 +21,7 @@ _LISTED = 10  # the longest steps of a group, in the text of its box
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class StepBox:
     """A box of the picture.
 
     `kind` is "step", "group" or "port". `name` and `scope` are its two lines of text, and `details`
@@ -44,7 +44,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """What one box gives to another: buffers of so many `bytes`, with their names.
+    """The buffers that one box gives to another: together `bytes` bytes, with their `names`.
 
     `control` is True if only the decision to run, or the order of writes, depends on it.
     """
@@ -126,7 +126,7 @@ def _stretches(
     ]
 
 
-def _box(graph: networkx.DiGraph, members: Sequence[str], path: frozenset[str]) -> Box:
+def _box(graph: networkx.DiGraph, members: Sequence[str], path: frozenset[str]) -> StepBox:
     rows = [graph.nodes[node] for node in members]
     peak = any(data.get("step") == graph.graph.get("peak_step", -1) for data in rows)
     critical = not path.isdisjoint(members)
@@ -136,7 +136,7 @@ def _box(graph: networkx.DiGraph, members: Sequence[str], path: frozenset[str]) 
         (data,) = rows
         scopes, name = split_location(step_label(data))
         details = tuple(f"{name}: {text}" for name, text in facts(data))
-        return Box(
+        return StepBox(
             "step", name, "/".join(scopes), details, seconds[0], data.get("limit", ""),
             critical, peak, optional, str(data.get("step", "")),
         )  # fmt: skip
@@ -150,7 +150,7 @@ def _box(graph: networkx.DiGraph, members: Sequence[str], path: frozenset[str]) 
     name = scope[-1] if scope else step_label(rows[order[0]])
     first, last = (graph.nodes[node].get("step", "copy") for node in (members[0], members[-1]))
     limit = max(limits, key=lambda limit: limits[limit])
-    return Box(
+    return StepBox(
         "group", f"{name}: {len(members)} steps", "/".join(scope[:-1]), (*details, *more),
         sum(seconds), limit,
         critical, peak, optional, f"{first} to {last}",
@@ -186,12 +186,12 @@ def _ports(graph: networkx.DiGraph, place: str) -> dict[str, list[str]]:
     return ports
 
 
-def _port_box(graph: networkx.DiGraph, name: str, nodes: Sequence[str]) -> Box:
+def _port_box(graph: networkx.DiGraph, name: str, nodes: Sequence[str]) -> StepBox:
     place, _, label = name.partition(": ")
     details = tuple(
         f"{name}: {text}" for node in nodes[:_LISTED] for name, text in facts(graph.nodes[node])
     )
-    return Box("port", label, place, details)
+    return StepBox("port", label, place, details)
 
 
 def _transfers(

@@ -7,13 +7,13 @@ from typing import Any
 
 import networkx
 from tcc.runtime.buffer_lives import STEPS, buffer_lives
-from tcc.runtime.graph_values import Memory, buffer_sizes, tensor_bytes
+from tcc.runtime.graph_values import ValueMemory, buffer_sizes, tensor_bytes
 from tcc.runtime.host_program import (
     BUFFERS_READ,
     REGISTERS_READ,
+    HostInstruction,
     HostProgram,
-    Instruction,
-    Tensor,
+    TensorOperand,
     is_buffer,
 )
 from tcc.runtime.launch_needs import LaunchNeeds
@@ -23,7 +23,7 @@ _KINDS = {"launch": "kernel"}
 _STRENGTHS = ("write", "read", "update", "control")
 
 
-class GraphBuilder:
+class KernelGraphBuilder:
     """Adds the nodes and edges of a program to `graph`.
 
     `values` has the values of registers that are known, `needs` an item for each kernel. After
@@ -44,9 +44,9 @@ class GraphBuilder:
         needs: Sequence[LaunchNeeds],
     ) -> None:
         self.graph = networkx.DiGraph()
-        self.launches: list[Instruction] = []
+        self.launches: list[HostInstruction] = []
         self._program, self._values, self._needs = program, values, needs
-        self._memory, self._sizes = Memory(program), buffer_sizes(program, values)
+        self._memory, self._sizes = ValueMemory(program), buffer_sizes(program, values)
         self._lives = buffer_lives(program)
         self._versions: dict[int, int] = {}
         self._allocated: dict[int, int] = {}
@@ -63,11 +63,11 @@ class GraphBuilder:
         """Visits the program; raises ValueError if a launch does not fit its kernel."""
         self._body(self._program.body)
 
-    def _body(self, body: Sequence[Instruction]) -> None:
+    def _body(self, body: Sequence[HostInstruction]) -> None:
         for instruction in body:
             self._instruction(instruction)
 
-    def _instruction(self, instruction: Instruction) -> None:
+    def _instruction(self, instruction: HostInstruction) -> None:
         fields = instruction.fields
         match instruction.name:
             case name if name in _NODES:
@@ -106,7 +106,7 @@ class GraphBuilder:
 
     # ---- bodies ---------------------------------------------------------------------------------
 
-    def _branch(self, instruction: Instruction) -> None:
+    def _branch(self, instruction: HostInstruction) -> None:
         control, before = self._condition(instruction), self._memory.copy()
         outer = self._control, self._region, self._count, self._optional
         number, self._regions = self._regions, self._regions + 1
@@ -123,7 +123,7 @@ class GraphBuilder:
         self._memory.join(after_then)
         self._control, self._region, self._count, self._optional = outer
 
-    def _loop(self, instruction: Instruction) -> None:
+    def _loop(self, instruction: HostInstruction) -> None:
         control = self._condition(instruction)
         outer = self._control, self._region, self._count
         number, self._regions = self._regions, self._regions + 1
@@ -138,7 +138,7 @@ class GraphBuilder:
             self._memory.join(before)
         self._control, self._region, self._count = outer
 
-    def _condition(self, instruction: Instruction) -> frozenset[str]:
+    def _condition(self, instruction: HostInstruction) -> frozenset[str]:
         """Returns the nodes that decide if the bodies of an instruction run."""
         nodes: list[str] = []
         for kind, number in instruction.operands:
@@ -150,7 +150,7 @@ class GraphBuilder:
 
     # ---- steps ----------------------------------------------------------------------------------
 
-    def _node(self, instruction: Instruction) -> None:
+    def _node(self, instruction: HostInstruction) -> None:
         kind = _KINDS.get(instruction.name, instruction.name)
         if instruction.name in STEPS:
             node, number = f"s{len(self.launches)}", len(self.launches)
@@ -181,15 +181,15 @@ class GraphBuilder:
             if kind == "defined":
                 self._define(register, frozenset((node,)))
 
-    def _accesses(self, instruction: Instruction) -> list[tuple[int, bool, int | None]]:
+    def _accesses(self, instruction: HostInstruction) -> list[tuple[int, bool, int | None]]:
         """Returns (buffer, is_written, bytes) for each buffer that an instruction accesses."""
         fields = instruction.fields
         if instruction.name == "launch":
             needs = self._needs[fields["kernel"]]
             amounts = needs.bytes_at([self._values.get(register) for register in fields["ints"]])
-            if len(needs.written) != len(fields["buffers"]):
+            if len(needs.writes) != len(fields["buffers"]):
                 raise ValueError("a launch does not fit its kernel")
-            return list(zip(fields["buffers"], needs.written, amounts, strict=True))
+            return list(zip(fields["buffers"], needs.writes, amounts, strict=True))
         if instruction.name == "call":
             return [
                 (tensor.buffer, name == "outputs", self._bytes(tensor))
@@ -203,7 +203,7 @@ class GraphBuilder:
             if is_buffer(kind)
         ]
 
-    def _bytes(self, tensor: Tensor) -> int | None:
+    def _bytes(self, tensor: TensorOperand) -> int | None:
         return tensor_bytes(tensor.bits, tensor.dims, self._values)
 
     def _known(self, buffer: int, size: int | None) -> int | None:
@@ -252,7 +252,7 @@ class GraphBuilder:
     ) -> None:
         """Adds an edge, or adds to one: a step may access a value by several arguments.
 
-        Of several kinds, the edge keeps the first of `_STRENGTHS`.
+        An edge of several kinds keeps the first of `_STRENGTHS`.
         """
         earlier = self.graph.get_edge_data(source, target, default={})
         kinds = [kind, *([earlier["kind"]] if earlier else [])]
@@ -260,7 +260,7 @@ class GraphBuilder:
             "kind": min(kinds, key=_STRENGTHS.index),
             "arguments": (*earlier.get("arguments", ()), *arguments),
         }
-        sizes = [known for known in (size, earlier.get("bytes")) if known is not None]
+        sizes = [number for number in (size, earlier.get("bytes")) if number is not None]
         if sizes:
             data["bytes"] = max(sizes)
         self.graph.add_edge(source, target, **data)

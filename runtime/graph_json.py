@@ -30,7 +30,7 @@ def model_explorer_text(graph: networkx.DiGraph) -> str:
     summary = {
         "model": graph.graph["name"],
         "target": graph.graph["target"],
-        "critical path": f"{duration(path.seconds)} of {duration(path.total)} in steps",
+        "critical path": f"{duration(path.seconds)} of {duration(path.all_seconds)} in steps",
     }
     if "peak_bytes" in graph.graph:
         step, size = graph.graph["peak_step"], graph.graph["peak_bytes"]

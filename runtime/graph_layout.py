@@ -25,7 +25,7 @@ _Neighbours = dict[Node, list[tuple[Node, float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BoxLayout:
     """Places of boxes: `layer` counts from 0 at the top, `x` is the centre in pixels.
 
     `bends` has the points (layer, x) through which each arrow passes, without its ends. An arrow
@@ -51,7 +51,7 @@ class _Bend:
     layer: int
 
 
-def layout(graph: networkx.DiGraph, width: float) -> Layout:
+def layout(graph: networkx.DiGraph, width: float) -> BoxLayout:
     """Places the nodes of a graph without cycles, whose order no edge contradicts.
 
     An edge with more `weight` is straighter.
@@ -81,7 +81,7 @@ def layout(graph: networkx.DiGraph, width: float) -> Layout:
         (chain[0], chain[-1]): [(bend.layer, x[bend]) for bend in chain if isinstance(bend, _Bend)]
         for chain in chains
     }
-    return Layout(layer, {node: x[node] for node in graph}, bends, long)
+    return BoxLayout(layer, {node: x[node] for node in graph}, bends, long)
 
 
 def _layers(graph: networkx.DiGraph) -> dict[Node, int]:
@@ -122,8 +122,8 @@ def _neighbours(
 
 
 def _mean(places: dict[Node, float], neighbours: Sequence[tuple[Node, float]]) -> float:
-    total = sum(weight for _, weight in neighbours)
-    return sum(places[node] * weight for node, weight in neighbours) / total
+    weights = sum(weight for _, weight in neighbours)
+    return sum(places[node] * weight for node, weight in neighbours) / weights
 
 
 def _order(rows: list[list[Node]], above: _Neighbours, below: _Neighbours) -> None:
@@ -179,11 +179,12 @@ def _apart(
     offsets = [0.0, *accumulate(gaps)]
     blocks: list[tuple[float, float, int]] = []  # (mean, weight, number of members)
     for place, weight, offset in zip(desired, weights, offsets, strict=True):
-        mean, total, count = place - offset, weight, 1
+        mean, count = place - offset, 1
         while blocks and blocks[-1][0] > mean:
-            other_mean, other_total, other_count = blocks.pop()
-            mean = (mean * total + other_mean * other_total) / (total + other_total)
-            total, count = total + other_total, count + other_count
-        blocks.append((mean, total, count))
+            other_mean, other_weight, other_count = blocks.pop()
+            both_weights = weight + other_weight
+            mean = (mean * weight + other_mean * other_weight) / both_weights
+            weight, count = both_weights, count + other_count
+        blocks.append((mean, weight, count))
     means = (mean for mean, _, count in blocks for _ in range(count))
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

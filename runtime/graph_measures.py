@@ -13,13 +13,13 @@ import networkx
 class CriticalPath:
     """The longest chain of steps of which each needs what the one before it writes.
 
-    `nodes` are the nodes of steps, in order. `seconds` is their time, which no order of the steps
-    and no number of threads beside one another can make shorter. `total` is that of all steps.
+    `nodes` are the nodes of steps, in order. `seconds` is their time: no order of the steps
+    makes a run shorter. `all_seconds` is the time of all steps.
     """
 
     nodes: tuple[str, ...]
     seconds: float
-    total: float
+    all_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def step_seconds(graph: networkx.DiGraph, node: str) -> float:
 def critical_path(graph: networkx.DiGraph) -> CriticalPath:
     """Returns the longest chain of dependent steps of a graph that `tcc.graph` returned.
 
-    Steps without a time count as 0 seconds. Of equal chains, the first in order of the steps
+    Steps without a time count as 0 seconds. The first of equal chains in order of the steps
     counts. A loop's iterations count as one step after the other.
     """
     seconds = {node: step_seconds(graph, node) for node in graph}
@@ -80,7 +80,7 @@ def peak_memory(graph: networkx.DiGraph) -> PeakMemory | None:
     """Returns the step with most live bytes of the arena; None if no buffer lies in the arena, or
     a size is unknown.
 
-    Of equal steps, the first counts.
+    The first of equal steps counts.
     """
     buffers = [
         (node, data)
@@ -94,28 +94,28 @@ def peak_memory(graph: networkx.DiGraph) -> PeakMemory | None:
         events.setdefault(data["first"], []).append((node, True))
         events.setdefault(data["last"] + 1, []).append((node, False))
     live: set[str] = set()
-    most, at_peak, peak = -1, frozenset[str](), 0
+    largest, at_peak, peak = -1, frozenset[str](), 0
     for step in sorted(events):
         for node, begins in events[step]:
             (live.add if begins else live.discard)(node)
         size = _union(graph.nodes[node] for node in live)
-        if size > most:
-            most, at_peak, peak = size, frozenset(live), step
+        if size > largest:
+            largest, at_peak, peak = size, frozenset(live), step
     rows = [(graph.nodes[node]["label"], node, graph.nodes[node]["bytes"]) for node in at_peak]
     rows.sort(key=lambda row: (-row[2], _order(row[1])))
-    return PeakMemory(peak, most, tuple(rows))
+    return PeakMemory(peak, largest, tuple(rows))
 
 
 def _union(buffers: Iterable[Mapping[str, Any]]) -> int:
     """Returns the bytes of live buffers; where one takes another's place they share bytes."""
     ranges: list[tuple[int, int]] = []
-    total = end = 0
+    count = end = 0
     for data in buffers:
         if "offset" in data:
             ranges.append((data["offset"], data["offset"] + data["bytes"]))
         else:
-            total += data["bytes"]
+            count += data["bytes"]
     for low, high in sorted(ranges):
-        total += max(0, high - max(low, end))
+        count += max(0, high - max(low, end))
         end = max(end, high)
-    return total
+    return count

@@ -9,8 +9,8 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import networkx
-from tcc.runtime.graph_boxes import Arrow, Box, boxes
-from tcc.runtime.graph_layout import Layout, layout
+from tcc.runtime.graph_boxes import Arrow, StepBox, boxes
+from tcc.runtime.graph_layout import BoxLayout, layout
 from tcc.runtime.graph_measures import critical_path
 from tcc.runtime.graph_text import duration
 from tcc.runtime.limit_colours import colour
@@ -46,12 +46,12 @@ def svg_text(graph: networkx.DiGraph) -> str:
     drawn = boxes(graph)
     places = layout(drawn, _WIDTH + _GAP)
     bends = [x for points in places.bends.values() for _, x in points]
-    left = min((*(x - _WIDTH / 2 for x in places.x.values()), *bends), default=0.0) - _MARGIN
-    right = max((*(x + _WIDTH / 2 for x in places.x.values()), *bends), default=0.0) + _MARGIN
+    low = min((*(x - _WIDTH / 2 for x in places.x.values()), *bends), default=0.0) - _MARGIN
+    high = max((*(x + _WIDTH / 2 for x in places.x.values()), *bends), default=0.0) + _MARGIN
     legend = list(_legend(drawn))
     head = _HEAD + _LEGEND_LINE * len(legend)
-    size = max(right - left, 560.0), head + places.layers * _LAYER + _MARGIN
-    shift = -left + max(0.0, size[0] - (right - left)) / 2
+    size = max(high - low, 560.0), head + places.layers * _LAYER + _MARGIN
+    shift = -low + max(0.0, size[0] - (high - low)) / 2
     longest = max((data["box"].seconds for _, data in drawn.nodes(data=True)), default=0.0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]:.0f}" height="{size[1]:.0f}" '
@@ -93,14 +93,14 @@ def _end(text: str, letters: int) -> str:
 
 def _header(graph: networkx.DiGraph, drawn: networkx.DiGraph) -> Iterator[str]:
     steps = [data for _, data in graph.nodes(data=True) if "step" in data]
-    shown = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
+    step_boxes = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
     path = critical_path(graph)
     source = "measured" if any("measured" in data for data in steps) else "predicted"
     count = f"{len(steps):,} steps"
-    if any(box.kind == "group" for box in shown):
-        count += f" in {len(shown):,} groups"
+    if any(box.kind == "group" for box in step_boxes):
+        count += f" in {len(step_boxes):,} groups"
     lines = [
-        f"{graph.graph['target']}: {count}, {duration(path.total)} {source}",
+        f"{graph.graph['target']}: {count}, {duration(path.all_seconds)} {source}",
         f"critical path (in orange): {duration(path.seconds)}, {len(path.nodes):,} steps that wait "
         "for one another",
     ]
@@ -114,8 +114,8 @@ def _header(graph: networkx.DiGraph, drawn: networkx.DiGraph) -> Iterator[str]:
 
 def _legend(drawn: networkx.DiGraph) -> Iterator[str]:
     """Yields a line for the limits that occur, and a line for the other signs."""
-    shown = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
-    limits = sorted({box.limit for box in shown})
+    step_boxes = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
+    limits = sorted({box.limit for box in step_boxes})
     x, y = _MARGIN, _HEAD - 4
     parts = [f'<text class="small" x="{x}" y="{y}">limited by</text>']
     x += 64
@@ -131,7 +131,7 @@ def _legend(drawn: networkx.DiGraph) -> Iterator[str]:
     arrows: list[Arrow] = [data["arrow"] for *_, data in drawn.edges(data=True)]
     if any(arrow.control for arrow in arrows):
         words.append("dashed arrow: order alone")
-    if any(box.optional for box in shown):
+    if any(box.optional for box in step_boxes):
         words.append("dashed box: runs only where data require it")
     text = _text("; ".join(words))
     yield f'<text class="small" x="{_MARGIN}" y="{y + _LEGEND_LINE}">{text}</text>'
@@ -140,14 +140,14 @@ def _legend(drawn: networkx.DiGraph) -> Iterator[str]:
 # ---- boxes ---------------------------------------------------------------------------------------
 
 
-def _box(box: Box, x: float, top: float, longest: float) -> Iterator[str]:
-    left = x - _WIDTH / 2
+def _box(box: StepBox, x: float, top: float, longest: float) -> Iterator[str]:
+    side = x - _WIDTH / 2
     yield "<g>"
     title = "\n".join((f"{box.scope}/{box.name}".strip("/"), *box.details))
     yield f"<title>{_text(title)}</title>"
     if box.kind == "port":
         yield (
-            f'<rect class="port" x="{left + 34:.1f}" y="{top + 8:.0f}" width="{_WIDTH - 68}" '
+            f'<rect class="port" x="{side + 34:.1f}" y="{top + 8:.0f}" width="{_WIDTH - 68}" '
             f'height="30" rx="15"/>'
             f'<text x="{x:.1f}" y="{top + 28:.0f}" text-anchor="middle">'
             f"{_text(_begin(box.name, 24))}</text></g>"
@@ -156,20 +156,20 @@ def _box(box: Box, x: float, top: float, longest: float) -> Iterator[str]:
     share = box.seconds / longest if longest else 0.0
     classes = "box" + " path" * box.critical + " optional" * box.optional
     yield (
-        f'<rect class="{classes}" x="{left:.1f}" y="{top:.0f}" width="{_WIDTH}" '
+        f'<rect class="{classes}" x="{side:.1f}" y="{top:.0f}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" rx="5" fill="{_heat(share)}"/>'
-        f'<rect x="{left:.1f}" y="{top + _HEIGHT - 7:.1f}" width="{max(_WIDTH * share, 2):.1f}" '
+        f'<rect x="{side:.1f}" y="{top + _HEIGHT - 7:.1f}" width="{max(_WIDTH * share, 2):.1f}" '
         f'height="6" fill="{colour(box.limit)}"/>'
-        f'<text x="{left + 8:.1f}" y="{top + 18:.0f}">{_text(_begin(box.name, _LETTERS))}</text>'
-        f'<text class="small" x="{left + 8:.1f}" y="{top + 34:.0f}">'
+        f'<text x="{side + 8:.1f}" y="{top + 18:.0f}">{_text(_begin(box.name, _LETTERS))}</text>'
+        f'<text class="small" x="{side + 8:.1f}" y="{top + 34:.0f}">'
         f"{_text(_end(box.scope, _SMALL_LETTERS))}</text>"
-        f'<text class="number" x="{left + _WIDTH - 8:.1f}" y="{top + 17:.0f}">{box.steps}</text>'
-        f'<text class="time" x="{left + _WIDTH - 8:.1f}" y="{top + 34:.0f}">'
+        f'<text class="number" x="{side + _WIDTH - 8:.1f}" y="{top + 17:.0f}">{box.steps}</text>'
+        f'<text class="time" x="{side + _WIDTH - 8:.1f}" y="{top + 34:.0f}">'
         f"{duration(box.seconds) if box.seconds else ''}</text>"
     )
     if box.peak:
         yield (
-            f'<text class="time" x="{left + _WIDTH - 4:.1f}" y="{top - 4:.0f}" '
+            f'<text class="time" x="{side + _WIDTH - 4:.1f}" y="{top - 4:.0f}" '
             f'style="fill:{_CRITICAL}">most memory</text>'
         )
     yield "</g>"
@@ -185,7 +185,7 @@ def _heat(share: float) -> str:
 # ---- arrows --------------------------------------------------------------------------------------
 
 
-def _arrows(drawn: networkx.DiGraph, places: Layout) -> Iterator[str]:
+def _arrows(drawn: networkx.DiGraph, places: BoxLayout) -> Iterator[str]:
     notes: dict[Any, list[str]] = {}
     for source, target, data in sorted(
         drawn.edges(data=True), key=lambda edge: edge[2]["arrow"].critical
@@ -230,9 +230,9 @@ def _arrow_text(arrow: Arrow) -> str:
 
 def _curve(points: Sequence[tuple[float, float]]) -> str:
     """Returns a path that leaves and enters each point straight down."""
-    (x, y), *rest = points
+    (x, y), *later_points = points
     parts = [f"M{x:.1f},{y:.1f}"]
-    for next_x, next_y in rest:
+    for next_x, next_y in later_points:
         middle = (y + next_y) / 2
         parts.append(f"C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}")
         x, y = next_x, next_y

@@ -20,11 +20,11 @@ def split_location(location: str) -> tuple[tuple[str, ...], str]:
     The text in parentheses behind the last name belongs to the name.
     """
     match = _NODE_KIND.match(location)
-    path, rest = (match[1], match[2] + match[3]) if match else (location, "")
+    path, suffix = (match[1], match[2] + match[3]) if match else (location, "")
     parts = [part for part in path.split("/") if part]
     if not parts:
         return (), location
-    return tuple(parts[:-1]), parts[-1] + rest
+    return tuple(parts[:-1]), parts[-1] + suffix
 
 
 def duration(seconds: float) -> str:

@@ -15,20 +15,20 @@ from tcc.runtime.host_program import HostProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ByteRange:
     """Bytes `begin` to `end` (None: to the end) of the memory of the buffer `root`."""
 
     root: int
     begin: int
     end: int | None
 
-    def overlaps(self, other: Range) -> bool:
+    def overlaps(self, other: ByteRange) -> bool:
         """True if the ranges share a byte."""
         return (self.end is None or other.begin < self.end) and (
             other.end is None or self.begin < other.end
         )
 
-    def covers(self, other: Range) -> bool:
+    def covers(self, other: ByteRange) -> bool:
         """True if all bytes of `other` are in this range."""
         return self.begin <= other.begin and (
             self.end is None or (other.end is not None and other.end <= self.end)
@@ -36,14 +36,14 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class BufferValue:
     """A node of the graph that holds what a step wrote to a range."""
 
     node: str
-    range: Range
+    range: ByteRange
 
 
-class Memory:
+class ValueMemory:
     """The values in all buffers at a point of the program.
 
     A view and its base share memory, and so do an output and the input that it updates. `values`
@@ -52,7 +52,7 @@ class Memory:
     """
 
     def __init__(self, program: HostProgram) -> None:
-        self.values: dict[int, tuple[Value, ...]] = {}
+        self.values: dict[int, tuple[BufferValue, ...]] = {}
         self.places: dict[int, tuple[tuple[int, int | None], ...]] = {}
         inputs = {
             buffer.numbers["port"]: number
@@ -66,13 +66,13 @@ class Memory:
                 if root is not None:
                     self.places[number] = ((root, 0),)
 
-    def copy(self) -> Memory:
+    def copy(self) -> ValueMemory:
         """Returns a copy that later writes do not change."""
-        other = object.__new__(Memory)
+        other = object.__new__(ValueMemory)
         other.values, other.places = self.values.copy(), self.places.copy()
         return other
 
-    def join(self, other: Memory) -> None:
+    def join(self, other: ValueMemory) -> None:
         """Adds what another way through a branch wrote, and where it aimed views."""
         for mine, theirs in ((self.values, other.values), (self.places, other.places)):
             table: dict[int, tuple[Any, ...]] = mine
@@ -87,16 +87,16 @@ class Memory:
             for root, start in self.places.get(base, ((base, 0),))
         )
 
-    def ranges(self, buffer: int, size: int | None) -> list[Range]:
+    def ranges(self, buffer: int, size: int | None) -> list[ByteRange]:
         """Returns the ranges where the first `size` bytes of a buffer may lie."""
         return [
-            Range(root, 0, None)
+            ByteRange(root, 0, None)
             if start is None
-            else Range(root, start, None if size is None else start + size)
+            else ByteRange(root, start, None if size is None else start + size)
             for root, start in self.places.get(buffer, ((buffer, 0),))
         ]
 
-    def overlapping(self, ranges: Iterable[Range]) -> list[str]:
+    def overlapping(self, ranges: Iterable[ByteRange]) -> list[str]:
         """Returns the nodes of all values that share bytes with the ranges."""
         nodes = (
             value.node
@@ -106,14 +106,14 @@ class Memory:
         )
         return list(dict.fromkeys(nodes))
 
-    def write(self, node: str, ranges: Iterable[Range]) -> None:
+    def write(self, node: str, ranges: Iterable[ByteRange]) -> None:
         """Puts a value into ranges, in place of the values that they cover."""
         parts = list(ranges)
         for part in parts:
             earlier = self.values.get(part.root, ())
             if len(parts) == 1:
                 earlier = tuple(value for value in earlier if not part.covers(value.range))
-            self.values[part.root] = (*earlier, Value(node, part))
+            self.values[part.root] = (*earlier, BufferValue(node, part))
 
     def clear(self, buffer: int) -> None:
         """Forgets the values of a buffer that gets new memory."""

@@ -28,11 +28,11 @@ _OPTIONAL = frozenset(("condition", "when", "least", "group"))
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class HostInstruction:
     """An instruction: its `name` in C and its fields by name.
 
-    A field is a number, a text, a list of numbers, a list of `Tensor`s or a body. `operands` has
-    (kind, number) for each number in the fields; absent ones are left out.
+    A field is a number, a text, a list of numbers or of `TensorOperand`s, or a body. `operands` has
+    (kind, number) for each number in the fields; absent numbers are left out.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Instruction:
     operands: tuple[tuple[str, int], ...]
 
     @property
-    def bodies(self) -> tuple[tuple[Instruction, ...], ...]:
+    def bodies(self) -> tuple[tuple[HostInstruction, ...], ...]:
         """Returns the bodies of a branch or a loop, in the order of the text."""
         names = ("then", "otherwise", "body")
         return tuple(self.fields[name] for name in names if name in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorOperand:
     """An operand of a call: a buffer, the bits of an element, and the registers with its sizes."""
 
     buffer: int
@@ -56,7 +56,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class ProgramBuffer:
     """A buffer: its kind of place, such as "arena", the numbers of the place, and its label."""
 
     place: str
@@ -65,7 +65,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ProgramPort:
     """An input or output: its name, its type's bits, the registers of its sizes, and the input that
     it updates in place (-1: none)."""
 
@@ -79,15 +79,15 @@ class Port:
 class HostProgram:
     """A program: what the host runs, in order."""
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    buffers: tuple[Buffer, ...]
+    inputs: tuple[ProgramPort, ...]
+    outputs: tuple[ProgramPort, ...]
+    buffers: tuple[ProgramBuffer, ...]
     kernels: tuple[str, ...]
     registers: int
-    body: tuple[Instruction, ...]
+    body: tuple[HostInstruction, ...]
 
 
-def walk(body: Sequence[Instruction]) -> Iterator[Instruction]:
+def walk(body: Sequence[HostInstruction]) -> Iterator[HostInstruction]:
     """Yields all instructions in order of the text; bodies follow their instruction."""
     for instruction in body:
         yield instruction
@@ -179,27 +179,27 @@ class _Reader:
             raise ValueError("the program has a text out of range")
         return self._strings[offset : offset + length].decode()
 
-    def _port(self) -> Port:
+    def _port(self) -> ProgramPort:
         name, dtype = self._string(), self._one()
         dims = self._many(self._count())
         self._string()
-        return Port(name, dtype & 0xFF, dims, self._one())
+        return ProgramPort(name, dtype & 0xFF, dims, self._one())
 
-    def _buffer(self) -> Buffer:
+    def _buffer(self) -> ProgramBuffer:
         code, *numbers = self._many(3)
         if not 0 <= code < len(PLACES):
             raise ValueError("the program has an unknown place")
         place, names = PLACES[code]
-        return Buffer(
+        return ProgramBuffer(
             place, MappingProxyType(dict(zip(names, numbers, strict=False))), self._string()
         )
 
-    def _body(self, depth: int) -> tuple[Instruction, ...]:
+    def _body(self, depth: int) -> tuple[HostInstruction, ...]:
         if depth > _MOST_DEPTH:
             raise ValueError("the program's bodies are too deep")
         return tuple(self._instruction(depth) for _ in range(self._count()))
 
-    def _instruction(self, depth: int) -> Instruction:
+    def _instruction(self, depth: int) -> HostInstruction:
         code = self._one()
         if not 0 <= code < len(INSTRUCTIONS):
             raise ValueError("the program has an unknown instruction")
@@ -220,7 +220,7 @@ class _Reader:
             elif form == "tensors":
                 fields[field] = tuple(self._tensor() for _ in range(fields[field]))
         operands = tuple(pair for field, kind, _ in layout for pair in _pairs(kind, fields[field]))
-        return Instruction(name, MappingProxyType(fields), operands)
+        return HostInstruction(name, MappingProxyType(fields), operands)
 
     def _single(self, kind: str) -> int | str:
         if kind in ("string", "function"):
@@ -229,9 +229,9 @@ class _Reader:
             return -1
         return self._one()
 
-    def _tensor(self) -> Tensor:
+    def _tensor(self) -> TensorOperand:
         buffer, dtype = self._one(), self._one()
-        return Tensor(buffer, dtype & 0xFF, self._many(self._count()))
+        return TensorOperand(buffer, dtype & 0xFF, self._many(self._count()))
 
 
 def _pairs(kind: str, value: Any) -> Iterator[tuple[str, int]]:
@@ -241,7 +241,7 @@ def _pairs(kind: str, value: Any) -> Iterator[tuple[str, int]]:
             yield kind, value
     elif isinstance(value, tuple) and kind != "body":
         for item in value:
-            if isinstance(item, Tensor):
+            if isinstance(item, TensorOperand):
                 yield kind, item.buffer
                 yield from (("used", dim) for dim in item.dims)
             else:
@@ -286,31 +286,31 @@ def _let_value(
         return a
     if name == "dim":
         return dims.get((a, b))
-    left, right = values.get(a), values.get(b)
-    if left is None or right is None or name in ("rank", "seed"):
+    lhs, rhs = values.get(a), values.get(b)
+    if lhs is None or rhs is None or name in ("rank", "seed"):
         return None
-    return compute(name, left, right)
+    return compute(name, lhs, rhs)
 
 
-def compute(name: str, left: int, right: int) -> int | None:
+def compute(name: str, lhs: int, rhs: int) -> int | None:
     """Returns the value of an operation on integers; None if there is none in 64 bits."""
-    if name in ("floordiv", "mod") and right <= 0:
+    if name in ("floordiv", "mod") and rhs <= 0:
         return None
     match name:
         case "add":
-            value = left + right
+            value = lhs + rhs
         case "sub":
-            value = left - right
+            value = lhs - rhs
         case "mul":
-            value = left * right
+            value = lhs * rhs
         case "floordiv":
-            value = left // right
+            value = lhs // rhs
         case "mod":
-            value = left % right
+            value = lhs % rhs
         case "min":
-            value = min(left, right)
+            value = min(lhs, rhs)
         case "max":
-            value = max(left, right)
+            value = max(lhs, rhs)
         case _:
             return None
     return value if -(1 << 63) <= value < 1 << 63 else None

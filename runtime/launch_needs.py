@@ -1,4 +1,4 @@
-"""What each kernel of an artifact needs of a launch: which buffers it writes, and bytes of each.
+"""The needs of an artifact's kernels: which buffers a launch writes, and how many bytes of each.
 
 backends/artifact/kernel_needs.py describes the table, which stands beside the kernels' code.
 """
@@ -16,7 +16,7 @@ _WRITES, _REGISTER = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class LaunchNeeds:
-    """The needs of a kernel: `written` and `amounts` have an item for each of its buffers.
+    """The needs of a kernel: `writes` and `amounts` have an item for each of its buffers.
 
     `sizes` counts its size arguments. `lets` are (operation, a, b) that compute registers behind
     them. An amount is (is_register, value).
@@ -24,7 +24,7 @@ class LaunchNeeds:
 
     sizes: int
     lets: tuple[tuple[int, int, int], ...]
-    written: tuple[bool, ...]
+    writes: tuple[bool, ...]
     amounts: tuple[tuple[bool, int], ...]
 
     def bytes_at(self, sizes: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -47,8 +47,8 @@ def _value(op: int, a: int, b: int, values: Sequence[int | None]) -> int | None:
         return a
     if not (0 <= a < len(values) and 0 <= b < len(values)):
         return None
-    left, right = values[a], values[b]
-    return None if left is None or right is None else compute(name, left, right)
+    lhs, rhs = values[a], values[b]
+    return None if lhs is None or rhs is None else compute(name, lhs, rhs)
 
 
 def read_needs(table: bytes, kernels: int) -> tuple[LaunchNeeds, ...] | None:

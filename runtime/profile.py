@@ -172,8 +172,8 @@ class ModuleProfile:
         """Returns the part by which equal runs differ: the larger spread of the fastest runs with
         stamps and without."""
         stamped = [stamped_run.seconds for stamped_run in self.quiet]
-        both = (stamped, self._plain_quarter)
-        return max((max(times) - min(times)) / fmean(times) for times in both)
+        kinds = (stamped, self._plain_quarter)
+        return max((max(times) - min(times)) / fmean(times) for times in kinds)
 
     @property
     def overhead_text(self) -> str:

@@ -162,7 +162,7 @@ def _cell(value: float | None, form: str) -> tuple[Any, str]:
 def _path(graph: networkx.DiGraph, seconds: float) -> dict[str, Any]:
     """Returns the texts about the critical path: its time, its longest steps, and what it means."""
     path = critical_path(graph)
-    beside = max(path.total - path.seconds, 0.0)
+    parallel = max(path.all_seconds - path.seconds, 0.0)
     on_path = sorted(path.nodes, key=lambda node: -step_seconds(graph, node))
     rows = [
         (
@@ -176,9 +176,9 @@ def _path(graph: networkx.DiGraph, seconds: float) -> dict[str, Any]:
     return {
         "seconds": duration(path.seconds),
         "count": len(path.nodes),
-        "total": duration(path.total),
-        "beside": duration(beside),
-        "share": beside / path.total if path.total else 0.0,
+        "total": duration(path.all_seconds),
+        "beside": duration(parallel),
+        "share": parallel / path.all_seconds if path.all_seconds else 0.0,
         "rows": rows,
         "more": len(on_path) - len(rows),
     }

@@ -24,7 +24,7 @@ class NotAnArtifact(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ElfHeader:
     """The header of an ELF file.
 
     `table` is the offset of the table of sections, which has `count` entries of `entry` bytes.
@@ -50,14 +50,14 @@ def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return file.read(size)
 
 
-def read_header(file: BinaryIO) -> Header:
+def read_header(file: BinaryIO) -> ElfHeader:
     """Returns the header of an ELF64 little-endian file; raises NotAnArtifact for other files."""
     if file.seek(0, 2) < _ELF_HEADER.size:
         raise NotAnArtifact("it is too short for an ELF file")
     head = _ELF_HEADER.unpack(read_at(file, 0, _ELF_HEADER.size))
     if head[0][:6] != b"\x7fELF\x02\x01":
         raise NotAnArtifact("it is not a 64-bit little-endian ELF file")
-    header = Header(head[6], *head[11:])
+    header = ElfHeader(head[6], *head[11:])
     if header.entry != _SECTION.size or header.names >= header.count:
         raise NotAnArtifact("it has no section table")
     return header
@@ -70,10 +70,10 @@ def code_size(file: BinaryIO) -> int:
     return sum(row[5] for row in rows if row[2] & _EXECUTED)
 
 
-def read_section(file: BinaryIO, name: str, most: int) -> bytes | None:
+def read_section(file: BinaryIO, name: str, limit: int) -> bytes | None:
     """Returns the bytes of the section `name`, or None if the file has no such section.
 
-    Raises NotAnArtifact for a damaged file, and for a section of more than `most` bytes.
+    Raises NotAnArtifact for a damaged file, and for a section of more than `limit` bytes.
     """
     header = read_header(file)
     sections = list(_SECTION.iter_unpack(_table(file, header)))
@@ -83,11 +83,11 @@ def read_section(file: BinaryIO, name: str, most: int) -> bytes | None:
     names = read_at(file, start, size)
     for start, *_, offset, size, _, _, _, _ in sections:
         if names.startswith(f"{name}\0".encode(), start):
-            if size > most:
+            if size > limit:
                 raise NotAnArtifact(f"its section {name} is too large")
             return read_at(file, offset, size)
     return None
 
 
-def _table(file: BinaryIO, header: Header) -> bytes:
+def _table(file: BinaryIO, header: ElfHeader) -> bytes:
     return read_at(file, header.table, header.entry * header.count)

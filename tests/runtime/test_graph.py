@@ -35,7 +35,7 @@ from tcc.ir.program.table import Kind, row_of
 from tcc.ir.tile import MemorySpace
 from tcc.runtime import Module, host_program, sections
 from tcc.runtime.graph import NoGraphError, graph
-from tcc.runtime.graph_builder import GraphBuilder
+from tcc.runtime.graph_builder import KernelGraphBuilder
 from tcc.runtime.graph_measures import critical_path, peak_memory, step_seconds
 from tcc.runtime.launch_needs import LaunchNeeds, read_needs
 from tcc.runtime.profile_facts import unpacked_entry
@@ -122,7 +122,7 @@ def test_changed_programs_are_read_or_refused() -> None:
             data[32:40] = zlib.crc32(data[40:]).to_bytes(8, "little")
             try:
                 read = host_program.read_program(bytes(data))
-                builder = GraphBuilder(read, host_program.register_values(read, {}), NEEDS)
+                builder = KernelGraphBuilder(read, host_program.register_values(read, {}), NEEDS)
                 builder.build()
             except (ValueError, LookupError):
                 refusals += 1
@@ -139,7 +139,7 @@ def test_needs_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert needs is not None
     for kernel, need in zip(lowered.kernels, needs, strict=True):
         scopes = [buffer.scope is MemorySpace.OUTPUT for buffer in kernel.buffers]
-        assert list(need.written) == scopes
+        assert list(need.writes) == scopes
         assert True in scopes
         assert False in scopes
         assert need.bytes_at([16])[-1] == 16 * 8 * 4  # the results are [batch, 8] floats
@@ -187,7 +187,7 @@ def random_program(seed: int) -> tuple[Program, list[LaunchNeeds]]:
     def launch() -> Launch:
         kernel = int(draw.integers(8))
         choices = bases if kernel % 2 == 0 else views
-        count = len(needs[kernel].written)
+        count = len(needs[kernel].writes)
         buffers = [choices[int(n)] for n in draw.choice(len(choices), count, replace=False)]
         return Launch(kernel, one, tuple(buffers), (), -1)
 
@@ -234,7 +234,7 @@ def true_dependencies(
             sizes = [size for _, size in need.amounts]
             rows = [
                 (range(starts[b], starts[b] + size), flag)
-                for b, flag, size in zip(launch.buffers, need.written, sizes, strict=True)
+                for b, flag, size in zip(launch.buffers, need.writes, sizes, strict=True)
             ]
             for part, flag in rows:
                 (overwritten if flag else read)[step] |= memory.of(part)
@@ -255,7 +255,7 @@ def producers(built: networkx.DiGraph, step: int, *kinds: str) -> set[int]:
 def test_a_step_depends_on_all_whose_bytes_it_reads_or_overwrites(seed: int) -> None:
     program, needs = random_program(seed)
     read_back = host_program.read_program(encode_program(program))
-    builder = GraphBuilder(read_back, host_program.register_values(read_back, {}), needs)
+    builder = KernelGraphBuilder(read_back, host_program.register_values(read_back, {}), needs)
     builder.build()
     built = builder.graph
     assert networkx.is_directed_acyclic_graph(built)
@@ -284,7 +284,7 @@ def test_a_loop_stands_once_and_has_no_cycle() -> None:
     b.body += [Copy(room, x, room_size), loop, Copy(y, room, room_size)]
     program = host_program.read_program(encode_program(b.program()))
     needs = [LaunchNeeds(0, (), (False, True), ((False, 16), (False, 16)))] * 8
-    builder = GraphBuilder(program, host_program.register_values(program, {}), needs)
+    builder = KernelGraphBuilder(program, host_program.register_values(program, {}), needs)
     builder.build()
     step = builder.graph.nodes["s0"]
     assert (step["launches"], step["region"]) == (5, "loop 0")
@@ -296,7 +296,7 @@ def test_a_loop_stands_once_and_has_no_cycle() -> None:
 
 def test_data_that_decide_a_size_control_the_step() -> None:
     program = host_program.read_program(encode_program(filling()))
-    builder = GraphBuilder(program, host_program.register_values(program, {}), NEEDS_OF_FILL)
+    builder = KernelGraphBuilder(program, host_program.register_values(program, {}), NEEDS_OF_FILL)
     builder.build()
     assert builder.graph.edges["b0", "s0"]["kind"] == "control"
 
@@ -364,7 +364,9 @@ def test_a_profile_gives_its_times(symbolic: Path) -> None:
     assert profile.graph is not None
     assert networkx.utils.graphs_equal(profile.graph, built)
     path = critical_path(built)
-    assert 0 < path.seconds <= path.total == pytest.approx(sum(s.seconds for s in profile.steps))
+    assert (
+        0 < path.seconds <= path.all_seconds == pytest.approx(sum(s.seconds for s in profile.steps))
+    )
 
 
 def test_a_profile_of_another_artifact_is_refused(symbolic: Path, parts: Path) -> None:
@@ -458,7 +460,9 @@ def test_the_critical_path_is_the_longest_chain(seed: int) -> None:
     ]
     assert path.seconds == max(totals)
     assert sum(step_seconds(built, node) for node in path.nodes) == path.seconds
-    assert path.total == sum(d["predicted"] for _, d in built.nodes(data=True) if "predicted" in d)
+    assert path.all_seconds == sum(
+        d["predicted"] for _, d in built.nodes(data=True) if "predicted" in d
+    )
 
 
 def test_optional_steps_take_no_predicted_time() -> None:
