@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tcc.runtime.graph_measures import critical_path, peak_memory
 from tcc.runtime.graph_text import duration
+from tcc.runtime.module_text import bytes_text
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
@@ -39,6 +41,7 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
     if profile.lost:
         yield f"the ring lost {profile.lost} stamps: the first steps of runs are missing"
     yield summary(profile)
+    yield from _graph_lines(profile)
     yield f"{'us':>10}  {'predicted':>10}  {'share':>6}  step"
     for step in profile.steps[:_ROWS]:
         predicted = "" if step.predicted is None else f"{step.predicted * 1e6:.1f}"
@@ -46,6 +49,33 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
         yield f"{step.seconds * 1e6:10.1f}  {predicted:>10}  {step.share:6.1%}  {node}"
     if len(profile.steps) > _ROWS:
         yield f"{len(profile.steps) - _ROWS} more steps: see the page (-o) or --json"
+
+
+def _graph_lines(profile: ModuleProfile) -> Iterator[str]:
+    """Yields a line for the critical path, and one for the buffers at the peak of memory."""
+    if profile.graph is None:
+        return
+    path, peak = critical_path(profile.graph), peak_memory(profile.graph)
+    yield (
+        f"critical path: {duration(path.seconds)} of {duration(path.all_seconds)}, "
+        f"{len(path.nodes)} steps that wait for one another"
+    )
+    if peak is not None and peak.bytes:
+        names = (
+            f"{label or node} ({size / peak.bytes:.0%})" for label, node, size in peak.buffers[:3]
+        )
+        yield f"most memory: {bytes_text(peak.bytes)} in step {peak.step}: {', '.join(names)}"
+
+
+def _graph_record(profile: ModuleProfile) -> dict[str, Any]:
+    """Returns the critical path and the peak of memory as objects of JSON; None if unknown."""
+    graph = profile.graph
+    return {
+        "critical_path": None if graph is None else asdict(critical_path(graph)),
+        "peak_memory": None
+        if graph is None or (peak := peak_memory(graph)) is None
+        else asdict(peak),
+    }
 
 
 def record(profile: ModuleProfile) -> dict[str, Any]:
@@ -65,6 +95,7 @@ def record(profile: ModuleProfile) -> dict[str, Any]:
         "startup": asdict(profile.startup),
         "memory": asdict(profile.statistics),
         "arena_bound": profile.facts.arena_bound,
+        **_graph_record(profile),
         "steps": [
             {
                 "step": step.number,

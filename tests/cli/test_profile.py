@@ -38,6 +38,11 @@ def test_a_profile_names_each_node_and_its_times(
     total = sum(step["measured"] for step in result["steps"]) + result["between"]
     assert total == pytest.approx(result["seconds"])
     assert min(result["startup"].values()) > 0
+    path = result["critical_path"]
+    assert path["nodes"] == [f"s{step}" for step in range(len(result["steps"]))]  # a chain
+    assert path["seconds"] == pytest.approx(total - result["between"])
+    peak = result["peak_memory"]
+    assert sum(size for *_, size in peak["buffers"]) == peak["bytes"] > 0
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"load", "weights", "first run", "run"} <= names
 
@@ -59,6 +64,7 @@ def test_the_terminal_shows_the_slowest_step(
     assert cli.execute(["profile", str(compiled), "--runs", "2"]) == 0
     out = capsys.readouterr().out
     assert "slowest: " in out
+    assert "critical path: " in out
     assert "start-up: load" in out
 
 
