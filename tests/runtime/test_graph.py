@@ -15,6 +15,7 @@ import tcc
 from programs import Builder, collectives, every_instruction, filling, handles, mlp, planned
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
+from tcc.backends.artifact.profile_facts import _numbered
 from tcc.cli.kernels.forms import _stopped
 from tcc.ir.container import MANIFEST_SECTION, PROGRAM_SECTION
 from tcc.ir.program import (
@@ -33,7 +34,9 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import operands, walk_instructions
 from tcc.ir.program.table import Kind, row_of
 from tcc.ir.tile import MemorySpace
+from tcc.passes.memory.plan_arena import arena_lives
 from tcc.runtime import Module, host_program, sections
+from tcc.runtime.buffer_lives import buffer_lives
 from tcc.runtime.graph import NoGraphError, graph
 from tcc.runtime.graph_builder import KernelGraphBuilder
 from tcc.runtime.graph_measures import critical_path, peak_memory, step_seconds
@@ -292,6 +295,40 @@ def test_a_loop_stands_once_and_has_no_cycle() -> None:
     assert networkx.has_path(builder.graph, "c0", "s0")
     assert networkx.has_path(builder.graph, "s0", "c1")
     assert networkx.shortest_path(builder.graph, "b0", "c0") == ["b0", "c0"]
+
+
+def looping(seed: int) -> Program:
+    """Launches on four buffers, before, in and behind two loops, one of which is in a branch."""
+    draw, b = np.random.default_rng(seed), Builder()
+    one = b.const(1)
+    b.input("flag", "bool", [], "[]")
+    flag = b.buffer(Input(0))
+    rooms = [b.buffer(Arena(b.const(64 * n), b.const(64))) for n in range(4)]
+    view = b.buffer(Alias())
+
+    def launches() -> tuple[Launch, ...]:
+        buffers = [int(n) for n in draw.choice([*rooms, view], int(draw.integers(0, 3)))]
+        return tuple(Launch(0, one, (buffer,), (), -1) for buffer in buffers)
+
+    b.body.append(View(view, rooms[0], b.const(0)))
+    b.body += launches()
+    b.body.append(Loop(one, rooms[1], b.register(), (*launches(), *launches())))
+    b.body += launches()
+    b.body.append(Branch(flag, (Loop(one, -1, b.register(), launches()),), launches()))
+    b.body += launches()
+    return b.program()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lives_are_those_for_which_the_compiler_planned(seed: int) -> None:
+    """The planner counts positions of instructions; a life in steps lies between them."""
+    program = looping(seed)
+    steps = [n for n, i in enumerate(_numbered(program.body)) if isinstance(i, Launch)]
+    lives = buffer_lives(host_program.read_program(encode_program(program)))
+    for buffer, life in arena_lives(program.body)[0].items():
+        first = sum(place < life.first for place in steps)
+        last = sum(place <= life.last for place in steps) - 1
+        assert lives[buffer] == (first, last)
 
 
 def test_data_that_decide_a_size_control_the_step() -> None:
