@@ -191,8 +191,10 @@ def _describe_ports(
 
 
 def _work(kernel: KernelFact, sizes: Sequence[int | None]) -> dict[str, Any]:
-    """Returns the work, predicted seconds and limit of a launch; at typical sizes if some are
-    unknown."""
+    """Returns the work, predicted seconds and limit of a launch at `sizes`.
+
+    If a size is unknown, they are those at typical sizes.
+    """
     at_sizes = kernel.at(sizes)
     fact = kernel if at_sizes is None else at_sizes
     work = {

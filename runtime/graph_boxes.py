@@ -173,7 +173,7 @@ def _common(scopes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _ports(graph: networkx.DiGraph, place: str) -> dict[str, list[str]]:
-    """Returns the values of inputs or outputs by the name of their box: one box for many."""
+    """Returns the values of inputs or outputs by box; many inputs, or many outputs, share a box."""
     nodes = [n for n, data in graph.nodes(data=True) if data.get("place") == place]
     if place == "input":
         nodes = [node for node in nodes if not graph.in_degree(node)]

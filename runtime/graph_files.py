@@ -1,4 +1,4 @@
-"""Files of graphs: a picture (.svg), Model Explorer's JSON (.json), a model for Netron (.onnx)."""
+"""Writes graphs as files: pictures (.svg), for Model Explorer (.json), for Netron (.onnx)."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class _Bend:
 def layout(graph: networkx.DiGraph, width: float) -> BoxLayout:
     """Places the nodes of a graph without cycles, whose order no edge contradicts.
 
-    An edge with more `weight` is straighter.
-    `width` is the room in pixels that a box takes beside its neighbours.
+    An edge with more `weight` is straighter. `width` is the room in pixels that a box takes beside
+    its neighbours.
     """
     layer = _layers(graph)
     long = frozenset(

@@ -64,8 +64,10 @@ def read_header(file: BinaryIO) -> ElfHeader:
 
 
 def code_size(file: BinaryIO) -> int:
-    """Returns the bytes of machine code in all sections; raises NotAnArtifact for a damaged
-    file."""
+    """Returns the bytes of machine code in all sections.
+
+    Raises NotAnArtifact for a damaged file.
+    """
     rows = _SECTION.iter_unpack(_table(file, read_header(file)))
     return sum(row[5] for row in rows if row[2] & _EXECUTED)
 
