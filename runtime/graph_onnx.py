@@ -37,6 +37,8 @@ class _Writer:
     def __init__(self, graph: networkx.DiGraph, onnx: Any) -> None:
         self._graph, self._onnx, self._helper = graph, onnx, onnx.helper
         self._functions: dict[str, Any] = {}
+        # The operator of each kernel or function, which is named by its first step.
+        self._operators: dict[str, str] = {}
         self._nodes: list[Any] = []
 
     def model(self) -> Any:
@@ -106,7 +108,7 @@ class _Writer:
         extra = {"weights": weights, "waits_for": controls}
         attributes |= {name: texts for name, texts in extra.items() if texts}
         kernel = data["kind"] == "kernel"
-        operator = data["name"].replace(" ", "_")
+        operator = self._operators.setdefault(data["name"], _operator_of(data))
         step = self._helper.make_node(
             operator,
             inputs,
@@ -133,7 +135,7 @@ class _Writer:
             return
         names = [f"input_{n}" for n in range(inputs)], [f"output_{n}" for n in range(outputs)]
         body = self._helper.make_node(
-            _operator(step_label(data)), *names, name=step_label(data), domain=_DOMAIN
+            _model_operator(data), *names, name=step_label(data), domain=_DOMAIN
         )
         self._functions[name] = self._helper.make_function(
             _KERNELS, name, *names, [body], self._opsets(),
@@ -172,8 +174,14 @@ class _Writer:
         return name
 
 
-def _operator(label: str) -> str:
-    """Returns the operator in a location: Conv of "/block/conv/Conv (Conv) (+1)"."""
-    parts = label.split(" (")
+def _operator_of(data: Any) -> str:
+    """Returns the operator of a step, as in "Conv_kernel_3" or "top_k"."""
+    name = str(data["name"]).replace(" ", "_")
+    return f"{_model_operator(data)}_{name}" if data["kind"] == "kernel" else name
+
+
+def _model_operator(data: Any) -> str:
+    """Returns the operator in a step's location: Conv of "/block/conv/Conv (Conv) (+1)"."""
+    parts = step_label(data).split(" (")
     name = parts[1].partition(")")[0] if len(parts) > 1 else ""
-    return name if name.isidentifier() else "Kernel"
+    return name if name.isidentifier() else "Fused"

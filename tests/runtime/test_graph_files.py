@@ -237,11 +237,15 @@ def test_the_onnx_file_has_the_kernels_as_functions(tmp_path: Path) -> None:
     (file,) = save_graph(chain(12), tmp_path / "g.onnx")
     onnx.checker.check_model(str(file), full_check=True)
     model = onnx.load(file)
-    assert [function.name for function in model.functions] == [f"kernel_{n}" for n in range(7)]
+    assert [function.name for function in model.functions] == [
+        f"MatMul_kernel_{n}" for n in range(7)
+    ]
     assert [node.op_type for function in model.functions for node in function.node] == (
         ["MatMul"] * 7
     )
-    assert [node.op_type for node in model.graph.node] == [f"kernel_{n % 7}" for n in range(12)]
+    assert [node.op_type for node in model.graph.node] == [
+        f"MatMul_kernel_{n % 7}" for n in range(12)
+    ]
     first = model.graph.node[0]
     assert list(first.input) == ["b0 x", ""]  # the weight is named in its metadata
     notes = {entry.key: entry.value for entry in first.metadata_props}
