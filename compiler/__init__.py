@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
     from tcc.runtime import Module
+    from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
     from tcc.target import Target
 
@@ -32,6 +33,7 @@ _HOME = {
     "ToolError": "tcc.errors",
     "UserError": "tcc.errors",
     "compile": "tcc.driver",
+    "graph": "tcc.runtime.graph",
     "load": "tcc.artifact",
     "profile": "tcc.runtime.profile",
     "torch_backend": "tcc.dynamo",
@@ -46,6 +48,7 @@ __all__ = [
     "UserError",
     "__version__",
     "compile",
+    "graph",
     "load",
     "profile",
     "torch_backend",

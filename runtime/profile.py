@@ -18,15 +18,18 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
+import networkx
 import numpy as np
+from tcc.runtime.graph import NoGraphError, graph
 from tcc.runtime.module import Module
 from tcc.runtime.notebook import profile_html
 from tcc.runtime.profile_facts import ProfileFacts, StepFact, profile_facts
 from tcc.runtime.profile_page import page_text
 from tcc.runtime.profile_trace import trace_text
-from tcc.runtime.reports import Statistics
+from tcc.runtime.reports import InputError, Statistics
 from tcc.runtime.stamps import StampedRun, seconds_of, stamped_runs
 from tcc.runtime.whole_files import write_whole
 
@@ -86,8 +89,12 @@ class ModuleProfile:
 
     `runs` are the stamped runs, `plain_seconds` the durations of the runs between them, without
     stamps. `facts` are what the artifact says of its steps, and `statistics` the memory of the
-    runs. `threads` is the number of threads that a kernel may use.
+    runs. `threads` is the number of threads that a kernel may use. `variant` is the number of the
+    variant that ran, and `shapes` has the shapes of its inputs by name. `graph` is the graph of
+    `tcc.graph` with these times, or None for an artifact that is older than graphs.
     """
+
+    graph: networkx.DiGraph | None = None
 
     def __init__(
         self,
@@ -97,14 +104,35 @@ class ModuleProfile:
         plain_seconds: Sequence[float],
         startup: Startup,
         statistics: Statistics,
+        variant: int = 0,
+        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.name, self.facts, self.startup, self.statistics = name, facts, startup, statistics
         self.runs, self.plain_seconds = tuple(runs), tuple(plain_seconds)
+        self.variant, self.shapes = variant, shapes
 
     @property
     def threads(self) -> int:
         """Returns the most threads that a kernel may use."""
         return self.statistics.threads
+
+    @cached_property
+    def busy_threads(self) -> float:
+        """Returns how many threads worked in the mean, from the begin of the runs to their end.
+
+        It is less than `threads` if other programs kept processors busy, if threads waited for one
+        another, or if kernels have too little work to share.
+        """
+        executions = (e for stamped_run in self.quiet for e in _executions(stamped_run))
+        seconds = self.seconds * len(self.quiet)
+        return sum(execution.busy for execution in executions) / seconds if seconds else 0.0
+
+    @property
+    def threads_text(self) -> str:
+        """Returns the threads as text, as in "1.8 of 2 threads busy"."""
+        if self.threads == 1:
+            return "1 thread"
+        return f"{self.busy_threads:.1f} of {self.threads} threads busy"
 
     @property
     def lost(self) -> int:
@@ -137,8 +165,26 @@ class ModuleProfile:
     @property
     def overhead(self) -> float:
         """Returns the part by which stamps made runs longer; noise may make it negative."""
-        plain = sorted(self.plain_seconds)[: _quarter(len(self.plain_seconds))]
-        return self.seconds / fmean(plain) - 1
+        return self.seconds / fmean(self._plain_quarter) - 1
+
+    @property
+    def noise(self) -> float:
+        """Returns the part by which equal runs differ: the larger spread of the fastest runs with
+        stamps and without."""
+        stamped = [stamped_run.seconds for stamped_run in self.quiet]
+        kinds = (stamped, self._plain_quarter)
+        return max((max(times) - min(times)) / fmean(times) for times in kinds)
+
+    @property
+    def overhead_text(self) -> str:
+        """Returns the overhead as text: a part of the run, or that it is within the noise."""
+        if self.overhead <= max(self.noise, 0):
+            return "within noise"
+        return f"{self.overhead:+.1%}"
+
+    @property
+    def _plain_quarter(self) -> list[float]:
+        return sorted(self.plain_seconds)[: _quarter(len(self.plain_seconds))]
 
     @cached_property
     def typical(self) -> StampedRun:
@@ -233,7 +279,19 @@ def profile(
         )
     name = str(module.manifest.get("name", module._path.stem))
     startup = Startup(module._image.seconds, module._open_seconds, first)
-    return ModuleProfile(name, facts, stamped, plain_seconds, startup, measured.statistics())
+    statistics = measured.statistics()
+    result = ModuleProfile(
+        name, facts, stamped, plain_seconds, startup, statistics, module.variant, shapes
+    )
+    try:
+        result.graph = graph(module, result)
+    except NoGraphError:
+        pass  # the page says so
+    except InputError as error:
+        raise module._error(
+            error.what, where=error.where, why=error.why, hint=error.hint
+        ) from error
+    return result
 
 
 def _quarter(count: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
+    FixedTicker,
     HoverTool,
     Legend,
     LegendItem,
@@ -20,27 +21,14 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from bokeh.resources import Resources
+from tcc.runtime.graph_text import duration
+from tcc.runtime.limit_colours import colour
 from tcc.runtime.profile_page import limit, node
 from tcc.runtime.profile_roofs import Roofline
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
 
-# The colour of each limit: Observable's palette of ten, which readers with weak colour vision tell
-# apart.
-_COLOURS = MappingProxyType(
-    {
-        "compute": "#4269d0",
-        "ports": "#a463f2",
-        "L1": "#97bbf5",
-        "L2": "#6cc5b0",
-        "L3": "#3ca951",
-        "memory": "#ff725c",
-        "imbalance": "#efb118",
-        "launch": "#9c6b4e",
-        "": "#9498a0",
-    }
-)
 _BARS = 12
 _NAME_LENGTH = 44
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
@@ -79,10 +67,6 @@ def _figure(title: str, height: int, tools: str, **settings: Any) -> Any:
     return plot
 
 
-def _colour(name: str) -> str:
-    return _COLOURS.get(name, _COLOURS[""])
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _NAME_LENGTH else f"{text[: _NAME_LENGTH - 1]}\u2026"
 
@@ -114,7 +98,7 @@ def _bars(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
                 "text": [f" {steps[n].share:.1%}" for n in members],
             }
         )
-        bar = plot.hbar(y="row", right="us", height=0.7, color=_colour(name), source=source)
+        bar = plot.hbar(y="row", right="us", height=0.7, color=colour(name), source=source)
         plot.text(
             x="us", y="row", text="text", source=source, text_baseline="middle",
             text_font_size="12px", text_color="#444",
@@ -168,7 +152,7 @@ def _timeline(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
     labels = [f"thread {n}" if n else "caller" for n in range(len(threads))]
     rows = {thread: label for thread, label in zip(threads, labels, strict=True)}
     plot = _figure(
-        f"Timeline of a run of {stamped_run.seconds * 1e3:.3f} ms: drag to pan, scroll to zoom",
+        f"Timeline of a run of {duration(stamped_run.seconds)}: drag to pan, scroll to zoom",
         130 + 44 * len(threads),
         _TOOLS,
         y_range=labels[::-1],
@@ -182,7 +166,7 @@ def _timeline(profile: ModuleProfile, limits: Mapping[int, str]) -> Any:
             "us": ((parts["end"] - parts["begin"]) / 1e3).astype("f4"),
             "row": [rows[thread] for thread in parts["thread"]],
             "step": parts["step"],
-            "colour": [_colour(limits[int(step)]) for step in parts["step"]],
+            "colour": [colour(limits[int(step)]) for step in parts["step"]],
             "alpha": np.where(parts["execution"] % 2, 1, 0.7).astype("f4"),  # neighbours differ
         }
     )
@@ -220,7 +204,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
                 [start, ridge],
                 [start * roof.bytes_per_second / 1e9, roofs.peak / 1e9],
                 line_width=2,
-                color=_colour(roof.name),
+                color=colour(roof.name),
                 legend_label=f"{roof.name}: {roof.bytes_per_second / 1e9:.0f} GB/s",
             )
     first_ridge = roofs.peak / max(roof.bytes_per_second for roof in roofs.roofs)
@@ -228,7 +212,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
         [min(first_ridge, high), max(high, first_ridge * 2)],
         [roofs.peak / 1e9] * 2,
         line_width=2,
-        color=_colour("compute"),
+        color=colour("compute"),
         legend_label=f"compute: {roofs.peak / 1e9:.0f} Gflop/s",
     )
     dots = sorted(roofs.dots, key=lambda dot: -dot.step.seconds)
@@ -237,7 +221,7 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
             "x": [dot.intensity for dot in dots],
             "y": [dot.rate / 1e9 for dot in dots],
             "size": [6 + 60 * np.sqrt(min(dot.step.share, 1) / 4) for dot in dots],
-            "colour": [_colour(limits[dot.step.number]) for dot in dots],
+            "colour": [colour(limits[dot.step.number]) for dot in dots],
             "step": [dot.step.number for dot in dots],
             "us": [dot.step.seconds * 1e6 for dot in dots],
             "share": [dot.share * 100 for dot in dots],
@@ -255,9 +239,25 @@ def _roofline(roofs: Roofline, limits: Mapping[int, str]) -> Any:
     plot.legend.location = "bottom_right"
     plot.legend.background_fill_alpha = 0.8
     plot.legend.label_text_font_size = "11px"
+    plot.xaxis.ticker, plot.yaxis.ticker = (
+        FixedTicker(ticks=_round_numbers(*ends))
+        for ends in ((low, high), (lowest / 1e9, roofs.peak / 1e9))
+    )
     plain = CustomJSTickFormatter(code="return tick >= 1 ? tick.toFixed(0) : String(tick)")
     plot.xaxis.formatter = plot.yaxis.formatter = plain
     return plot
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Returns powers of ten around the range, and 2 and 5 times these in a range below 1,000."""
+    digits = (1, 2, 5) if high < 1000 * low else (1,)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # a power below 1 is a quotient, because 10.0 ** -2 * 5 is not 0.05
+    return [
+        digit * 10**power if power >= 0 else digit / 10**-power
+        for power in range(first, last + 1)
+        for digit in digits
+    ]
 
 
 def _arena(profile: ModuleProfile) -> Any:
@@ -276,12 +276,12 @@ def _arena(profile: ModuleProfile) -> Any:
     bars = plot.vbar(x="step", top="live", width=0.9, color="#97bbf5", source=source)
     plot.add_tools(_hover([bars], _names(profile), [("MiB", "@live{0.00}")]))
     lines = {}
-    for name, value, dash, colour in (
+    for name, value, dash, shade in (
         (f"arena: {size:.2f} MiB", size, "solid", "#222222"),
         (f"lower bound: {bound:.2f} MiB", bound, "dashed", "#ff725c"),
     ):
-        plot.add_layout(Span(location=value, dimension="width", line_dash=dash, line_color=colour))
-        lines[name] = plot.line([0, 0], [value, value], line_dash=dash, color=colour)
+        plot.add_layout(Span(location=value, dimension="width", line_dash=dash, line_color=shade))
+        lines[name] = plot.line([0, 0], [value, value], line_dash=dash, color=shade)
     _legend_inside(plot, lines)
     plot.y_range.start, plot.y_range.end = 0, max(size, bound, 1e-6) * 1.15
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]")

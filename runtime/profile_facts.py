@@ -92,7 +92,7 @@ def profile_facts(module: Module, shapes: Mapping[str, Sequence[int]]) -> Profil
 
 def _facts(variant: Mapping[str, Any], sizes: Mapping[str, int]) -> ProfileFacts:
     kernels = kernel_facts(variant)
-    locations, live = _unpacked(typed(variant["profile"], dict), len(kernels.steps))
+    locations, live = unpacked_entry(variant["profile"], len(kernels.steps))
     machine = variant["machine"]
     cores = typed(machine.get("cores", 1), int)
     if cores < 1:
@@ -109,10 +109,15 @@ def _facts(variant: Mapping[str, Any], sizes: Mapping[str, int]) -> ProfileFacts
     )
 
 
-def _unpacked(entry: Mapping[str, Any], steps: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns the locations and the live bytes of a program with so many steps."""
+def unpacked_entry(entry: Any, steps: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns (locations, live) from the manifest's entry `profile`, for a program of `steps`
+    steps.
+
+    `locations` has the node of the model of each step, `live` the bytes of the arena that are live
+    in it. Raises LookupError, TypeError, ValueError or zlib.error for a malformed entry.
+    """
     stream = zlib.decompressobj()
-    packed = "".join(typed(line, str) for line in typed(entry["packed"], list))
+    packed = "".join(typed(line, str) for line in typed(typed(entry, dict)["packed"], list))
     text = stream.decompress(b64decode(packed, validate=True), MOST_UNPACKED)
     if not stream.eof:
         raise ValueError("the packed entry is cut off, or too large")

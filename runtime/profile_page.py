@@ -6,6 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import networkx
+from tcc.runtime.graph_measures import critical_path, peak_memory, step_seconds
+from tcc.runtime.graph_text import duration, step_label
 from tcc.runtime.module_text import bytes_text
 from tcc.runtime.profile_roofs import Dot, Roofline, roofline
 from tcc.runtime.reports import MissingLibraryError
@@ -13,6 +16,7 @@ from tcc.runtime.reports import MissingLibraryError
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile, StepProfile
 
+_LISTED = 10  # the longest steps of the critical path, and the largest buffers of the peak
 _TEMPLATE = Path(__file__).with_name("profile_page.html")
 
 
@@ -34,6 +38,8 @@ def page_text(profile: ModuleProfile) -> str:
         verdict=_verdict(profile, roofs),
         rows=_rows(profile, roofs),
         notes=_notes(profile, roofs),
+        path=None if profile.graph is None else _path(profile.graph, profile.seconds),
+        peak=None if profile.graph is None else _peak(profile.graph),
     )
     return page
 
@@ -49,14 +55,6 @@ def _module(name: str) -> Any:
         ) from error  # fmt: skip
 
 
-def duration(seconds: float) -> str:
-    """Returns seconds as text of three digits, in s, ms or us."""
-    for suffix, factor in (("s", 1), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {suffix}"
-    return f"{seconds * 1e6:.3g} us"
-
-
 def _tiles(profile: ModuleProfile) -> list[tuple[str, str, str]]:
     """Returns (title, value, note) of the numbers at the head of the page."""
     times = profile.steps
@@ -66,7 +64,7 @@ def _tiles(profile: ModuleProfile) -> list[tuple[str, str, str]]:
         ("A run", duration(profile.seconds), f"mean of {profile.quiet_text}"),
         ("Predicted", duration(sum(predicted)), f"{len(predicted)} of {len(times)} steps"),
         ("Between steps", duration(profile.between), "waiting and bookkeeping"),
-        ("Stamps cost", f"{profile.overhead:+.1%}", "beside runs without stamps"),
+        ("Stamps cost", profile.overhead_text, "beside runs without stamps"),
         (
             "Arena",
             bytes_text(statistics.arena_bytes),
@@ -135,9 +133,9 @@ def _rows(profile: ModuleProfile, roofs: Roofline) -> list[list[tuple[Any, str]]
                 (step.number, str(step.number)),
                 (node(step), node(step)),
                 (fact.name, fact.name),
-                _cell(step.seconds * 1e6, "{:.1f}"),
+                _time_cell(step.seconds),
                 _cell(step.share * 100, "{:.1f} %"),
-                _cell(None if step.predicted is None else step.predicted * 1e6, "{:.1f}"),
+                _time_cell(step.predicted),
                 _cell(ratio, "{:.2f}"),
                 (step.launches, str(step.launches)),
                 *(_cell(amount, "{:.2f}") for amount in work),
@@ -150,8 +148,64 @@ def _rows(profile: ModuleProfile, roofs: Roofline) -> list[list[tuple[Any, str]]
     return rows
 
 
+def _time_cell(seconds: float | None) -> tuple[Any, str]:
+    """Returns a cell of microseconds: two digits behind the point below 10."""
+    if seconds is None:
+        return _cell(None, "")
+    return _cell(seconds * 1e6, "{:.1f}" if seconds >= 1e-5 else "{:.2f}")
+
+
 def _cell(value: float | None, form: str) -> tuple[Any, str]:
     return (-1, "") if value is None else (round(value, 6), form.format(value))
+
+
+def _path(graph: networkx.DiGraph, seconds: float) -> dict[str, Any]:
+    """Returns the texts about the critical path: its time, its longest steps, and what it means."""
+    path = critical_path(graph)
+    parallel = max(path.all_seconds - path.seconds, 0.0)
+    on_path = sorted(path.nodes, key=lambda node: -step_seconds(graph, node))
+    rows = [
+        (
+            graph.nodes[node].get("step", ""),
+            step_label(graph.nodes[node]),
+            duration(step_seconds(graph, node)),
+            f"{step_seconds(graph, node) / seconds:.1%}" if seconds else "",
+        )
+        for node in on_path[:_LISTED]
+    ]
+    return {
+        "seconds": duration(path.seconds),
+        "count": len(path.nodes),
+        "total": duration(path.all_seconds),
+        "beside": duration(parallel),
+        "share": parallel / path.all_seconds if path.all_seconds else 0.0,
+        "rows": rows,
+        "more": len(on_path) - len(rows),
+    }
+
+
+def _peak(graph: networkx.DiGraph) -> dict[str, Any] | None:
+    """Returns the texts about the peak of memory: its step, and the largest live buffers."""
+    peak = peak_memory(graph)
+    if peak is None:
+        return None
+    rows = [
+        (
+            label or node,
+            ", ".join(step_label(graph.nodes[step]) for step in graph.predecessors(node)),
+            bytes_text(size),
+            size / peak.bytes if peak.bytes else 0.0,
+            f"{graph.nodes[node]['first']} to {graph.nodes[node]['last']}",
+        )
+        for label, node, size in peak.buffers[:_LISTED]
+    ]
+    return {
+        "step": peak.step,
+        "name": step_label(graph.nodes[f"s{peak.step}"]),
+        "bytes": bytes_text(peak.bytes),
+        "rows": rows,
+        "more": len(peak.buffers) - len(rows),
+    }
 
 
 def _notes(profile: ModuleProfile, roofs: Roofline) -> list[str]:
@@ -168,6 +222,10 @@ def _notes(profile: ModuleProfile, roofs: Roofline) -> list[str]:
         )
     if abs(profile.overhead) > 0.1:
         notes.append("Runs varied by more than a tenth: other programs use the machine.")
+    if profile.graph is None:
+        notes.append(
+            "The artifact has no graph, so the critical path is not known: compile the model again."
+        )
     if not profile.facts.live:
         notes.append("Inputs decide sizes, so the arena over the steps is not known beforehand.")
     return notes

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tcc.runtime.graph_measures import critical_path, peak_memory
+from tcc.runtime.graph_text import duration
+from tcc.runtime.module_text import bytes_text
+
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
 
@@ -26,17 +30,18 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
     """Yields the times of a run and of start-up, and the longest steps; times in microseconds."""
     startup = profile.startup
     yield (
-        f"{profile.name}: {profile.seconds * 1e3:.3f} ms a run on {profile.threads} threads, "
-        f"the mean of {profile.quiet_text}; stamps cost {profile.overhead:+.1%}"
+        f"{profile.name}: {duration(profile.seconds)} a run, {profile.threads_text}, "
+        f"the mean of {profile.quiet_text}; stamps cost: {profile.overhead_text}"
     )
     yield (
-        f"start-up: load {startup.load * 1e3:.2f} ms, weights {startup.weights * 1e3:.2f} ms, "
-        f"first run {startup.first_run * 1e3:.2f} ms"
+        f"start-up: load {duration(startup.load)}, weights {duration(startup.weights)}, "
+        f"first run {duration(startup.first_run)}"
     )
-    yield f"between steps: {profile.between * 1e3:.3f} ms"
+    yield f"between steps: {duration(profile.between)}"
     if profile.lost:
         yield f"the ring lost {profile.lost} stamps: the first steps of runs are missing"
     yield summary(profile)
+    yield from _graph_lines(profile)
     yield f"{'us':>10}  {'predicted':>10}  {'share':>6}  step"
     for step in profile.steps[:_ROWS]:
         predicted = "" if step.predicted is None else f"{step.predicted * 1e6:.1f}"
@@ -46,21 +51,51 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
         yield f"{len(profile.steps) - _ROWS} more steps: see the page (-o) or --json"
 
 
+def _graph_lines(profile: ModuleProfile) -> Iterator[str]:
+    """Yields a line for the critical path, and one for the buffers at the peak of memory."""
+    if profile.graph is None:
+        return
+    path, peak = critical_path(profile.graph), peak_memory(profile.graph)
+    yield (
+        f"critical path: {duration(path.seconds)} of {duration(path.all_seconds)}, "
+        f"{len(path.nodes)} steps that wait for one another"
+    )
+    if peak is not None and peak.bytes:
+        names = (
+            f"{label or node} ({size / peak.bytes:.0%})" for label, node, size in peak.buffers[:3]
+        )
+        yield f"most memory: {bytes_text(peak.bytes)} in step {peak.step}: {', '.join(names)}"
+
+
+def _graph_record(profile: ModuleProfile) -> dict[str, Any]:
+    """Returns the critical path and the peak of memory as objects of JSON; None if unknown."""
+    graph = profile.graph
+    return {
+        "critical_path": None if graph is None else asdict(critical_path(graph)),
+        "peak_memory": None
+        if graph is None or (peak := peak_memory(graph)) is None
+        else asdict(peak),
+    }
+
+
 def record(profile: ModuleProfile) -> dict[str, Any]:
     """Returns the profile as an object of JSON; all times are seconds."""
     return {
         "model": profile.name,
         "target": profile.facts.target,
         "threads": profile.threads,
+        "busy_threads": profile.busy_threads,
         "runs": len(profile.runs),
         "seconds": profile.seconds,
         "plain_seconds": list(profile.plain_seconds),
         "between": profile.between,
         "overhead": profile.overhead,
+        "noise": profile.noise,
         "lost": profile.lost,
         "startup": asdict(profile.startup),
         "memory": asdict(profile.statistics),
         "arena_bound": profile.facts.arena_bound,
+        **_graph_record(profile),
         "steps": [
             {
                 "step": step.number,

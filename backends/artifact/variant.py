@@ -195,7 +195,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 def _needs_source(number: int) -> str:
     name = f"tcc_needs{number}"
-    return f"""__asm__(".pushsection .rodata\\n"
+    return f"""__asm__(".pushsection .tcc.needs{number},\\"a\\"\\n"
         "{name}_begin: .incbin \\"needs{number}.bin\\"\\n"
         "{name}_end: .byte 0\\n"
         ".popsection\\n");

@@ -9,9 +9,10 @@ import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.artifact_plans import artifact_plans
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
+from tcc.cli.graph import write_graph
 from tcc.cli.kernels.facts import kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
@@ -73,6 +74,13 @@ else:
     help="For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
     "reasons. With --json in lines that tcc compile --choices reads.",
 )
+@click.option(
+    "--graph",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Writes the graph of kernels and buffers: a picture (.svg), a file for Model Explorer "
+    "(.json) or for Netron (.onnx). With --measure it has measured times.",
+)
 @click.option("--kind", metavar="KIND", help="With --choices: only decisions of this kind.")
 @click.option(
     "--all", "every", is_flag=True, help="With --choices: more than 16 schedules of a kernel."
@@ -101,6 +109,7 @@ def inspect(
     replay: TextIO | None,
     svg: TextIO | None,
     show_choices: bool,
+    graph: Path | None,
     kind: str | None,
     every: bool,
     compare: bool,
@@ -115,6 +124,7 @@ def inspect(
     \b
     Example:
       tcc inspect model.so --measure --threads 2 --timeout 60
+      tcc inspect model.so --graph model.svg
       tcc inspect model.onnx --form tile --kernel 0
       tcc inspect model.onnx --derivations --svg site.svg
       tcc inspect model.onnx --choices --kind join
@@ -135,6 +145,9 @@ def inspect(
         return
     if kernel is not None:
         raise UserError("a kernel is shown in a form", where="--kernel", hint="add --form tile")
+    if graph is not None:
+        write_graph(artifact, graph, inputs, seed, runs if measure else None, threads)
+        return
     with opened_artifact(artifact, inputs, keep_ir=True) as path:
         manifest = read_manifest(path)
         if not (kernels or measure):

@@ -31,10 +31,6 @@ MODULES = {
     "scikit-image": "skimage",
     "z3-solver": "z3",
 }
-# Packages of the core install that its modules do not import yet, and why they are declared.
-UNUSED = {
-    "networkx": "the chooser of alternatives is planned on it",
-}
 # Packages that are run or needed by others, not imported: where, and the text that says so.
 RUN = {
     "build": ("tests/arch/test_wheel.py", '"-m", "build"'),
@@ -124,9 +120,7 @@ def test_what_tcc_imports_is_declared() -> None:
 
 
 def test_the_core_install_is_used() -> None:
-    """An exception that became untrue fails too."""
-    used = modules(CORE) & imported(SOURCES)
-    assert modules(CORE) - used == modules(UNUSED)
+    assert modules(CORE) - imported(SOURCES) == set()
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

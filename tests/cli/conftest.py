@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 import programs
 
+from tests.cli.named_model import compile_model
+
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,3 +22,9 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "mlp.so"
     programs.link(program, programs.compile_kernels(folder), path, weights=[weights])
     return path
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of tests.cli.named_model, beside its ONNX file."""
+    return compile_model(tmp_path_factory.mktemp("named"))

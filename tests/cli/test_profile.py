@@ -15,25 +15,7 @@ from tcc import cli
 from tcc.artifact import read_manifest
 from tcc.ir.container import SEAL, SEAL_MAGIC
 
-# A symbolic batch, two equal layers, names with quotes and HTML, and a function of the runtime.
-MODEL = """<ir_version: 9, opset_import: ["": 17]>
-    layers (float[batch, 8] x) => (float[batch, 8] y, int64[batch, 8] order)
-    <float[8, 8] w = {0}> {
-        a = MatMul(x, w)  b = Softmax(a)  c = MatMul(b, w)  k = Constant <value_ints = [8]> ()
-        y, order = TopK(c, k)
-    }"""
-NAMES = ("first", "<b>\"soft\" & 'max'</b>", "second", "k", "top")
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("profile")
-    model = onnx.parser.parse_model(MODEL.replace("{0}", "{" + ", ".join(["0.5"] * 64) + "}"))
-    for node, name in zip(model.graph.node, NAMES, strict=True):
-        node.name = name
-    onnx.save(model, folder / "layers.onnx")
-    tcc.compile(folder / "layers.onnx").save(folder / "layers.so")
-    return folder / "layers.so"
+from tests.cli.named_model import NAMES, other_machine
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
@@ -56,6 +38,11 @@ def test_a_profile_names_each_node_and_its_times(
     total = sum(step["measured"] for step in result["steps"]) + result["between"]
     assert total == pytest.approx(result["seconds"])
     assert min(result["startup"].values()) > 0
+    path = result["critical_path"]
+    assert path["nodes"] == [f"s{step}" for step in range(len(result["steps"]))]  # a chain
+    assert path["seconds"] == pytest.approx(total - result["between"])
+    peak = result["peak_memory"]
+    assert sum(size for *_, size in peak["buffers"]) == peak["bytes"] > 0
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"load", "weights", "first run", "run"} <= names
 
@@ -77,6 +64,7 @@ def test_the_terminal_shows_the_slowest_step(
     assert cli.execute(["profile", str(compiled), "--runs", "2"]) == 0
     out = capsys.readouterr().out
     assert "slowest: " in out
+    assert "critical path: " in out
     assert "start-up: load" in out
 
 
@@ -125,15 +113,8 @@ def test_a_missing_folder_is_one_error(
 def test_an_artifact_of_another_machine(
     compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The image says another machine, and its seal is right: nothing of it is run."""
-    data = bytearray(compiled.read_bytes())
-    start = data.index(SEAL_MAGIC)
-    number = int.from_bytes(data[18:20], "little")
-    data[18:20] = (183 if number == 62 else 62).to_bytes(2, "little")
-    digest = hashlib.sha256(data[:start]).digest()
-    data[start : start + SEAL.size] = SEAL.pack(SEAL_MAGIC, start, digest)
-    foreign, trace = tmp_path / "foreign.so", tmp_path / "trace.json"
-    foreign.write_bytes(data)
+    """Nothing of it is run."""
+    foreign, trace = other_machine(compiled, tmp_path), tmp_path / "trace.json"
     assert "and this machine is" in refused(capsys, foreign, "--trace", trace)
     assert not trace.exists()
 

@@ -253,6 +253,10 @@ CASES = {
     "run-ranks-to-one-folder": Case(("run", "m.so", "--nproc", "2", "--output", "out")),
     "run-missing-file": Case(("run", "absent.so")),
     "inspect-missing-file": Case(("inspect", "absent.so")),
+    "inspect-graph-format": Case(("inspect", "m.onnx", "--graph", "g.png"), (("m.onnx", GOOD),)),
+    "inspect-graph-of-text": Case(
+        ("inspect", "m.so", "--graph", "g.svg"), (("m.so", b"not an artifact\n" * 9),)
+    ),
     "profile-missing-file": Case(("profile", "absent.so", "-o", "page.html")),
     "profile-text-file": Case(("profile", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "profile-to-standard-output": Case(("profile", "m.so", "--trace", "-")),

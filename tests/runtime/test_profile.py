@@ -89,6 +89,40 @@ def test_only_the_fastest_quarter_of_runs_counts() -> None:
     assert fastest.overhead == pytest.approx(0)
 
 
+def test_threads_that_were_busy_are_shown_and_not_those_that_are_allowed() -> None:
+    result = made(TWO_THREADS, STEPS)
+    busy = (240 + 150 + 40) / 370  # nanoseconds of work, and of the run
+    assert result.busy_threads == pytest.approx(busy)
+    assert result.threads_text == f"{busy:.1f} of 2 threads busy"
+    assert result.threads_text in next(lines(result))
+    assert result.threads_text in result._repr_html_()
+    one = stamps((0, 100, 0, 1, 1))
+    assert made(one, STEPS).threads_text == "0.8 of 2 threads busy"
+
+
+@pytest.mark.parametrize(
+    ("stamped", "plain", "text"),
+    [
+        ([100, 100], [100, 100], "within noise"),
+        ([90, 90], [100, 100], "within noise"),  # less than nothing
+        ([103, 103], [100, 100], "+3.0%"),
+        ([103, 103], [98, 102], "within noise"),  # equal runs differ by 4 %
+        ([110, 110], [98, 102], "+10.0%"),
+        ([97, 109], [100, 100], "within noise"),
+    ],
+)
+def test_an_overhead_below_the_noise_is_not_given(
+    stamped: list[int], plain: list[int], text: str
+) -> None:
+    """Of four times as many runs, the fastest quarter counts; the others are slow."""
+    slow = [1000] * 3 * len(stamped)
+    runs = [stamps((0, time - 20, 0, 1, 1)) for time in (*stamped, *slow)]
+    seconds = [time * 1e-9 for time in (*plain, *slow)]
+    result = ModuleProfile("m", STEPS, runs, seconds, Startup(0, 0, 0), _STATISTICS)
+    assert result.overhead_text == text
+    assert f"stamps cost: {text}" in next(lines(result))
+
+
 # ---- the roofline --------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import networkx
 import pytest
 from tcc.runtime.profile import ModuleProfile
 from tcc.runtime.profile_facts import StepFact
@@ -36,6 +37,11 @@ def opened(profile: ModuleProfile, folder: Path) -> str:
     no information."""
     page = folder / "page.html"
     profile.save_page(page)
+    return in_browser(page, folder)
+
+
+def in_browser(page: Path, folder: Path) -> str:
+    """The DOM of a file in that browser."""
     rules = "--host-resolver-rules=MAP * ~NOTFOUND"
     result = finished(browser(), *_FLAGS, rules, f"--user-data-dir={folder}", page.as_uri())
     assert result.returncode == 0, result.stderr[-2000:]
@@ -82,3 +88,39 @@ def test_a_page_names_the_slowest_step_and_its_limit(tmp_path: Path) -> None:
     head = text[text.index("Slowest step") : text.index('class="tiles"')]
     assert "conv_1 (Conv)" in head
     assert "limited by compute" in head
+
+
+def test_a_page_shows_the_critical_path_and_the_buffers_of_the_peak(tmp_path: Path) -> None:
+    """Two chains of steps; names with quotes and HTML are text."""
+    profile = made(TWO_THREADS, STEPS)
+    graph = networkx.DiGraph(name="m", target="cpu", threads=2)
+    for step in profile.steps:
+        graph.add_node(
+            f"s{step.number}", kind="kernel", step=step.number, name=step.fact.name,
+            location=HOSTILE if step.number else step.fact.location, measured=step.seconds,
+        )  # fmt: skip
+    for number, (size, label) in enumerate(((3 << 20, HOSTILE), (1 << 20, "scores"))):
+        graph.add_node(
+            f"b{number}", kind="buffer", buffer=number, version=1, label=label, place="arena",
+            bytes=size, first=0, last=1,
+        )  # fmt: skip
+        graph.add_edge(f"s{number}", f"b{number}", kind="write", arguments=(0,))
+    profile.graph = graph
+    dom = opened(profile, tmp_path)
+    path = dom[dom.index("Critical path: ") : dom.index("Most memory: ")]
+    assert "conv_1 (Conv)" in path
+    assert "1 step waits" in path
+    assert "0.04 us of\n0.3 us" in path  # the other step need not wait
+    peak = dom[dom.index("Most memory: ") :]
+    assert peak.startswith("Most memory: 4 MiB in step 0")
+    rows = re.findall(r"width: ([0-9]+[.][0-9])%", peak)
+    assert rows == ["52.5", "17.5"]  # three quarters and one of 70 %
+    assert "scores" in peak
+    assert "<b>'\"" not in dom
+
+
+def test_a_page_without_a_graph_says_so(tmp_path: Path) -> None:
+    made(TWO_THREADS, STEPS).save_page(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "The artifact has no graph" in text
+    assert "Critical path" not in text

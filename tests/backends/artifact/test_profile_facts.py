@@ -23,7 +23,7 @@ def program(body: tuple[Instr, ...], sizes: list[int], symbolic: bool = False) -
 
 def unpacked(entry: dict[str, Any]) -> tuple[list[str], list[int]]:
     """The locations and live bytes of an entry, as the runtime reads them."""
-    locations, live = profile_facts_of_runtime._unpacked(entry, entry["steps"])
+    locations, live = profile_facts_of_runtime.unpacked_entry(entry, entry["steps"])
     return [*locations], [*live]
 
 
