@@ -38,6 +38,7 @@ from tcc.runtime.comm import Comm
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _EXECUTED = 4  # the flag of a section with machine code
+_OBJECT = 1  # the type of an object file
 # The largest size in bytes of an image and of its parts, because a damaged or hostile file may
 # claim any size.  Reading takes at most 256 MiB and some seconds before the file is verified.
 _MOST_IMAGE = 512 << 20
@@ -284,6 +285,8 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, path))
     if head[0][:6] != b"\x7fELF\x02\x01":
         raise _not_an_artifact(path, "it is not a 64-bit little-endian ELF file")
+    if head[1] == _OBJECT:
+        raise _not_an_artifact(path, "it is an object file, for a program to link")
     header = _Header(head[6], *head[11:])
     if header.entry != _SECTION.size or header.names >= header.count:
         raise _not_an_artifact(path, "it has no section table")

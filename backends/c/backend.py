@@ -88,6 +88,8 @@ class CBackend(Backend):
             reasons["--allow-host"] = "all code is the host's already"
         if options.gpu_kernels != "auto":
             reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
+        if options.emit != "shared":
+            reasons["--emit"] = "a C file is no library"
         if options.machine is not None:
             reasons["--machine"] = "C files are for every machine"
         if options.tuned is not None:
@@ -170,6 +172,7 @@ class CBackend(Backend):
         name: str,
         output: Path,
         triple: str,
+        emit: str = "shared",
     ) -> dict[str, Any]:
         (variant,) = variants
         source, header, weights = variant.objects
