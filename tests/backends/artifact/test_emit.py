@@ -239,3 +239,15 @@ def test_a_c_file_is_not_emitted_as_an_object(tmp_path: Path) -> None:
         compile_model(tmp_path / "absent.onnx", options, tmp_path / "model.o")
     with pytest.raises(UserError, match="the output is no module"):
         compile_module("absent.onnx", emit="static")
+
+
+@pytest.mark.parametrize(("limit", "place"), [(256, "artifact"), (255, "side file")])
+def test_weights_above_the_limit_are_in_a_side_file(
+    kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, place: str
+) -> None:
+    program, weights = programs.mlp()
+    monkeypatch.setattr("tcc.backends.artifact.link._MOST_LINKED", limit)
+    options = {"name": "mini", "weights": [weights], "emit": "object"}
+    manifest = programs.link(program, kernels, tmp_path / "mini.o", **options)
+    assert manifest["weights"]["place"] == place
+    assert (tmp_path / "mini.o.weights").exists() == (place == "side file")
