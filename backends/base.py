@@ -154,11 +154,13 @@ class Backend(Protocol):
         name: str,
         output: Path,
         triple: str,
+        emit: str = "shared",
     ) -> dict[str, Any]:
         """Writes the file `output` and its header, and returns the complete manifest.
 
         `name` is a C identifier. `triple` (as in aarch64-linux-gnu) selects the C compiler; ""
-        means this machine's architecture. Raises InternalError if the variants do not fit each
-        other, and ToolError if the file cannot be compiled or written.
+        means this machine's architecture. `emit` is a key of `tcc.options.EMITS`. Raises
+        InternalError if the variants do not fit each other, and ToolError if the file cannot be
+        compiled or written.
         """
-        return link_artifact(variants, manifest, name, output, triple=triple)
+        return link_artifact(variants, manifest, name, output, triple=triple, emit=emit)

@@ -11,8 +11,14 @@ from typing import Any, Unpack
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
+from tcc.backends.artifact.emit import LIBRARIES
 from tcc.backends.artifact.link import c_name
-from tcc.backends.artifact.package import new_package, package_library
+from tcc.backends.artifact.package import (
+    LIBRARY_SUFFIXES,
+    complete_package,
+    new_package,
+    package_library,
+)
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.batch import load_batched
@@ -34,7 +40,7 @@ from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
-from tcc.options import Choices, Options, SymbolicShape, read_options
+from tcc.options import EMITS, Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
@@ -107,17 +113,20 @@ class Summary:
 
 @frozen
 class CompileResult:
-    """A finished artifact on disk, the time of its passes, and sentences for the user."""
+    """A finished artifact on disk, the time of its passes, the manifest, and sentences for the
+    user."""
 
     path: Path
     summary: Summary
     timings: tuple[Timing, ...]
+    manifest: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
 
 
 def output_suffix(options: Options) -> str:
     """Returns the suffix of the file that a compile with these options writes, as in `.so`."""
-    return BACKENDS[resolve_targets(options)[0].kind].suffix
+    suffix = BACKENDS[resolve_targets(options)[0].kind].suffix
+    return EMITS[options.emit] if suffix == EMITS["shared"] else suffix
 
 
 def compile_model(
@@ -156,17 +165,19 @@ def compile_package(
     `compile_model` does, and UserError for a target whose output is C source.
     """
     suffix = output_suffix(options)
-    if suffix != ".so":
+    if suffix not in LIBRARY_SUFFIXES:
         raise UserError(
             "a package holds a library",
             where=f"--package {folder}",
-            why=f"the target's output is a {suffix} file",
+            why=f"the output is a {suffix} file",
             hint="write it with -o instead of --package",
         )
     named = replace(options, name=c_name(options.name or name))
-    with new_package(folder, named.name, __version__) as library:
+    with new_package(folder, named.name) as package:
+        library = package_library(package, named.name, suffix)
         result = compile_model(model, named, library, progress, whole=True)
-    return replace(result, path=package_library(folder, named.name))
+        complete_package(library, __version__, result.manifest)
+    return replace(result, path=package_library(folder, named.name, suffix))
 
 
 def _compiled(
@@ -216,16 +227,17 @@ def _compiled(
             c_name(options.name or output.stem),
             output,
             targets[0].triple,
+            options.emit,
         )
     summary = Summary(
         targets_text(targets), ops, options.precision,
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
-        codes[0].needs or needed_glibc(output),
+        codes[0].needs or (LIBRARIES if options.emit != "shared" else needed_glibc(output)),
         tuned,
     )  # fmt: skip
-    return CompileResult(output, summary, trace.timings, warnings)
+    return CompileResult(output, summary, trace.timings, manifest, warnings)
 
 
 def divided_graph(model: Any, options: Options) -> Graph:
@@ -410,7 +422,9 @@ def compile(
         model = exported(model, examples, options.pop("dynamic_shapes", None))
     compile_options = read_options({"target": target, **options})
     if output_suffix(compile_options) != ".so":
-        raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
+        raise UserError(
+            "the output is no module", where="target, emit", hint="tcc compile writes it"
+        )
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
         path = compile_model(model, compile_options, folder / "model.so").path

@@ -6,6 +6,7 @@ ELF, ZIP, ONNX = b"\x7fELF", b"PK\3\4", b"\x08"
 # The offset of a format's magic bytes, the magic bytes, and the format's name.
 _MARKS = (
     (0, ELF, "an ELF file, as artifacts of tcc compile are"),
+    (0, b"!<arch>\n", "a static library, for a program to link"),
     (0, b"\x93NUMPY", "an array of NumPy"),
     (0, ZIP, "a zip archive, as .pt2 and .npz files are"),
     (0, b"\x1f\x8b", "a gzip archive"),

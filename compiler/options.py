@@ -24,6 +24,8 @@ MOST_BUCKETS = 32  # each bucket adds code of its own to the artifact
 MOST_RANKS = 64  # of a communicator of one host, and of a plan
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
+# The kinds of files that a compile emits, and the suffixes of their names.
+EMITS = MappingProxyType({"shared": ".so", "object": ".o", "static": ".a"})
 GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
 # Integer types of weights, and their bits.
@@ -386,6 +388,12 @@ class Options:
         "--budget", "NAME=VALUE", budgets_help(),
         read_budgets, default=BUDGETS, repeated=True,
     )
+    emit: str = _option(
+        "--emit", "KIND",
+        "shared: a shared library; object or static: an object file or a static library, which "
+        "a program links into its own file.",
+        _one_of(tuple(EMITS), str), default="shared",
+    )
     name: str = _option(
         "--name", "NAME", "The model's name in its C interface.",
         _identifier, default="",
@@ -462,6 +470,7 @@ class Choices(TypedDict, total=False):
     gpu_kernels: Literal["auto", "triton"]
     jobs: int
     budgets: Mapping[str, int | str] | Sequence[str]
+    emit: Literal["shared", "object", "static"]
     name: str
     dump: str | Path | None
     verify: bool

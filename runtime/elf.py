@@ -12,6 +12,7 @@ HEADER_BYTES = 64
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _EXECUTED = 4  # the flag of a section with machine code
+_OBJECT = 1  # the type of an object file
 # The largest size in bytes of the names of sections, because a file may claim any size.
 MOST_NAMES = 1 << 20
 _CHUNK = 1 << 22
@@ -49,9 +50,11 @@ def read_header(file: BinaryIO) -> Header:
     start = file.read(HEADER_BYTES)
     if len(start) < HEADER_BYTES:
         raise ElfError("it is too short for an ELF file")
-    ident, _, _, _, _, segments, sections, _, _, _, segment_count, *rest = _HEADER.unpack(start)
+    ident, kind, _, _, _, segments, sections, _, _, _, segment_count, *rest = _HEADER.unpack(start)
     if ident[:6] != b"\x7fELF\x02\x01":
         raise ElfError("it is not a 64-bit little-endian ELF file")
+    if kind == _OBJECT:
+        raise ElfError("it is an object file, for a program to link")
     header = Header(segments, sections, segment_count, *rest)
     if header.entry != _SECTION.size or header.names >= header.count:
         raise ElfError("it has no section table")

@@ -77,10 +77,16 @@ def comment_text(text: str) -> str:
     return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", printable)
 
 
-def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
-    name = "".join(
-        chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in port.name.encode()
+def c_text(text: str) -> str:
+    """Returns the content of a C string literal for the UTF-8 bytes of a text or of a path."""
+    return "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}"
+        for b in text.encode(errors="surrogateescape")
     )
+
+
+def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
+    name = c_text(port.name)
     lines = [f'#define {prefix}_NAME "{name}"', f"#define {prefix}_RANK {len(shape)}"]
     for i, size in enumerate(shape):
         if size is not None:

@@ -1,4 +1,4 @@
-"""Links objects, runtime, program, manifest and weights into a shared library, with a C header.
+"""Links objects, runtime, program, manifest and weights into one file, with a C header.
 
 Equal inputs give equal bytes: the linker runs in a new folder with fixed relative names, and its
 output depends neither on the folder nor on the time.
@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tcc.backends.artifact.emit import link_object, section_header, side_path
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.gpu_binaries import encode_images
 from tcc.backends.artifact.header import model_header
@@ -42,10 +43,9 @@ from tcc.ir.container import (
     MOST_LISTINGS,
     SEAL,
     SEAL_MAGIC,
-    SIDE_SUFFIX,
 )
 from tcc.ir.program import Program
-from tcc.options import is_reserved
+from tcc.options import EMITS, is_reserved
 from tcc.runtime.soname import ROOM, set_soname
 
 EXPORTS = (
@@ -56,8 +56,11 @@ EXPORTS = (
     "__tvm_ffi__metadata_main",
     "__tvm_ffi__doc_main",
 )
-# Some tools fail for files above 2 GiB, so larger weights go into a separate file.
-_MOST_EMBEDDED = 2 << 30
+
+# Some tools fail for files above 2 GiB, and programs may link several models. Larger weights are in
+# a side file.
+_MOST_APPENDED = 2 << 30
+_MOST_LINKED = 1 << 30
 
 _LINK_FLAGS = (
     "-shared", "-fPIC", f"-Wl,-soname,{'/' * ROOM}", "-Wl,--as-needed", "-Wl,--build-id=none",
@@ -83,13 +86,15 @@ def link_artifact(
     out: Path,
     *,
     triple: str = "",
+    emit: str = "shared",
     side_file: bool = False,
 ) -> dict[str, Any]:
     """Writes the artifact `out`, and next to it its C header with the suffix `.h`.
 
     The loader takes the first of the `variants` that the machine can run; GPUs come before the CPU.
-    `name` is a C identifier (`c_name`). The kernels' listings become a section that is not loaded.
-    Each file is written under another name and then renamed.
+    `name` is a C identifier (`c_name`). `emit` is a key of `EMITS`, and `side_file` asks for a
+    side file of weights. The kernels' listings become a section that is not loaded. Each file is
+    written under another name and then renamed.
 
     Returns the manifest: `manifest` extended by abi, name, inputs, outputs, variants and weights.
     Raises InternalError if the variants do not fit each other. Raises ToolError if no compiler is
@@ -103,19 +108,26 @@ def link_artifact(
         [variant.weights_of(rank) for variant in variants for rank in range(variant.ranks)],
         [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
     )
-    side = side_file or section.size > _MOST_EMBEDDED
+    linked = emit != "shared"
+    side = side_file or section.size > (_MOST_LINKED if linked else _MOST_APPENDED)
     full_manifest = _complete(manifest, variants, programs, name, section, side)
     toolchain = find_toolchain(triple)
     text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
     with folder_beside(out, "the artifact") as folder:
         objects = _write_inputs(folder, variants, text, name, section)
         _write_listings(folder, _listings(variants))
-        _link(toolchain, folder, objects)
-        _seal(folder / "model.so")
-        set_soname(folder / "model.so", out.name)
-        append_section(folder / ("weights" if side else "model.so"), section)
+        if linked or side:
+            append_section(folder / "weights", section)
+        if linked:
+            header = section_header(side_path(out).name, not side and section.size > 0)
+            (folder / "section.h").write_text(header)
+        inputs = _compile(toolchain, folder, objects)
+        if linked:
+            link_object(toolchain, folder, inputs, name, emit)
+        else:
+            _link(toolchain, folder, inputs, out.name, None if side else section)
         (folder / "model.h").write_text(model_header(name, programs[0], full_manifest))
-        _publish(folder, out, side and section.size > 0)
+        _publish(folder, out, EMITS[emit], side and section.size > 0)
     return full_manifest
 
 
@@ -203,8 +215,10 @@ def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
 
 
 def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -> str:
-    """Returns the C text of the artifact's variants, its manifest, and its two exported
-    functions."""
+    """Returns the C text of the artifact's variants, its manifest, and its two exported functions.
+
+    Objects have a file section.h, which `section_header` describes.
+    """
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
     weights = _rank_ranges(variants, section)
     places = enumerate(zip(variants, weights, section.images, strict=True))
@@ -223,6 +237,12 @@ __asm__(".pushsection {MANIFEST_SECTION},\\"a\\"\\n"
         "tcc_manifest_end:\\n"
         ".popsection\\n");
 HIDDEN const char tcc_manifest_begin[], tcc_manifest_end[];
+#if __has_include("section.h")
+#include "section.h"
+#else
+#define TCC_SECTION 0
+#define TCC_SIDE_NAME 0
+#endif
 
 const tcc_artifact tcc_artifact_info = {{
     .abi = {ABI_VERSION},
@@ -234,6 +254,8 @@ const tcc_artifact tcc_artifact_info = {{
     .section_bytes = {section.size}ull,
     .section_sha256 = {{{section_digest}}},
     .sha256 = {{{digest}}},
+    .section = TCC_SECTION,
+    .side_name = TCC_SIDE_NAME,
 }};
 
 #define EXPORT __attribute__((visibility("default")))
@@ -258,7 +280,8 @@ def _c_bytes(data: bytes) -> str:
     return ", ".join(map(str, data))
 
 
-def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
+def _compile(toolchain: Toolchain, folder: Path, objects: int) -> list[str]:
+    """Compiles artifact.c, and returns the names of all object files of the artifact."""
     base = runtime_folder()
     compile_flags = (
         "-std=c11", "-O1", "-g0", "-fPIC", "-fvisibility=hidden",
@@ -266,8 +289,18 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     )  # fmt: skip
     run_tool((*toolchain.command, *compile_flags, "-c", "artifact.c", "-o", "artifact.o"), folder)
     runtime = [str(path) for path in runtime_objects(toolchain)]
-    inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
+    return ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
+
+
+def _link(
+    toolchain: Toolchain, folder: Path, inputs: Sequence[str], soname: str, section: Section | None
+) -> None:
+    """Links the shared library model.so; `section` is appended to it."""
     run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, "-o", "model.so"), folder)
+    _seal(folder / "model.so")
+    set_soname(folder / "model.so", soname)
+    if section is not None:
+        append_section(folder / "model.so", section)
 
 
 def _seal(path: Path) -> None:
@@ -277,14 +310,14 @@ def _seal(path: Path) -> None:
         file.write(SEAL.pack(SEAL_MAGIC, len(image), hashlib.sha256(image).digest()))
 
 
-def _publish(folder: Path, out: Path, side: bool) -> None:
+def _publish(folder: Path, out: Path, suffix: str, side: bool) -> None:
     """Renames the files to their final names.
 
     The artifact comes last, so that its other files exist when it appears.
     """
-    (folder / "model.so").chmod(0o755)
-    side_file = out.with_name(out.name + SIDE_SUFFIX)
+    model = folder / f"model{suffix}"
+    model.chmod(0o755 if suffix == ".so" else 0o644)
     if side:
-        os.replace(folder / "weights", side_file)
+        os.replace(folder / "weights", side_path(out))
     os.replace(folder / "model.h", out.with_suffix(".h"))
-    os.replace(folder / "model.so", out)
+    os.replace(model, out)

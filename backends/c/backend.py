@@ -71,6 +71,7 @@ class CBackend(Backend):
             "precision": "C files compute as the model says",
             "allow_host": "all code is the host's already",
             "gpu_kernels": "there are kernels for GPUs only with a GPU target",
+            "emit": "a C file is no library",
             "machine": "C files are for every machine",
             "tuned": "C files have no tuned kernels",
             "preprocess": "C files have no manifest",
@@ -153,6 +154,7 @@ class CBackend(Backend):
         name: str,
         output: Path,
         triple: str,
+        emit: str = "shared",
     ) -> dict[str, Any]:
         (variant,) = variants
         source, header, weights = variant.objects

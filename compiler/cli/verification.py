@@ -132,7 +132,7 @@ def _verify_outputs(
     with opened_artifact(artifact or model, inputs) as path, ExitStack() as ending:
         module, comm = ending.enter_context(joined(path, threads, always=report))
         if artifact is not None:
-            _check_same_inputs(artifact, module.inputs, model)
+            _check_same_inputs(artifact, module, model)
             weights = find_weights(path, dict(module.manifest))
             if weights is not None:
                 verify_weights(weights)
@@ -336,16 +336,25 @@ def _refusal(values: Mapping[str, Any], error: UserError) -> str:
     return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
-def _check_same_inputs(artifact: Path, ports: Sequence[ModulePort], model: Path) -> None:
-    """Raises UserError where the artifact was compiled from a model with other inputs."""
-    got = [port.name for port in ports]
-    expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
-    if got != expected:
+def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
+    """Raises UserError where the artifact was compiled from a model with other inputs, or with
+    --batch, because the reference runs the model with its own batch.
+
+    Batches of states may differ: an artifact gives states room for new rows, and a rank has a part.
+    """
+    expected = model_inputs(model, [f"{port.name}=" for port in module.inputs])
+    got, wanted = ([port.name for port in ports] for ports in (module.inputs, expected))
+    states = {port.state for port in module.outputs}
+    for n, (port, other) in enumerate(zip(module.inputs, expected, strict=False)):
+        batches = {*port.shape[:1], *other.shape[:1]}
+        if n not in states and None not in batches and len(batches) > 1:
+            got[n], wanted[n] = (f"{port.name} of {i.shape[0]} samples" for i in (port, other))
+    if got != wanted:
         raise UserError(
-            "the artifact was compiled from another model",
+            "the artifact was compiled from another model, or for another batch",
             where=artifact,
-            why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(expected)}",
-            hint=f"compile it again: tcc compile {model} -o {artifact}",
+            why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(wanted)}",
+            hint=f"compile it again without --batch: tcc compile {model} -o {artifact}",
         )
 
 

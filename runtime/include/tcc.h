@@ -21,7 +21,8 @@
  * dlopen does not see that a file was replaced: for a path that is spelled as before, or a file
  * overwritten in place, it returns the artifact it has, with the old model.  To load the new one
  * into the same process, spell the path in a way not used yet ("./m.so" and "././m.so" are two), or
- * copy the file; tcc.load of Python does so.
+ * copy the file; tcc.load of Python does so.  A model that a program links as an object or a static
+ * library has its weights in the program's file, or else in a side file in the program's folder.
  *
  * Weights of 8 MiB and more lie on huge pages: the file's own where its file system has them, else, if
  * that takes at most half of TCC_MEMORY and of what the process may add, a copy in a sealed memory file

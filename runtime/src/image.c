@@ -4,7 +4,9 @@
  * short, even pages that were written to are gone, and with them every thread that runs the code:
  * the process's workers among them.  The image is some hundred KiB, so it is copied, once, before
  * anybody can call it.  Where the system allows no executable memory without a file, code stays as
- * it is.  An executable's own file cannot be written to as long as it runs. */
+ * it is.  An executable's own file cannot be written to as long as it runs.  A library that links the
+ * artifact as an object has data of others, which they may write already: it stays as it is, and stays
+ * loaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -43,7 +45,10 @@ static void find_own_path(void) {
     if (strlen(info.dli_fname) < sizeof own_path) strcpy(own_path, info.dli_fname);
 }
 
-const char *tcc_image_path(void) { return own_path; }
+const char *tcc_image_path(void) {
+    if (!own_path[0]) find_own_path(); /* the program's own constructors may come before this object's */
+    return own_path;
+}
 
 /* Keeps the file's number taken, also when its last name is gone: the dynamic linker knows libraries
  * by that number, and would take a later file that got it for this one.  The page is never read. */
@@ -125,7 +130,25 @@ static int copy_object(struct dl_phdr_info *object, size_t size, void *unused) {
     return 1;
 }
 
+static int name_library(struct dl_phdr_info *object, size_t size, void *out_name) {
+    (void)size;
+    if (!is_own(object)) return 0;
+    *(const char **)out_name = object->dlpi_name;
+    return 1;
+}
+
+/* Keeps a library with this object loaded, as -z nodelete does, because idle workers wait in its code. */
+static void keep_library(void) {
+    const char *name = NULL;
+    dl_iterate_phdr(name_library, &name);
+    if (name && name[0]) (void)dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 __attribute__((constructor)) static void keep_image(void) {
+    if (tcc_artifact_info.side_name) {
+        keep_library();
+        return;
+    }
     find_own_path();
     keep_number();
     dl_iterate_phdr(copy_object, NULL);

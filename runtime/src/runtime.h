@@ -328,9 +328,8 @@ typedef struct tcc_range {
     uint64_t offset, bytes;
 } tcc_range;
 
-/* Maps `part` of the weight section, which has `size` bytes and the content hash `sha256`, from this
- * object's file or the side file beside it; on huge pages where it is to be read again and again.
- * An empty part maps nothing. */
+/* Maps `part`, if not empty, of the weight section of `size` bytes and the hash `sha256`: from the program's
+ * memory, this object's file or its side file; on huge pages where it is to be read again and again. */
 TCC_RARE tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
@@ -388,6 +387,8 @@ typedef struct tcc_artifact {
     uint64_t section_bytes; /* all variants' weights and images */
     uint8_t section_sha256[32];
     uint8_t sha256[32]; /* of all programs, code and weights */
+    const char *section;   /* the weight section, where a program's file holds it; else NULL */
+    const char *side_name; /* of the side file, in an object that a program or library links; else NULL */
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;

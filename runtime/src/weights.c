@@ -1,7 +1,8 @@
 /* Finds and maps the weights.
  *
- * They lie behind the last byte of the ELF image of this very file (or in a side file whose name the
- * link step recorded), at the page-aligned offset that the file's last 64 bytes tell:
+ * An object that a program links has them in a read-only section.  Else they lie behind the last byte of
+ * the ELF image of this very file, or in a side file, at the page-aligned offset that the file's last 64
+ * bytes tell:
  *
  *   "TCCWGTS\0", u64 version, u64 offset, u64 size, u8 sha256[32]
  *
@@ -65,9 +66,21 @@ TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t 
     return -1;
 }
 
-/* Reads, because that copies without a page fault per 4 KiB of the file. */
-static tcc_status read_to_huge_pages(int file, int64_t offset, size_t size,
-                                     tcc_weights *out_weights) {
+/* Where a part of the section lies: in memory of the program, else at `offset` of a file. */
+typedef struct source {
+    const char *memory;
+    int file;
+    int64_t offset;
+} source;
+
+/* Reads a file, because that copies without a page fault per 4 KiB of it. */
+static ssize_t read_at(const source *from, size_t at, char *to, size_t size) {
+    if (!from->memory) return pread(from->file, to, size, from->offset + (int64_t)at);
+    memcpy(to, from->memory + at, size);
+    return (ssize_t)size;
+}
+
+static tcc_status read_to_huge_pages(const source *from, size_t size, tcc_weights *out_weights) {
     size_t room = (size + huge_page - 1) / huge_page * huge_page + huge_page, done = 0;
     char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -76,7 +89,7 @@ static tcc_status read_to_huge_pages(int file, int64_t offset, size_t size,
     char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
     (void)madvise(base, room - huge_page, MADV_HUGEPAGE);
     while (done < size) {
-        ssize_t got = pread(file, base + done, size - done, offset + (int64_t)done);
+        ssize_t got = read_at(from, done, base + done, size - done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             munmap(memory, room);
@@ -104,14 +117,18 @@ static tcc_status told_choice(choice *out_choice) {
                     "TCC_WEIGHTS is '%.64s': expected map, share or copy", text);
 }
 
-static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *out_weights) {
+static tcc_status map_source(const source *from, size_t size, tcc_weights *out_weights) {
+    if (from->memory) {
+        *out_weights = (tcc_weights){from->memory, size, NULL, 0, 0, 0};
+        return TCC_OK;
+    }
     /* reserve first, so that the file's 2 MiB steps fall on 2 MiB addresses */
     size_t room = size + huge_page;
     char *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return tcc_fail(TCC_OUT_OF_MEMORY, "no address space for %zu bytes of weights", size);
     char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
-    if (mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, offset) == MAP_FAILED) {
+    if (mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, from->file, from->offset) == MAP_FAILED) {
         munmap(memory, room);
         return tcc_fail(TCC_OUT_OF_MEMORY, "mapping %zu bytes of weights failed: %s", size,
                         strerror(errno));
@@ -130,8 +147,8 @@ void tcc_weights_unmap(tcc_weights *weights) {
 /* Copies the weights to a memory file that processes share, or to memory of the process's own.  What the
  * user did not ask for may take half of what the process and an instance may: the system can drop pages of
  * the file where memory is short, but of a copy it kills the process. */
-TCC_RARE static tcc_status copy(int file, int64_t offset, const char *name, choice told,
-                                const tcc_weights *mapped, tcc_weights *out_better) {
+TCC_RARE static tcc_status copy(const source *from, const char *name, choice told, const tcc_weights *mapped,
+                                tcc_weights *out_better) {
     size_t size = mapped->size, spare = told == CHOOSE ? size : 0, limit = 0;
     tcc_budget *process = tcc_process_budget();
     tcc_status status = told == CHOOSE ? tcc_memory_limit(&limit) : TCC_OK;
@@ -139,23 +156,22 @@ TCC_RARE static tcc_status copy(int file, int64_t offset, const char *name, choi
     if (!tcc_budget_take(process, size + spare))
         return told == COPY ? tcc_budget_refuse(process, size) : TCC_OK;
     if (told == COPY || (!tcc_weights_share(name, mapped->base, size, out_better) && told != SHARE))
-        status = read_to_huge_pages(file, offset, size, out_better);
+        status = read_to_huge_pages(from, size, out_better);
     tcc_budget_settle(process, size + spare);
     tcc_budget_give(process, size + spare - out_better->counted);
     return told == CHOOSE && status == TCC_OUT_OF_MEMORY ? TCC_OK : status;
 }
 
 /* `mapped` is the file's own pages, which serve where nothing better can be had. */
-TCC_RARE static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
-                           tcc_weights *mapped) {
+TCC_RARE static tcc_status map_best(const source *from, const char *name, choice told, tcc_weights *mapped) {
     size_t size = mapped->size;
-    char *base = (char *)mapped->mapping + (mapped->base - (char *)mapped->mapping);
+    char *base = (char *)(uintptr_t)mapped->base;
     (void)madvise(base, size, MADV_HUGEPAGE);
     if (told == MAP) return TCC_OK;
     if (told == CHOOSE && madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0)
         return TCC_OK;
     tcc_weights better = {0};
-    TCC_RETURN_IF_ERROR(copy(file, offset, name, told, mapped, &better));
+    TCC_RETURN_IF_ERROR(copy(from, name, told, mapped, &better));
     if (!better.mapping) return TCC_OK;
     tcc_weights_unmap(mapped);
     *mapped = better;
@@ -170,13 +186,13 @@ static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[12
 }
 
 /* Compares all of the section with its hash, where TCC_VERIFY asks for it. */
-static tcc_status verify(int file, int64_t offset, uint64_t size, const uint8_t sha256[32]) {
+static tcc_status verify(const source *from, uint64_t size, const uint8_t sha256[32]) {
     const char *told = secure_getenv("TCC_VERIFY");
     if (!told || !*told || strcmp(told, "0") == 0) return TCC_OK;
     if (strcmp(told, "1") != 0)
         return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_VERIFY is '%.64s': expected 0 or 1", told);
     tcc_weights all = {0};
-    TCC_RETURN_IF_ERROR(map_file(file, offset, (size_t)size, &all));
+    TCC_RETURN_IF_ERROR(map_source(from, (size_t)size, &all));
     uint8_t digest[32];
     tcc_sha256((const uint8_t *)all.base, (size_t)size, digest);
     tcc_weights_unmap(&all);
@@ -184,6 +200,35 @@ static tcc_status verify(int file, int64_t offset, uint64_t size, const uint8_t 
     return tcc_fail(TCC_CORRUPT, "the weights of '%s' are damaged: their hash is another one than that "
                                  "of the model's: copy the file again, or compile the model again",
                     tcc_image_path());
+}
+
+/* Finds a section in a file: in this object's own, where it has one, else in the side file. */
+TCC_RARE static tcc_status find_in_files(uint64_t size, const uint8_t sha256[32], source *out_source) {
+    const char *path = tcc_image_path(), *name = tcc_artifact_info.side_name;
+    char side[4096 + 512];
+    if (!path[0]) return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
+    const char *end = strrchr(path, '/');
+    int folder = end ? (int)(end - path) + 1 : 0;
+    if (name)
+        (void)snprintf(side, sizeof side, "%.*s%s", folder, path, name);
+    else
+        (void)snprintf(side, sizeof side, "%s.weights", path);
+    int file = -1;
+    errno = 0;
+    if (!name) file = open_weights(path, size, sha256, &out_source->offset);
+    if (file < 0 && !errno) file = open_weights(side, size, sha256, &out_source->offset);
+    out_source->file = file;
+    if (file >= 0) return TCC_OK;
+    if (errno) return tcc_fail(TCC_SYSTEM, "the weights of '%s': %s", path, strerror(errno));
+    if (name)
+        return tcc_fail(TCC_CORRUPT,
+                        "the weights of model '%s' are missing or damaged: '%s' must be the side file that "
+                        "was written with the model, beside the program that links the model",
+                        tcc_artifact_info.name, side);
+    return tcc_fail(TCC_CORRUPT,
+                    "the weights of '%s' are missing or damaged, in the file and in "
+                    "'%s' beside it: compile the model again, or copy both files",
+                    path, side);
 }
 
 tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
@@ -195,28 +240,17 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
         return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its weights are not in it");
     choice told = CHOOSE;
     TCC_RETURN_IF_ERROR(told_choice(&told));
-    const char *path = tcc_image_path();
-    char side[4096 + 16];
-    int64_t offset = 0;
-    if (!path[0]) return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
-    (void)snprintf(side, sizeof side, "%s.weights", path);
-    int file = open_weights(path, size, sha256, &offset);
-    if (file < 0 && !errno) file = open_weights(side, size, sha256, &offset);
-    if (file < 0 && errno)
-        return tcc_fail(TCC_SYSTEM, "the weights of '%s': %s", path, strerror(errno));
-    if (file < 0)
-        return tcc_fail(TCC_CORRUPT,
-                        "the weights of '%s' are missing or damaged, in the file and in "
-                        "'%s' beside it: compile the model again, or copy both files",
-                        path, side);
+    source from = {tcc_artifact_info.section, -1, 0};
+    if (!from.memory) TCC_RETURN_IF_ERROR(find_in_files(size, sha256, &from));
     char name[128];
     name_part(sha256, part, name);
-    tcc_status status = verify(file, offset, size, sha256);
-    offset += (int64_t)part.offset;
-    if (status == TCC_OK) status = map_file(file, offset, (size_t)part.bytes, out_weights);
+    tcc_status status = verify(&from, size, sha256);
+    if (from.memory) from.memory += part.offset;
+    from.offset += (int64_t)part.offset;
+    if (status == TCC_OK) status = map_source(&from, (size_t)part.bytes, out_weights);
     if (status == TCC_OK && huge && part.bytes >= huge_from)
-        status = map_best(file, offset, name, told, out_weights);
+        status = map_best(&from, name, told, out_weights);
     if (status != TCC_OK) tcc_weights_unmap(out_weights);
-    close(file);
+    if (from.file >= 0) close(from.file);
     return status;
 }

@@ -174,7 +174,7 @@ def test_the_wheel_holds_code_sources_machines_and_the_built_runtime(wheel: Path
         else f"tcc/{path.relative_to(ROOT)}"
         for name in SOURCES
         for path in (ROOT / name).rglob("*")
-        if path.suffix in (".py", ".c", ".h", ".hpp", ".json", ".cmake", ".pc")
+        if path.suffix in (".py", ".c", ".h", ".hpp", ".json", ".cmake", ".pc", ".rs", ".toml")
     }
     assert "tcc/schedule/cpu/machines/znver5.json" in modules
     assert modules - names == set()

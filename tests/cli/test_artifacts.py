@@ -411,3 +411,26 @@ def test_archives_of_torch_are_not_checked_by_layers(
     said = capsys.readouterr().err
     assert f"the archive cannot be read\n  at: {broken}\n  because: " in said
     assert "to do: " in said
+
+
+FIXED = """<ir_version: 9, opset_import: ["": 17]>
+    fixed (float[2, 3] x, float[3] past) => (float[2, 3] y, float[3] next)
+    { y = Relu(x)  sum = ReduceSum <keepdims = 0> (x)  next = Add(past, sum) }"""
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--batch", "4"], 2)])
+def test_verify_refuses_an_artifact_of_another_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model, artifact = tmp_path / "fixed.onnx", tmp_path / "fixed.so"
+    text = FIXED if not options else FIXED.replace(", float[3] past", "").split("sum =")[0] + "}"
+    text = text if not options else text.replace(", float[3] next", "")
+    onnx.save(onnx.parser.parse_model(text), model)
+    state = [] if options else ["--state", "past=next"]
+    words = ["compile", str(model), "-o", str(artifact), *options, *state]
+    assert cli.execute(words) == 0
+    assert cli.execute(["verify", str(model), str(artifact)]) == code
+    err = capsys.readouterr().err
+    assert ("without --batch" in err) == bool(options)
+    assert ("x of 4 samples" in err and "x of 2 samples" in err) == bool(options)

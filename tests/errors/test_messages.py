@@ -225,6 +225,14 @@ CASES = {
     "compile-package-of-c": Case(
         ("compile", "m.onnx", "--target", "c", "--package", "m"), (("m.onnx", GOOD),)
     ),
+    "compile-package-of-object": Case(
+        ("compile", "m.onnx", "--emit", "object", "--package", "m"), (("m.onnx", GOOD),)
+    ),
+    "compile-emit-of-c": Case(
+        ("compile", "m.onnx", "--target", "c", "--emit", "static"), (("m.onnx", GOOD),)
+    ),
+    "compile-emit-unknown": Case(("compile", "m.onnx", "--emit", "dll"), (("m.onnx", GOOD),)),
+    "run-static-library": Case(("run", "m.a"), (("m.a", b"!<arch>\nmodel.o/"),)),
     "compile-package-is-file": Case(
         ("compile", "m.onnx", "--package", "m.onnx"), (("m.onnx", GOOD),)
     ),

@@ -44,8 +44,8 @@ def softmax(x: np.ndarray, factor: float = 1) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def compile_package(model: Path, folder: Path) -> None:
-    assert execute(["compile", str(model), "--package", str(folder)]) == 0
+def compile_package(model: Path, folder: Path, emit: str = "shared") -> None:
+    assert execute(["compile", str(model), "--package", str(folder), "--emit", emit]) == 0
 
 
 def succeed(*command: str | Path, cwd: Path | None = None) -> str:
@@ -54,13 +54,21 @@ def succeed(*command: str | Path, cwd: Path | None = None) -> str:
     return result.stdout
 
 
+def moved_package(folder: Path, emit: str) -> Path:
+    """Returns a package that stands in another folder than the folder that tcc wrote."""
+    write_model(folder / "classifier.onnx")
+    compile_package(folder / "classifier.onnx", folder / "first" / "package", emit)
+    return (folder / "first").rename(folder / "a second") / "package"
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a package that stands in another folder than the folder that tcc wrote."""
-    folder = tmp_path_factory.mktemp("package")
-    write_model(folder / "classifier.onnx")
-    compile_package(folder / "classifier.onnx", folder / "first" / "package")
-    return (folder / "first").rename(folder / "a second") / "package"
+    return moved_package(tmp_path_factory.mktemp("package"), "shared")
+
+
+@pytest.fixture(scope="module")
+def static_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return moved_package(tmp_path_factory.mktemp("package"), "static")
 
 
 def check(app: Path, folder: Path) -> None:
@@ -90,8 +98,23 @@ def test_make_builds_a_program_that_may_move(package: Path, tmp_path: Path) -> N
     check(tmp_path / "app", tmp_path)
 
 
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
+def test_make_links_a_static_library(static_package: Path, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "app" / "bin")
+    plain = tmp_path / "plain"  # make splits words at spaces
+    plain.symlink_to(static_package)
+    flags = f"CXXFLAGS=-O1 {' '.join(STRICT)}"
+    succeed("make", "classify", f"PACKAGE={plain}", flags, cwd=tmp_path / "app" / "bin")
+    plain.unlink()
+    check(tmp_path / "app", tmp_path)
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
-def test_cmake_builds_a_program_that_may_move(package: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("emit", ["shared", "static"])
+def test_cmake_builds_a_program_that_may_move(
+    package: Path, static_package: Path, tmp_path: Path, emit: str
+) -> None:
+    package = {"shared": package, "static": static_package}[emit]
     build = tmp_path / "build"
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT[1:])}"
     succeed("cmake", "-S", EXAMPLE, "-B", build, f"-DCMAKE_PREFIX_PATH={package}", flags)

@@ -188,12 +188,13 @@ def link(
     weights: Sequence[BytesLike] = (),
     features: Sequence[str] = (),
     side_file: bool = False,
+    emit: str = "shared",
 ) -> dict[str, Any]:
     """Links a hand-made program as the driver would; returns the manifest."""
     variant = Variant(
         "cpu", encode_program(program), program.kernels, weights, (kernels,), features
     )
-    return link_artifact([variant], {"tcc": "test"}, name, out, side_file=side_file)
+    return link_artifact([variant], {"tcc": "test"}, name, out, side_file=side_file, emit=emit)
 
 
 def mlp() -> tuple[Program, bytes]:

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import programs
 import pytest
-from tcc.backends.artifact.package import new_package, package_library
+from tcc.backends.artifact.package import complete_package, new_package, package_library
 from tcc.errors import ToolError
+from tcc.options import EMITS
 from tcc.runtime import load
 
 
-def write_package(folder: Path, kernels: bytes, name: str = "mini", side: bool = False) -> None:
+def write_package(
+    folder: Path,
+    kernels: bytes,
+    name: str = "mini",
+    side: bool = False,
+    emit: str = "shared",
+) -> None:
     program, weights = programs.mlp()
-    with new_package(folder, name, "1.2") as library:
-        programs.link(program, kernels, library, name=name, weights=[weights], side_file=side)
+    options = {"name": name, "weights": [weights], "side_file": side, "emit": emit}
+    with new_package(folder, name) as package:
+        library = package_library(package, name, EMITS[emit])
+        manifest = programs.link(program, kernels, library, **options)
+        complete_package(library, "1.2", manifest)
 
 
 def write_half(folder: Path) -> None:
     """Fails while it writes the library of a package."""
-    with new_package(folder, "mini", "1.2") as library:
+    with new_package(folder, "mini") as package:
+        library = package_library(package, "mini")
         library.parent.mkdir(parents=True)
         library.write_bytes(b"half")
         raise RuntimeError
@@ -43,11 +58,15 @@ def test_a_package_has_the_files_of_its_description(kernels: bytes, tmp_path: Pa
         "mini/lib/cmake/mini/miniConfig.cmake",
         "mini/lib/mini.so",
         "mini/lib/pkgconfig/mini.pc",
+        "mini/rust/mini/Cargo.toml",
+        "mini/rust/mini/build.rs",
+        "mini/rust/mini/src/lib.rs",
+        "mini/rust/mini/src/tcc.rs",
     ]
     assert os.access(package_library(tmp_path / "new" / "mini", "mini"), os.X_OK)
     for name, data in files.items():
         assert bytes(tmp_path) not in data, name
-        assert b"@" not in data or name.endswith((".so", ".h", ".hpp")), name
+        assert not re.search(rb"@[A-Z]+@", data) or name.endswith(".so"), name
     assert b"Version: 1.2\n" in files["mini/lib/pkgconfig/mini.pc"]
 
 
@@ -78,6 +97,43 @@ def test_a_moved_package_finds_its_side_file(kernels: bytes, tmp_path: Path) -> 
     assert "/lib/mini.so.weights" in config
     result = load(moved / "lib" / "mini.so")(np.zeros(3, np.float32))
     assert result.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("emit", ["shared", "static"])
+@pytest.mark.parametrize("before", ["shared", "static"])
+@pytest.mark.parametrize("side", [False, True])
+def test_a_package_that_is_written_again_keeps_no_old_library_and_side_file(
+    kernels: bytes, tmp_path: Path, emit: str, before: str, side: bool
+) -> None:
+    for name in ("mini", "minimal"):
+        write_package(tmp_path / "again", kernels, name, side=not side, emit=before)
+        (tmp_path / "again").mkdir(exist_ok=True)
+    write_package(tmp_path / "again", kernels, side=side, emit=emit)
+    file = f"mini{EMITS[emit]}"
+    expected = [file, f"{file}.weights"] if side else [file]
+    libraries = (tmp_path / "again" / "lib").glob("mini.*")
+    assert sorted(path.name for path in libraries) == expected
+    other = f"minimal{EMITS[before]}"
+    expected = [other] if side else [other, f"{other}.weights"]
+    libraries = (tmp_path / "again" / "lib").glob("minimal.*")
+    assert sorted(path.name for path in libraries) == expected
+
+
+MAIN = '#include "mini/mini.h"\nint main(void) { return !mini_api()->version; }\n'
+
+
+@pytest.mark.skipif(shutil.which("pkgconf") is None, reason="pkgconf is not installed")
+@pytest.mark.parametrize("emit", ["shared", "static"])
+def test_pkgconf_quotes_the_spaces_of_a_folder(kernels: bytes, tmp_path: Path, emit: str) -> None:
+    folder = tmp_path / "a  folder" / "of (mine)"
+    write_package(folder, kernels, emit=emit)
+    command = ("pkgconf", "--cflags", "--libs", "mini")
+    variables = {"PKG_CONFIG_PATH": str(folder / "lib" / "pkgconfig")}
+    flags = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    (tmp_path / "main.c").write_text(MAIN)
+    words = ("gcc", tmp_path / "main.c", *shlex.split(flags.stdout), "-o", tmp_path / "main")
+    subprocess.run(words, check=True)
+    subprocess.run(tmp_path / "main", env={"LD_LIBRARY_PATH": str(folder / "lib")}, check=True)
 
 
 @pytest.mark.parametrize("exists", [False, True])
