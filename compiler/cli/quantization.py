@@ -1,0 +1,105 @@
+"""The work of `tcc quantize`: measures ways to quantise a model, and writes the best."""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tcc.artifact import load
+from tcc.cli.arrays import make_inputs
+from tcc.cli.opened import check_pair
+from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
+from tcc.cli.show import print_json, progress, say
+from tcc.driver import compile_model, model_inputs
+from tcc.errors import file_errors, printable
+from tcc.options import Options
+from tcc.preprocess import input_errors
+from tcc.runtime import Module, quantised
+from tcc.runtime.interleaved import interleaved
+from tcc.runtime.quantised import Bounds, ChoiceSearch
+from tcc.runtime.samples import StoredSamples
+from tcc.runtime.whole_files import write_whole
+from tcc.temporary import temporary_folder
+
+_QUANTIZER = PeerKind(
+    "ONNX Runtime", "tcc.cli.peers.ort_quantizer", "onnxruntime", "'tcc[quantize]'"
+)
+_ROUNDS, _SECONDS = 5, 0.1  # of the times of a model
+
+
+def quantize(
+    model: Path,
+    data: tuple[str, ...],
+    check: tuple[str, ...],
+    output: Path,
+    error: float | None,
+    top1: float | None,
+    methods: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    """Writes the quantised model, prints the tables, and returns the exit code.
+
+    The arguments are the options of the command.  The exit code is 1 if no choice keeps the bounds.
+    """
+    check_pair(model, None)
+    bounds, threads = Bounds(error, top1), threads or len(os.sched_getaffinity(0))
+    with ExitStack() as stack, input_errors():
+        stage = stack.enter_context(progress(f"quantising {model.name}"))
+        samples = StoredSamples(stack.enter_context(temporary_folder()))
+        ports = model_inputs(model, ())
+        read = partial(make_inputs, ports, seed=0)
+        samples.add(ports, data, read)
+        calibrated = samples.check_ranges(", ".join(data))
+        samples.add(ports, check, read)
+        arguments = tuple(map(str, (samples.folder, calibrated, samples.count)))
+        row, cap = replace(_QUANTIZER, arguments=arguments), CAP * samples.count
+        stage("running the model")
+        quantizer = stack.enter_context(Peer("", model, {}, threads, row=row, cap=cap))
+        layers = quantised.checked_layers(quantizer.ask("layers"), str(model))
+
+        def compiled(source: Path, artifact: Path) -> Module:
+            compile_model(source, Options(), artifact)
+            return load(artifact, threads)
+
+        numbers = range(calibrated if check else 0, samples.count)
+        search = ChoiceSearch(
+            model, samples, calibrated, numbers, bounds, quantizer.ask, compiled, stage
+        )
+        chosen = search.best(layers, methods)
+        times = interleaved(
+            [
+                stack.enter_context(
+                    Peer(item.name, item.artifact, samples.inputs(0), threads, row=PEERS["tcc"])
+                )
+                for item in search.models
+            ],
+            _ROUNDS,
+            _SECONDS,
+            lambda number: stage(f"timing, round {number + 1} of {_ROUNDS}"),
+        )
+        if chosen is not None:
+            with file_errors("the quantised model cannot be written", output):
+                write_whole(output, chosen.model.read_bytes())
+        if as_json:
+            print_json(quantised.record(search.models, times, search.layer_errors, chosen))
+        else:
+            _show(quantised.rows(search.models, times, len(layers)))
+            if search.layer_errors:
+                _show(quantised.layer_rows(search.layer_errors, chosen))
+            say(quantised.last_line(chosen, bounds, output, len(numbers)))
+    return int(chosen is None)
+
+
+def _show(rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table, whose first row is its head."""
+    head, *body = rows
+    shown = Table(*head, box=None, pad_edge=False)
+    for row in body:
+        shown.add_row(*map(Text, map(printable, row)))
+    Console().print(shown)

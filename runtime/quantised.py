@@ -1,0 +1,259 @@
+"""Ways to quantise a model: how they score, which layers stay in f32, and the tables of both."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tcc.runtime.agreement import Scores
+from tcc.runtime.interleaved import Times, paired_ratio
+from tcc.runtime.module import Module
+from tcc.runtime.reports import InputError
+from tcc.runtime.samples import StoredSamples
+
+_ALONE = 8  # about so many samples give the error of a layer alone
+_SHOWN = 10  # layers in the table for people
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a quantised model has to keep: the largest error and the least top-1 agreement.
+
+    None is no bound; `Scores` defines both numbers.
+    """
+
+    error: float | None = None
+    top1: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Returns the bounds as the options of `tcc quantize`."""
+        options = (("--error", self.error), ("--top1", self.top1))
+        return " ".join(f"{name} {bound:g}" for name, bound in options if bound is not None)
+
+    def hold(self, scores: Scores) -> bool:
+        """True if the scores keep both bounds."""
+        return (self.error is None or scores.error <= self.error) and (
+            self.top1 is None or (scores.top1 or 0.0) >= self.top1
+        )
+
+    def check_classes(self, scores: Scores) -> None:
+        """Raises InputError if `top1` is a bound, and no output has classes."""
+        if self.top1 is not None and scores.top1 is None:
+            raise InputError(
+                "the model has no classes",
+                where=f"--top1 {self.top1:g}",
+                why="no output of numbers has a last axis of several entries",
+                hint="bound the error: --error 0.02",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to quantise a model; without `layers` it is the model in f32.
+
+    `layers` are the names of the quantised layers, `in_f32` those of the other layers that could be
+    quantised. `method` is the calibration method, and with `per_channel` each output channel of a
+    weight has a scale.
+    """
+
+    layers: tuple[str, ...] = ()
+    method: str = ""
+    per_channel: bool = False
+    in_f32: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Returns a name for people, which no other choice of a table has."""
+        if not self.layers:
+            return "f32"
+        kept = f", {len(self.in_f32)} in f32" if self.in_f32 else ""
+        return f"{self.method.lower()}, {'channel' if self.per_channel else 'tensor'}{kept}"
+
+    def without(self, layers: Sequence[str]) -> Choice:
+        """Returns the choice with some of its layers in f32."""
+        rest = tuple(name for name in self.layers if name not in layers)
+        return replace(self, layers=rest, in_f32=tuple(layers))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The model of a choice, an ONNX file, with the artifact compiled from it and its scores."""
+
+    choice: Choice
+    model: Path
+    artifact: Path
+    scores: Scores
+
+    @property
+    def name(self) -> str:
+        """Returns the name of the choice."""
+        return self.choice.name
+
+
+def checked_layers(facts: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Returns the names of the layers that can be quantised.
+
+    `facts` has `layers` and `integer_nodes`, names of nodes. Raises InputError for a model without
+    layers, or with integer nodes; `where` is its path.
+    """
+    if facts["integer_nodes"]:
+        raise InputError(
+            "the model is quantised already",
+            where=f"{where}, node {facts['integer_nodes'][0]}",
+            hint="give the model in f32 from which it was made",
+        )
+    if not facts["layers"]:
+        raise InputError(
+            "no layer can be quantised",
+            where=where,
+            why="no convolution or matrix product of the model's graph has weights in f32; bodies "
+            "of If, Loop and Scan stay as they are",
+            hint="see tcc compile --weights int8, which needs no samples",
+        )
+    return tuple(facts["layers"])
+
+
+@dataclass(slots=True)
+class ChoiceSearch:
+    """Searches the best choice for the model `source`, an ONNX file.
+
+    The first `calibrated` of `samples` give the ranges of values; those with `numbers` give the
+    scores. `ask` sends a line to a worker that quantises the model (`tcc.runtime.quantiser`).
+    `compiled(MODEL, ARTIFACT)` compiles an ONNX file and returns the loaded artifact. `stage` is
+    called with what begins. `models` has the measured models, the first in f32, and `layer_errors`
+    the mean error of the model if a layer alone is quantised.
+    """
+
+    source: Path
+    samples: StoredSamples
+    calibrated: int
+    numbers: Sequence[int]
+    bounds: Bounds
+    ask: Callable[[str], Mapping[str, Any]]
+    compiled: Callable[[Path, Path], Module]
+    stage: Callable[[str], None]
+    models: list[Measured] = field(default_factory=list)
+    layer_errors: dict[str, float] = field(default_factory=dict)
+
+    def best(self, layers: tuple[str, ...], methods: Sequence[str]) -> Measured | None:
+        """Returns the model with the smallest mean error if it keeps the bounds.
+
+        Otherwise its most sensitive layers stay in f32, the fewest with which the bounds hold; more
+        layers in f32 are taken to keep bounds that fewer keep. Returns None if at least one
+        quantised layer exceeds the bounds. Raises InputError for a bound on classes of a model that
+        has none.
+        """
+        self.bounds.check_classes(self._measured(Choice()).scores)
+        models = [self._measured(Choice(layers, *way)) for way in product(methods, (False, True))]
+        best = min(models, key=lambda item: item.scores.mean_error)
+        if self.bounds.hold(best.scores):
+            return best
+        few = range(0, self.calibrated, max(1, self.calibrated // _ALONE))
+        for number, layer in enumerate(layers):
+            self.stage(f"layer {number + 1} of {len(layers)} alone")
+            alone = replace(best.choice, layers=(layer,))
+            self.layer_errors[layer] = self._scores(alone, few).mean_error
+        order = sorted(layers, key=self.layer_errors.__getitem__, reverse=True)
+        choices = [best.choice.without(order[:count]) for count in range(1, len(order))]
+        for choice in choices[bisect_left(choices, True, key=self._holds) :]:
+            model = self._measured(choice)
+            # The artifact rounds elsewhere than ONNX Runtime, so a bound may need one more layer.
+            if self.bounds.hold(model.scores):
+                return model
+        return None
+
+    def _measured(self, choice: Choice) -> Measured:
+        """Compiles the model of a choice, and adds it to `models` with its artifact's scores."""
+        self.stage(f"measuring {choice.name}")
+        number = len(self.models)
+        artifact = self.samples.folder / f"{number}.so"
+        model = self.source
+        if choice.layers:
+            model = artifact.with_suffix(".onnx")
+            self._scores(choice, (), model)
+        module = self.compiled(model, artifact)
+        scores = self.samples.scores(module.run, self.numbers)
+        self.models.append(Measured(choice, model, artifact, scores))
+        return self.models[-1]
+
+    def _holds(self, choice: Choice) -> bool:
+        self.stage(f"trying {choice.name}")
+        return self.bounds.hold(self._scores(choice, self.numbers))
+
+    def _scores(self, choice: Choice, numbers: Sequence[int], path: Path | None = None) -> Scores:
+        """Returns the scores of a choice in ONNX Runtime, and writes its model to `path`."""
+        job = {**asdict(choice), "samples": [*numbers], "path": path and str(path)}
+        return Scores(**self.ask(json.dumps(job))["scores"])
+
+
+def rows(
+    models: Sequence[Measured], times: Mapping[str, Times], count: int
+) -> Iterator[tuple[str, ...]]:
+    """Yields the head of a table, and a row for each model, the first of which is in f32.
+
+    `times` has their times by name, and `count` is the number of layers that can be quantised.
+    """
+    yield "choice", "int8", "error", "mean", "top-1", "top-5", "artifact", "time", "speed"
+    for item in models:
+        scores = item.scores
+        ratio = paired_ratio(times[item.name].rounds, [times[models[0].name].rounds])
+        yield (
+            item.name, f"{len(item.choice.layers)}/{count}",
+            f"{scores.error:.1e}", f"{scores.mean_error:.1e}",
+            _percent(scores.top1), _percent(scores.top5),
+            f"{item.artifact.stat().st_size / 2**20:.1f} MiB",
+            f"{times[item.name].best * 1e3:.3g} ms", f"{ratio:.2f}x",
+        )  # fmt: skip
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.4g}%"
+
+
+def layer_rows(errors: Mapping[str, float], chosen: Measured | None) -> Iterator[tuple[str, ...]]:
+    """Yields the head of a table, and a row for each of the ten most sensitive layers.
+
+    `errors` has the mean error of the model if the layer alone is quantised.
+    """
+    yield "most sensitive layers", "mean error alone", ""
+    in_f32 = () if chosen is None else chosen.choice.in_f32
+    for name in sorted(errors, key=lambda name: -errors[name])[:_SHOWN]:
+        yield name, f"{errors[name]:.1e}", "in f32" if name in in_f32 else ""
+
+
+def last_line(chosen: Measured | None, bounds: Bounds, output: Path, samples: int) -> str:
+    """Returns the line that says what was written, or that nothing was."""
+    if chosen is None:
+        return f"nothing is written: no choice keeps {bounds.text} on {samples} samples"
+    size = chosen.model.stat().st_size / 2**20
+    return f"wrote {output} ({chosen.name}, {size:.1f} MiB), scored on {samples} samples"
+
+
+def record(
+    models: Sequence[Measured],
+    times: Mapping[str, Times],
+    errors: Mapping[str, float],
+    chosen: Measured | None,
+) -> dict[str, Any]:
+    """Returns the tables as an object for JSON; `chosen` is the model that is written, if any."""
+    return {
+        "chosen": None if chosen is None else chosen.name,
+        "models": [
+            {
+                "name": item.name,
+                **asdict(item.choice),
+                **asdict(item.scores),
+                "model_bytes": item.model.stat().st_size,
+                "artifact_bytes": item.artifact.stat().st_size,
+                "seconds": times[item.name].best,
+            }
+            for item in models
+        ],
+        "layer_errors": dict(errors),
+    }
