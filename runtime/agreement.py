@@ -8,7 +8,7 @@ print(agreement.scores().top1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,6 +68,18 @@ class Agreement:
         places = np.concatenate(self._ranks)
         top5 = float(np.mean(places < _CLASSES)) if self._classes > _CLASSES else None
         return Scores(error, mean, float(np.mean(places == 0)), top5, len(places))
+
+
+def class_shares(got: Sequence[Array], want: Sequence[Array]) -> tuple[float | None, float | None]:
+    """Returns `top1` and `top5` of `Scores` for an output, with one array for each run.
+
+    Further arrays of the longer sequence are left out.
+    """
+    agreement = Agreement()
+    for result, expected in zip(got, want, strict=False):
+        agreement.add({"": result}, {"": expected})
+    scores = agreement.scores()
+    return scores.top1, scores.top5
 
 
 def ranks(got: Array, want: Array) -> Array:

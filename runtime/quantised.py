@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tcc.runtime.agreement import Scores
-from tcc.runtime.interleaved import Times, paired_ratio
+from tcc.runtime.arrays import Array
+from tcc.runtime.interleaved import Times, interleaved, paired_ratio
 from tcc.runtime.module import Module
 from tcc.runtime.reports import InputError
 from tcc.runtime.samples import StoredSamples
 
 _ALONE = 8  # about so many samples give the error of a layer alone
+_ROUNDS, _SECONDS = 5, 0.1  # of the times of a model
 _SHOWN = 10  # layers in the table for people
 
 
@@ -72,8 +76,9 @@ class Choice:
         """Returns a name for people, which no other choice of a table has."""
         if not self.layers:
             return "f32"
-        kept = f", {len(self.in_f32)} in f32" if self.in_f32 else ""
-        return f"{self.method.lower()}, {'channel' if self.per_channel else 'tensor'}{kept}"
+        words = ["channel" if self.per_channel else "tensor", self.method.lower()]
+        words += [f"{len(self.in_f32)} f32"] * bool(self.in_f32)
+        return " ".join(words)
 
     def without(self, layers: Sequence[str]) -> Choice:
         """Returns the choice with some of its layers in f32."""
@@ -83,17 +88,46 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The model of a choice, an ONNX file, with the artifact compiled from it and its scores."""
+    """The model of a choice, an ONNX file, with its scores.
+
+    `module` is the model as tcc compiled it to `artifact`, and `sample` what it is timed with.
+    """
 
     choice: Choice
     model: Path
     artifact: Path
+    module: Module
+    sample: Mapping[str, Array]
     scores: Scores
 
     @property
-    def name(self) -> str:
+    def kind(self) -> str:
         """Returns the name of the choice."""
         return self.choice.name
+
+    def seconds(self, count: int) -> list[float]:
+        """Returns the wall seconds of each of `count` runs."""
+        seconds = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            self.module.run(self.sample)
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+
+def check_output(output: Path, model: Path) -> None:
+    """Raises InputError if the file `output` cannot be written, or is the file `model`."""
+    hint = "name a file in a folder that exists"
+    if output.exists() and model.exists() and output.samefile(model):
+        raise InputError(
+            "the output is the model", where=str(output), hint="give the output another name"
+        )
+    if output.is_dir() or not output.parent.is_dir():
+        why = "it is a folder" if output.is_dir() else f"there is no folder {output.parent}"
+        raise InputError("the output cannot be written", where=str(output), why=why, hint=hint)
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        why = "it may not be written to"
+        raise InputError("the output cannot be written", where=str(output), why=why, hint=hint)
 
 
 def checked_layers(facts: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -123,32 +157,42 @@ def checked_layers(facts: Mapping[str, Any], where: str) -> tuple[str, ...]:
 class ChoiceSearch:
     """Searches the best choice for the model `source`, an ONNX file.
 
-    The first `calibrated` of `samples` give the ranges of values; those with `numbers` give the
-    scores. `ask` sends a line to a worker that quantises the model (`tcc.runtime.quantiser`).
-    `compiled(MODEL, ARTIFACT)` compiles an ONNX file and returns the loaded artifact. `stage` is
-    called with what begins. `models` has the measured models, the first in f32, and `layer_errors`
-    the mean error of the model if a layer alone is quantised.
+    The first `calibrated` of `samples` give the ranges of values; the others give the scores, or
+    all samples if there are no others. `ask` sends a line to a worker that quantises the model
+    (`tcc.runtime.quantiser`). `compiled(MODEL, ARTIFACT)` compiles an ONNX file and returns the
+    loaded artifact. `stage` is called with what begins.
+
+    `layers` are the layers that can be quantised. `models` has the measured models, the first in
+    f32. `layer_errors` has the mean error of the model if a layer alone is quantised.
     """
 
     source: Path
     samples: StoredSamples
     calibrated: int
-    numbers: Sequence[int]
     bounds: Bounds
     ask: Callable[[str], Mapping[str, Any]]
     compiled: Callable[[Path, Path], Module]
     stage: Callable[[str], None]
+    layers: tuple[str, ...] = ()
     models: list[Measured] = field(default_factory=list)
     layer_errors: dict[str, float] = field(default_factory=dict)
 
-    def best(self, layers: tuple[str, ...], methods: Sequence[str]) -> Measured | None:
+    @property
+    def numbers(self) -> range:
+        """Returns the numbers of the samples that give the scores."""
+        count = self.samples.count
+        return range(self.calibrated if count > self.calibrated else 0, count)
+
+    def best(self, methods: Sequence[str]) -> Measured | None:
         """Returns the model with the smallest mean error if it keeps the bounds.
 
         Otherwise its most sensitive layers stay in f32, the fewest with which the bounds hold; more
         layers in f32 are taken to keep bounds that fewer keep. Returns None if at least one
-        quantised layer exceeds the bounds. Raises InputError for a bound on classes of a model that
-        has none.
+        quantised layer exceeds the bounds. Raises InputError for a model that cannot be quantised,
+        and for a bound on classes of a model that has none.
         """
+        self.layers = checked_layers(self.ask("layers"), str(self.source))
+        layers = self.layers
         self.bounds.check_classes(self._measured(Choice()).scores)
         models = [self._measured(Choice(layers, *way)) for way in product(methods, (False, True))]
         best = min(models, key=lambda item: item.scores.mean_error)
@@ -179,7 +223,8 @@ class ChoiceSearch:
             self._scores(choice, (), model)
         module = self.compiled(model, artifact)
         scores = self.samples.scores(module.run, self.numbers)
-        self.models.append(Measured(choice, model, artifact, scores))
+        sample = self.samples.inputs(0)
+        self.models.append(Measured(choice, model, artifact, module, sample, scores))
         return self.models[-1]
 
     def _holds(self, choice: Choice) -> bool:
@@ -191,69 +236,70 @@ class ChoiceSearch:
         job = {**asdict(choice), "samples": [*numbers], "path": path and str(path)}
         return Scores(**self.ask(json.dumps(job))["scores"])
 
+    def times(self) -> Mapping[str, Times]:
+        """Returns the times of the measured models, which run in turns, by name."""
+        return interleaved(self.models, _ROUNDS, _SECONDS)
 
-def rows(
-    models: Sequence[Measured], times: Mapping[str, Times], count: int
-) -> Iterator[tuple[str, ...]]:
-    """Yields the head of a table, and a row for each model, the first of which is in f32.
+    def tables(
+        self, times: Mapping[str, Times], chosen: Measured | None
+    ) -> Iterator[list[tuple[str, ...]]]:
+        """Yields the table of models, and that of sensitive layers if they were measured.
 
-    `times` has their times by name, and `count` is the number of layers that can be quantised.
-    """
-    yield "choice", "int8", "error", "mean", "top-1", "top-5", "artifact", "time", "speed"
-    for item in models:
-        scores = item.scores
-        ratio = paired_ratio(times[item.name].rounds, [times[models[0].name].rounds])
-        yield (
-            item.name, f"{len(item.choice.layers)}/{count}",
-            f"{scores.error:.1e}", f"{scores.mean_error:.1e}",
-            _percent(scores.top1), _percent(scores.top5),
-            f"{item.artifact.stat().st_size / 2**20:.1f} MiB",
-            f"{times[item.name].best * 1e3:.3g} ms", f"{ratio:.2f}x",
-        )  # fmt: skip
+        The first row of a table is its head.
+        """
+        yield [*self._model_rows(times)]
+        if self.layer_errors:
+            yield [*self._layer_rows(chosen)]
+
+    def _model_rows(self, times: Mapping[str, Times]) -> Iterator[tuple[str, ...]]:
+        yield "choice", "int8", "error", "mean", "top-1", "top-5", "model", "time", "speed"
+        for item in self.models:
+            scores, ratio = (
+                item.scores,
+                paired_ratio(times[item.kind].rounds, [times[self.models[0].kind].rounds]),
+            )
+            yield (
+                item.kind, f"{len(item.choice.layers)}/{len(self.layers)}",
+                f"{scores.error:.1e}", f"{scores.mean_error:.1e}",
+                _percent(scores.top1), _percent(scores.top5),
+                f"{item.model.stat().st_size / 2**20:.1f} MiB",
+                f"{times[item.kind].best * 1e3:.3g} ms", f"{ratio:.2f}x",
+            )  # fmt: skip
+
+    def _layer_rows(self, chosen: Measured | None) -> Iterator[tuple[str, ...]]:
+        errors = self.layer_errors
+        in_f32 = () if chosen is None else chosen.choice.in_f32
+        yield "most sensitive layers", "mean error alone", ""
+        for name in sorted(errors, key=lambda name: -errors[name])[:_SHOWN]:
+            yield name, f"{errors[name]:.1e}", "f32" if name in in_f32 else ""
+
+    def last_line(self, chosen: Measured | None, output: Path) -> str:
+        """Returns the line that says what was written to `output`, or that nothing was."""
+        scored = f"scored on {len(self.numbers)} samples"
+        if chosen is None:
+            return f"nothing is written: no choice keeps {self.bounds.text}, {scored}"
+        size = chosen.model.stat().st_size / 2**20
+        return f"wrote {output}: {chosen.kind}, {size:.1f} MiB, {scored}"
+
+    def record(self, times: Mapping[str, Times], chosen: Measured | None) -> dict[str, Any]:
+        """Returns all tables as an object for JSON; `chosen` is the model that is written."""
+        return {
+            "chosen": None if chosen is None else chosen.kind,
+            "samples": {"calibration": self.calibrated, "scores": len(self.numbers)},
+            "models": [
+                {
+                    "name": item.kind,
+                    **asdict(item.choice),
+                    **asdict(item.scores),
+                    "model_bytes": item.model.stat().st_size,
+                    "artifact_bytes": item.artifact.stat().st_size,
+                    "seconds": times[item.kind].best,
+                }
+                for item in self.models
+            ],
+            "layer_errors": self.layer_errors,
+        }
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share * 100:.4g}%"
-
-
-def layer_rows(errors: Mapping[str, float], chosen: Measured | None) -> Iterator[tuple[str, ...]]:
-    """Yields the head of a table, and a row for each of the ten most sensitive layers.
-
-    `errors` has the mean error of the model if the layer alone is quantised.
-    """
-    yield "most sensitive layers", "mean error alone", ""
-    in_f32 = () if chosen is None else chosen.choice.in_f32
-    for name in sorted(errors, key=lambda name: -errors[name])[:_SHOWN]:
-        yield name, f"{errors[name]:.1e}", "in f32" if name in in_f32 else ""
-
-
-def last_line(chosen: Measured | None, bounds: Bounds, output: Path, samples: int) -> str:
-    """Returns the line that says what was written, or that nothing was."""
-    if chosen is None:
-        return f"nothing is written: no choice keeps {bounds.text} on {samples} samples"
-    size = chosen.model.stat().st_size / 2**20
-    return f"wrote {output} ({chosen.name}, {size:.1f} MiB), scored on {samples} samples"
-
-
-def record(
-    models: Sequence[Measured],
-    times: Mapping[str, Times],
-    errors: Mapping[str, float],
-    chosen: Measured | None,
-) -> dict[str, Any]:
-    """Returns the tables as an object for JSON; `chosen` is the model that is written, if any."""
-    return {
-        "chosen": None if chosen is None else chosen.name,
-        "models": [
-            {
-                "name": item.name,
-                **asdict(item.choice),
-                **asdict(item.scores),
-                "model_bytes": item.model.stat().st_size,
-                "artifact_bytes": item.artifact.stat().st_size,
-                "seconds": times[item.name].best,
-            }
-            for item in models
-        ],
-        "layer_errors": dict(errors),
-    }

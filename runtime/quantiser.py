@@ -20,14 +20,15 @@ from tcc.runtime.worker import Arrays, answer_lines
 
 
 class Quantizer(Protocol):
-    """A quantiser of one model.
+    """A quantiser of one model."""
 
-    `layers` are the names of the nodes that it can quantise, and `integer_nodes` those of nodes
-    that are quantised in the file.
-    """
+    @property
+    def layers(self) -> Sequence[str]:
+        """Returns the names of the nodes that it can quantise."""
 
-    layers: Sequence[str]
-    integer_nodes: Sequence[str]
+    @property
+    def integer_nodes(self) -> Sequence[str]:
+        """Returns the names of nodes that are quantised in the file."""
 
     def ranges(self, method: str, samples: Iterable[Arrays]) -> Any:
         """Returns the ranges of values in runs on the samples."""

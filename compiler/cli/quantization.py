@@ -13,15 +13,14 @@ from rich.text import Text
 from tcc.artifact import load
 from tcc.cli.arrays import make_inputs
 from tcc.cli.opened import check_pair
-from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
+from tcc.cli.peers.peer import CAP, Peer, PeerKind
 from tcc.cli.show import print_json, progress, say
 from tcc.driver import compile_model, model_inputs
 from tcc.errors import file_errors, printable
 from tcc.options import Options
 from tcc.preprocess import input_errors
-from tcc.runtime import Module, quantised
-from tcc.runtime.interleaved import interleaved
-from tcc.runtime.quantised import Bounds, ChoiceSearch
+from tcc.runtime import Module
+from tcc.runtime.quantised import Bounds, ChoiceSearch, check_output
 from tcc.runtime.samples import StoredSamples
 from tcc.runtime.whole_files import write_whole
 from tcc.temporary import temporary_folder
@@ -29,7 +28,6 @@ from tcc.temporary import temporary_folder
 _QUANTIZER = PeerKind(
     "ONNX Runtime", "tcc.cli.peers.ort_quantizer", "onnxruntime", "'tcc[quantize]'"
 )
-_ROUNDS, _SECONDS = 5, 0.1  # of the times of a model
 
 
 def quantize(
@@ -52,6 +50,7 @@ def quantize(
     with ExitStack() as stack, input_errors():
         stage = stack.enter_context(progress(f"quantising {model.name}"))
         samples = StoredSamples(stack.enter_context(temporary_folder()))
+        check_output(output, model)
         ports = model_inputs(model, ())
         read = partial(make_inputs, ports, seed=0)
         samples.add(ports, data, read)
@@ -61,45 +60,31 @@ def quantize(
         row, cap = replace(_QUANTIZER, arguments=arguments), CAP * samples.count
         stage("running the model")
         quantizer = stack.enter_context(Peer("", model, {}, threads, row=row, cap=cap))
-        layers = quantised.checked_layers(quantizer.ask("layers"), str(model))
 
         def compiled(source: Path, artifact: Path) -> Module:
             compile_model(source, Options(), artifact)
             return load(artifact, threads)
 
-        numbers = range(calibrated if check else 0, samples.count)
-        search = ChoiceSearch(
-            model, samples, calibrated, numbers, bounds, quantizer.ask, compiled, stage
-        )
-        chosen = search.best(layers, methods)
-        times = interleaved(
-            [
-                stack.enter_context(
-                    Peer(item.name, item.artifact, samples.inputs(0), threads, row=PEERS["tcc"])
-                )
-                for item in search.models
-            ],
-            _ROUNDS,
-            _SECONDS,
-            lambda number: stage(f"timing, round {number + 1} of {_ROUNDS}"),
-        )
+        search = ChoiceSearch(model, samples, calibrated, bounds, quantizer.ask, compiled, stage)
+        chosen = search.best(methods)
+        stage("timing")
+        times = search.times()
         if chosen is not None:
             with file_errors("the quantised model cannot be written", output):
                 write_whole(output, chosen.model.read_bytes())
         if as_json:
-            print_json(quantised.record(search.models, times, search.layer_errors, chosen))
+            print_json(search.record(times, chosen))
         else:
-            _show(quantised.rows(search.models, times, len(layers)))
-            if search.layer_errors:
-                _show(quantised.layer_rows(search.layer_errors, chosen))
-            say(quantised.last_line(chosen, bounds, output, len(numbers)))
+            for rows in search.tables(times, chosen):
+                _show(rows)
+            say(search.last_line(chosen, output))
     return int(chosen is None)
 
 
 def _show(rows: Iterable[Sequence[str]]) -> None:
     """Prints a table, whose first row is its head."""
     head, *body = rows
-    shown = Table(*head, box=None, pad_edge=False)
+    shown = Table(*head, box=None, padding=(0, 1, 0, 0))
     for row in body:
         shown.add_row(*map(Text, map(printable, row)))
     Console().print(shown)

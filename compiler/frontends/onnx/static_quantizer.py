@@ -11,6 +11,7 @@ QuantizeLinear and DequantizeLinear stand before it (https://onnxruntime.ai/docs
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -22,6 +23,8 @@ from tcc.ir.op import NamedArrays
 # Operators with weights for which runtimes have integer kernels. Other operators gain no time from
 # int8, and often lose much accuracy.
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Parts of the names of operators on integers that stand for floats.
+_INTEGER = ("QuantizeLinear", "QLinear", "Integer")
 _OPSET = 13  # the first opset with a scale for each channel
 _OPTIONS = {
     # Results feed functions such as SiLU, for which a range of one layer is coarse.
@@ -49,9 +52,9 @@ class StaticQuantizer:
         self.integer_nodes = [
             node.name or node.output[0]
             for node in model.graph.node
-            if "QuantizeLinear" in node.op_type or "Integer" in node.op_type
+            if any(word in node.op_type for word in _INTEGER)
         ]
-        if _opset(model) < _OPSET:
+        if min(item.version for item in model.opset_import if not item.domain) < _OPSET:
             model = onnx.version_converter.convert_version(model, _OPSET)
         self._folder, self._path = folder, folder / "optimised.onnx"
         named = folder / "named.onnx"
@@ -59,7 +62,11 @@ class StaticQuantizer:
         optimize_model(named, self._path)
         self._model = _with_names(load_model_with_shape_infer(self._path))
         graph = self._model.graph
-        weights = {item.name for item in graph.initializer if len(item.dims) > 1}
+        weights = {
+            item.name
+            for item in graph.initializer
+            if len(item.dims) > 1 and item.data_type == onnx.TensorProto.FLOAT
+        }
         self.layers = tuple(
             node.name
             for node in graph.node
@@ -77,7 +84,8 @@ class StaticQuantizer:
             extra_options={"symmetric": False},
         )  # fmt: skip
         for sample in samples:
-            calibrator.collect_data(_OneSample(sample))  # the values of one sample fit the memory
+            # Each sample for itself, because the values of all exceed the memory.
+            calibrator.collect_data(SimpleNamespace(get_next=iter([sample, None]).__next__))
         return calibrator.compute_data()
 
     def quantized(self, ranges: Any, layers: Sequence[str], per_channel: bool) -> bytes:
@@ -86,29 +94,14 @@ class StaticQuantizer:
         `ranges` come from the method `ranges`. With `per_channel` each output channel of a weight
         has a scale. Equal arguments give equal bytes.
         """
-        if not layers:
-            return self._model.SerializeToString(deterministic=True)
         quantizer = QDQQuantizer(
             deepcopy(self._model), per_channel, False, QuantType.QInt8, QuantType.QUInt8,
             ranges, [*layers], [], _OPERATORS, _OPTIONS,
         )  # fmt: skip
         quantizer.quantize_model()
         quantizer.model.topological_sort()
-        return quantizer.model.model.SerializeToString(deterministic=True)
-
-
-class _OneSample:
-    """Hands one set of inputs to a calibrator."""
-
-    def __init__(self, sample: NamedArrays) -> None:
-        self._samples = [sample]
-
-    def get_next(self) -> NamedArrays | None:
-        return self._samples.pop() if self._samples else None
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return next((item.version for item in model.opset_import if not item.domain), _OPSET)
+        data: bytes = quantizer.model.model.SerializeToString(deterministic=True)
+        return data
 
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
