@@ -262,7 +262,7 @@ class ChoiceSearch:
                 item.kind, f"{len(item.choice.layers)}/{len(self.layers)}",
                 f"{scores.error:.1e}", f"{scores.mean_error:.1e}",
                 _percent(scores.top1), _percent(scores.top5),
-                f"{item.model.stat().st_size / 2**20:.1f} MiB",
+                _size(item.model),
                 f"{times[item.kind].best * 1e3:.3g} ms", f"{ratio:.2f}x",
             )  # fmt: skip
 
@@ -278,8 +278,7 @@ class ChoiceSearch:
         scored = f"scored on {len(self.numbers)} samples"
         if chosen is None:
             return f"nothing is written: no choice keeps {self.bounds.text}, {scored}"
-        size = chosen.model.stat().st_size / 2**20
-        return f"wrote {output}: {chosen.kind}, {size:.1f} MiB, {scored}"
+        return f"wrote {output}: {chosen.kind}, {_size(chosen.model)}, {scored}"
 
     def record(self, times: Mapping[str, Times], chosen: Measured | None) -> dict[str, Any]:
         """Returns all tables as an object for JSON; `chosen` is the model that is written."""
@@ -299,6 +298,11 @@ class ChoiceSearch:
             ],
             "layer_errors": self.layer_errors,
         }
+
+
+def _size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
 
 
 def _percent(share: float | None) -> str:
