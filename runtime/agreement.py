@@ -30,8 +30,8 @@ class Scores:
 
     `top1` is the share of rows in which the largest value has the expected index. `top5` is the
     share of rows in which the index of the largest expected value is among those of the five
-    largest values. A row is a slice along the last axis of the first output that has classes; it is
-    a sample's in a classifier. `rows` counts rows. Without such an output both shares are None, and
+    largest values. A row is a slice along the last axis of the first output whose last axis has
+    several entries. `rows` counts rows. Without such an output both shares are None, and
     `top5` is None if there are at most five classes.
     """
 

@@ -82,8 +82,8 @@ class Choice:
 
     def without(self, layers: Sequence[str]) -> Choice:
         """Returns the choice with some of its layers in f32."""
-        rest = tuple(name for name in self.layers if name not in layers)
-        return replace(self, layers=rest, in_f32=tuple(layers))
+        int8_layers = tuple(name for name in self.layers if name not in layers)
+        return replace(self, layers=int8_layers, in_f32=tuple(layers))
 
 
 @dataclass(frozen=True, slots=True)
