@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from bisect import bisect_left
@@ -115,8 +116,16 @@ class Measured:
         return seconds
 
 
-def check_output(output: Path, model: Path) -> None:
-    """Raises InputError if the file `output` cannot be written, or is the file `model`."""
+def check_files(model: Path, output: Path) -> None:
+    """Raises InputError if `model` is an archive, or the file `output` cannot be written.
+
+    `output` may not be the file `model`.
+    """
+    if model.suffix == ".pt2":
+        raise InputError(
+            "only ONNX files are quantised", where=str(model),
+            hint="export the model with torch.onnx.export, or see tcc compile --weights int8",
+        )  # fmt: skip
     hint = "name a file in a folder that exists"
     if output.exists() and model.exists() and output.samefile(model):
         raise InputError(
@@ -281,7 +290,10 @@ class ChoiceSearch:
         return f"wrote {output}: {chosen.kind}, {_size(chosen.model)}, {scored}"
 
     def record(self, times: Mapping[str, Times], chosen: Measured | None) -> dict[str, Any]:
-        """Returns all tables as an object for JSON; `chosen` is the model that is written."""
+        """Returns all tables as an object for JSON; `chosen` is the model that is written.
+
+        An error is null if a result has a NaN or an infinity that is not expected.
+        """
         return {
             "chosen": None if chosen is None else chosen.kind,
             "samples": {"calibration": self.calibrated, "scores": len(self.numbers)},
@@ -289,15 +301,20 @@ class ChoiceSearch:
                 {
                     "name": item.kind,
                     **asdict(item.choice),
-                    **asdict(item.scores),
+                    **_finite(asdict(item.scores)),
                     "model_bytes": item.model.stat().st_size,
                     "artifact_bytes": item.artifact.stat().st_size,
                     "seconds": times[item.kind].best,
                 }
                 for item in self.models
             ],
-            "layer_errors": self.layer_errors,
+            "layer_errors": _finite(self.layer_errors),
         }
+
+
+def _finite(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Returns numbers with None in place of infinities, which JSON lacks."""
+    return {name: None if number == math.inf else number for name, number in numbers.items()}
 
 
 def _size(path: Path) -> str:

@@ -113,7 +113,7 @@ class StoredSamples:
         for name, sample in sample_texts(ports, texts) if texts else ():
             arrays = read(sample)
             for port in ports:
-                _check_array(port, arrays[port.name], name)
+                _check_array(port, arrays[port.name], name or ", ".join(sample))
             write_arrays(self._inputs(self.count), arrays)
             self.count += 1
 
@@ -177,7 +177,7 @@ def _check_array(port: ModulePort, value: Any, where: str) -> None:
         raise InputError(
             f"a sample does not fit the input {port.name!r}",
             where=where,
-            why=f"it is {array.dtype}{list(array.shape)}, and the input {port.text} {port.dtype}",
+            why=f"it is {array.dtype}{list(array.shape)}, and the input is {port.dtype} {port.text}",
             hint="save each sample in the input's type and shape, with its batch axis",
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -20,7 +20,7 @@ from tcc.errors import file_errors, printable
 from tcc.options import Options
 from tcc.preprocess import input_errors
 from tcc.runtime import Module
-from tcc.runtime.quantised import Bounds, ChoiceSearch, check_output
+from tcc.runtime.quantised import Bounds, ChoiceSearch, check_files
 from tcc.runtime.samples import StoredSamples
 from tcc.runtime.whole_files import write_whole
 from tcc.temporary import temporary_folder
@@ -50,7 +50,7 @@ def quantize(
     with ExitStack() as stack, input_errors():
         stage = stack.enter_context(progress(f"quantising {model.name}"))
         samples = StoredSamples(stack.enter_context(temporary_folder()))
-        check_output(output, model)
+        check_files(model, output)
         ports = model_inputs(model, ())
         read = partial(make_inputs, ports, seed=0)
         samples.add(ports, data, read)
