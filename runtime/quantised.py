@@ -26,7 +26,7 @@ _SHOWN = 10  # layers in the table for people
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QuantisationBounds:
     """What a quantised model has to keep: the largest error and the least top-1 agreement.
 
     None is no bound; `Scores` defines both numbers.
@@ -59,7 +59,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Quantisation:
     """A way to quantise a model; without `layers` it is the model in f32.
 
     `layers` are the names of the quantised layers, `in_f32` those of the other layers that could be
@@ -81,20 +81,20 @@ class Choice:
         words += [f"{len(self.in_f32)} f32"] * bool(self.in_f32)
         return " ".join(words)
 
-    def without(self, layers: Sequence[str]) -> Choice:
+    def without(self, layers: Sequence[str]) -> Quantisation:
         """Returns the choice with some of its layers in f32."""
         int8_layers = tuple(name for name in self.layers if name not in layers)
         return replace(self, layers=int8_layers, in_f32=tuple(layers))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class QuantisedModel:
     """The model of a choice, an ONNX file, with its scores.
 
     `module` is the model as tcc compiled it to `artifact`, and `sample` what it is timed with.
     """
 
-    choice: Choice
+    choice: Quantisation
     model: Path
     artifact: Path
     module: Module
@@ -163,7 +163,7 @@ def checked_layers(facts: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class ChoiceSearch:
+class QuantisationSearch:
     """Searches the best choice for the model `source`, an ONNX file.
 
     The first `calibrated` of `samples` give the ranges of values; the others give the scores, or
@@ -178,12 +178,12 @@ class ChoiceSearch:
     source: Path
     samples: StoredSamples
     calibrated: int
-    bounds: Bounds
+    bounds: QuantisationBounds
     ask: Callable[[str], Mapping[str, Any]]
     compiled: Callable[[Path, Path], Module]
     stage: Callable[[str], None]
     layers: tuple[str, ...] = ()
-    models: list[Measured] = field(default_factory=list)
+    models: list[QuantisedModel] = field(default_factory=list)
     layer_errors: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -192,7 +192,7 @@ class ChoiceSearch:
         count = self.samples.count
         return range(self.calibrated if count > self.calibrated else 0, count)
 
-    def best(self, methods: Sequence[str]) -> Measured | None:
+    def best(self, methods: Sequence[str]) -> QuantisedModel | None:
         """Returns the model with the smallest mean error if it keeps the bounds.
 
         Otherwise its most sensitive layers stay in f32, the fewest with which the bounds hold; more
@@ -202,8 +202,10 @@ class ChoiceSearch:
         """
         self.layers = checked_layers(self.ask("layers"), str(self.source))
         layers = self.layers
-        self.bounds.check_classes(self._measured(Choice()).scores)
-        models = [self._measured(Choice(layers, *way)) for way in product(methods, (False, True))]
+        self.bounds.check_classes(self._measured(Quantisation()).scores)
+        models = [
+            self._measured(Quantisation(layers, *way)) for way in product(methods, (False, True))
+        ]
         best = min(models, key=lambda item: item.scores.mean_error)
         if self.bounds.hold(best.scores):
             return best
@@ -221,7 +223,7 @@ class ChoiceSearch:
                 return model
         return None
 
-    def _measured(self, choice: Choice) -> Measured:
+    def _measured(self, choice: Quantisation) -> QuantisedModel:
         """Compiles the model of a choice, and adds it to `models` with its artifact's scores."""
         self.stage(f"measuring {choice.name}")
         number = len(self.models)
@@ -233,14 +235,16 @@ class ChoiceSearch:
         module = self.compiled(model, artifact)
         scores = self.samples.scores(module.run, self.numbers)
         sample = self.samples.inputs(0)
-        self.models.append(Measured(choice, model, artifact, module, sample, scores))
+        self.models.append(QuantisedModel(choice, model, artifact, module, sample, scores))
         return self.models[-1]
 
-    def _holds(self, choice: Choice) -> bool:
+    def _holds(self, choice: Quantisation) -> bool:
         self.stage(f"trying {choice.name}")
         return self.bounds.hold(self._scores(choice, self.numbers))
 
-    def _scores(self, choice: Choice, numbers: Sequence[int], path: Path | None = None) -> Scores:
+    def _scores(
+        self, choice: Quantisation, numbers: Sequence[int], path: Path | None = None
+    ) -> Scores:
         """Returns the scores of a choice in ONNX Runtime, and writes its model to `path`."""
         job = {**asdict(choice), "samples": [*numbers], "path": path and str(path)}
         return Scores(**self.ask(json.dumps(job))["scores"])
@@ -250,7 +254,7 @@ class ChoiceSearch:
         return interleaved(self.models, _ROUNDS, _SECONDS)
 
     def tables(
-        self, times: Mapping[str, Times], chosen: Measured | None
+        self, times: Mapping[str, Times], chosen: QuantisedModel | None
     ) -> Iterator[list[tuple[str, ...]]]:
         """Yields the table of models, and that of sensitive layers if they were measured.
 
@@ -275,21 +279,21 @@ class ChoiceSearch:
                 f"{times[item.kind].best * 1e3:.3g} ms", f"{ratio:.2f}x",
             )  # fmt: skip
 
-    def _layer_rows(self, chosen: Measured | None) -> Iterator[tuple[str, ...]]:
+    def _layer_rows(self, chosen: QuantisedModel | None) -> Iterator[tuple[str, ...]]:
         errors = self.layer_errors
         in_f32 = () if chosen is None else chosen.choice.in_f32
         yield "most sensitive layers", "mean error alone", ""
         for name in sorted(errors, key=lambda name: -errors[name])[:_SHOWN]:
             yield name, f"{errors[name]:.1e}", "f32" if name in in_f32 else ""
 
-    def last_line(self, chosen: Measured | None, output: Path) -> str:
+    def last_line(self, chosen: QuantisedModel | None, output: Path) -> str:
         """Returns the line that says what was written to `output`, or that nothing was."""
         scored = f"scored on {len(self.numbers)} samples"
         if chosen is None:
             return f"nothing is written: no choice keeps {self.bounds.text}, {scored}"
         return f"wrote {output}: {chosen.kind}, {_size(chosen.model)}, {scored}"
 
-    def record(self, times: Mapping[str, Times], chosen: Measured | None) -> dict[str, Any]:
+    def record(self, times: Mapping[str, Times], chosen: QuantisedModel | None) -> dict[str, Any]:
         """Returns all tables as an object for JSON; `chosen` is the model that is written.
 
         An error is null if a result has a NaN or an infinity that is not expected.

@@ -177,7 +177,7 @@ def _check_array(port: ModulePort, value: Any, where: str) -> None:
         raise InputError(
             f"a sample does not fit the input {port.name!r}",
             where=where,
-            why=f"it is {array.dtype}{list(array.shape)}, and the input is {port.dtype} {port.text}",
+            why=f"it is {array.dtype}{list(array.shape)}; the input is {port.dtype} {port.text}",
             hint="save each sample in the input's type and shape, with its batch axis",
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():

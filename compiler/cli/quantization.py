@@ -20,7 +20,7 @@ from tcc.errors import file_errors, printable
 from tcc.options import Options
 from tcc.preprocess import input_errors
 from tcc.runtime import Module
-from tcc.runtime.quantised import Bounds, ChoiceSearch, check_files
+from tcc.runtime.quantised import QuantisationBounds, QuantisationSearch, check_files
 from tcc.runtime.samples import StoredSamples
 from tcc.runtime.whole_files import write_whole
 from tcc.temporary import temporary_folder
@@ -46,7 +46,7 @@ def quantize(
     The arguments are the options of the command.  The exit code is 1 if no choice keeps the bounds.
     """
     check_pair(model, None)
-    bounds, threads = Bounds(error, top1), threads or len(os.sched_getaffinity(0))
+    bounds, threads = QuantisationBounds(error, top1), threads or len(os.sched_getaffinity(0))
     with ExitStack() as stack, input_errors():
         stage = stack.enter_context(progress(f"quantising {model.name}"))
         samples = StoredSamples(stack.enter_context(temporary_folder()))
@@ -65,7 +65,9 @@ def quantize(
             compile_model(source, Options(), artifact)
             return load(artifact, threads)
 
-        search = ChoiceSearch(model, samples, calibrated, bounds, quantizer.ask, compiled, stage)
+        search = QuantisationSearch(
+            model, samples, calibrated, bounds, quantizer.ask, compiled, stage
+        )
         chosen = search.best(methods)
         stage("timing")
         times = search.times()
