@@ -55,10 +55,10 @@ else:
 def quantize(**flags: Any) -> int:
     """Quantises convolutions and matrix products of the ONNX file MODEL to int8.
 
-    ONNX Runtime's static quantiser does it with one scale per tensor and per channel. Each choice
-    is compiled, compared with MODEL and timed; that with the smallest mean error is written. Where
-    it does not keep --error and --top1, the layers that cost most stay in f32, as few as possible.
-    The exit code is 1, and nothing is written, if no choice keeps them.
+    ONNX Runtime's static quantiser makes a model with a scale per tensor, and one with a scale per
+    channel. Both are compiled, compared with MODEL and timed, and the model with the smaller mean
+    error is written. If it does not keep --error or --top1, the layers that cost most stay in f32,
+    as few as possible. If no model keeps them, nothing is written and the exit code is 1.
 
     A file is an array with its batch axis (.npy), a picture or a sound, as in `tcc run`, or an
     archive (.npz) with an array for each input.

@@ -5,7 +5,11 @@
     data = quantizer.quantized(ranges, [*quantizer.layers][1:], per_channel=True)
 
 A layer reads its weights as int8 and its activations as uint8, and its results stay in f32:
-QuantizeLinear and DequantizeLinear stand before it (https://onnxruntime.ai/docs/performance).
+QuantizeLinear and DequantizeLinear stand before it
+(https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html).
+
+The file is read by onnx without limits, so a process of its own uses this module, after the
+importer has accepted the file.
 """
 
 from collections.abc import Iterable, Sequence
