@@ -74,11 +74,14 @@ class Quantisation:
 
     @property
     def name(self) -> str:
-        """Returns a name for people, which no other choice of a table has."""
+        """Returns a short name, which no other choice of a table has.
+
+        A number such as -2 says how many of the layers stay in f32.
+        """
         if not self.layers:
             return "f32"
         words = ["channel" if self.per_channel else "tensor", self.method.lower()]
-        words += [f"{len(self.in_f32)} f32"] * bool(self.in_f32)
+        words += [f"-{len(self.in_f32)}"] * bool(self.in_f32)
         return " ".join(words)
 
     def without(self, layers: Sequence[str]) -> Quantisation:
@@ -291,7 +294,8 @@ class QuantisationSearch:
         scored = f"scored on {len(self.numbers)} samples"
         if chosen is None:
             return f"nothing is written: no choice keeps {self.bounds.text}, {scored}"
-        return f"wrote {output}: {chosen.kind}, {_size(chosen.model)}, {scored}"
+        layers = f"{len(chosen.choice.layers)} of {len(self.layers)} layers in int8"
+        return f"wrote {output}: {layers}, {_size(chosen.model)}, {scored}"
 
     def record(self, times: Mapping[str, Times], chosen: QuantisedModel | None) -> dict[str, Any]:
         """Returns all tables as an object for JSON; `chosen` is the model that is written.
