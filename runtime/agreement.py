@@ -85,14 +85,14 @@ def class_shares(got: Sequence[Array], want: Sequence[Array]) -> tuple[float | N
 def ranks(got: Array, want: Array) -> Array:
     """Returns for each row of `got` the rank of the index where the row of `want` is largest.
 
-    Rank 0 is the largest value of the row. Of equal values the first is the larger, and a NaN is
-    the smallest value. Both arrays have the shape [..., classes].
+    Rank 0 is the largest value of the row. The first of equal values counts as the larger, and a
+    NaN as the smallest value. Both arrays have the shape [..., classes].
     """
     rows, expected = (
         np.where(np.isnan(a), -np.inf, a).reshape(-1, a.shape[-1]) for a in (got, want)
     )
-    chosen = expected.argmax(axis=1)[:, None]
-    values = np.take_along_axis(rows, chosen, axis=1)
-    before = np.arange(rows.shape[1]) < chosen
+    classes = expected.argmax(axis=1)[:, None]
+    values = np.take_along_axis(rows, classes, axis=1)
+    before = np.arange(rows.shape[1]) < classes
     places: Array = np.sum((rows > values) | ((rows == values) & before), axis=1)
     return places

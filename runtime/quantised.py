@@ -27,7 +27,7 @@ _SHOWN = 10  # layers in the table for people
 
 @dataclass(frozen=True, slots=True)
 class QuantisationBounds:
-    """What a quantised model has to keep: the largest error and the least top-1 agreement.
+    """Bounds that a quantised model has to keep: the largest error, the least top-1 agreement.
 
     None is no bound; `Scores` defines both numbers.
     """
@@ -215,8 +215,8 @@ class QuantisationSearch:
         few = range(0, self.calibrated, max(1, self.calibrated // _ALONE))
         for number, layer in enumerate(layers):
             self.stage(f"layer {number + 1} of {len(layers)} alone")
-            alone = replace(best.choice, layers=(layer,))
-            self.layer_errors[layer] = self._scores(alone, few).mean_error
+            single = replace(best.choice, layers=(layer,))
+            self.layer_errors[layer] = self._scores(single, few).mean_error
         order = sorted(layers, key=self.layer_errors.__getitem__, reverse=True)
         choices = [best.choice.without(order[:count]) for count in range(1, len(order))]
         for choice in choices[bisect_left(choices, True, key=self._holds) :]:
@@ -257,7 +257,7 @@ class QuantisationSearch:
         return interleaved(self.models, _ROUNDS, _SECONDS)
 
     def tables(
-        self, times: Mapping[str, Times], chosen: QuantisedModel | None
+        self, times: Mapping[str, Times], winner: QuantisedModel | None
     ) -> Iterator[list[tuple[str, ...]]]:
         """Yields the table of models, and that of sensitive layers if they were measured.
 
@@ -265,7 +265,7 @@ class QuantisationSearch:
         """
         yield [*self._model_rows(times)]
         if self.layer_errors:
-            yield [*self._layer_rows(chosen)]
+            yield [*self._layer_rows(winner)]
 
     def _model_rows(self, times: Mapping[str, Times]) -> Iterator[tuple[str, ...]]:
         yield "choice", "int8", "error", "mean", "top-1", "top-5", "model", "time", "speed"
@@ -282,28 +282,28 @@ class QuantisationSearch:
                 f"{times[item.kind].best * 1e3:.3g} ms", f"{ratio:.2f}x",
             )  # fmt: skip
 
-    def _layer_rows(self, chosen: QuantisedModel | None) -> Iterator[tuple[str, ...]]:
+    def _layer_rows(self, winner: QuantisedModel | None) -> Iterator[tuple[str, ...]]:
         errors = self.layer_errors
-        in_f32 = () if chosen is None else chosen.choice.in_f32
+        in_f32 = () if winner is None else winner.choice.in_f32
         yield "most sensitive layers", "mean error alone", ""
         for name in sorted(errors, key=lambda name: -errors[name])[:_SHOWN]:
             yield name, f"{errors[name]:.1e}", "f32" if name in in_f32 else ""
 
-    def last_line(self, chosen: QuantisedModel | None, output: Path) -> str:
+    def last_line(self, winner: QuantisedModel | None, output: Path) -> str:
         """Returns the line that says what was written to `output`, or that nothing was."""
         scored = f"scored on {len(self.numbers)} samples"
-        if chosen is None:
+        if winner is None:
             return f"nothing is written: no choice keeps {self.bounds.text}, {scored}"
-        layers = f"{len(chosen.choice.layers)} of {len(self.layers)} layers in int8"
-        return f"wrote {output}: {layers}, {_size(chosen.model)}, {scored}"
+        layers = f"{len(winner.choice.layers)} of {len(self.layers)} layers in int8"
+        return f"wrote {output}: {layers}, {_size(winner.model)}, {scored}"
 
-    def record(self, times: Mapping[str, Times], chosen: QuantisedModel | None) -> dict[str, Any]:
-        """Returns all tables as an object for JSON; `chosen` is the model that is written.
+    def record(self, times: Mapping[str, Times], winner: QuantisedModel | None) -> dict[str, Any]:
+        """Returns all tables as an object for JSON; `winner` is the model that is written.
 
         An error is null if a result has a NaN or an infinity that is not expected.
         """
         return {
-            "chosen": None if chosen is None else chosen.kind,
+            "chosen": None if winner is None else winner.kind,
             "samples": {"calibration": self.calibrated, "scores": len(self.numbers)},
             "models": [
                 {

@@ -103,15 +103,15 @@ class StoredSamples:
         self,
         ports: Sequence[ModulePort],
         texts: Sequence[str],
-        read: Callable[[list[str]], Mapping[str, Any]],
+        reader: Callable[[list[str]], Mapping[str, Any]],
     ) -> None:
         """Checks and stores the samples that `texts` name; without a text there are none.
 
-        `read` returns the arrays of a sample's texts of `--input`. Raises InputError for samples
+        `reader` returns the arrays of a sample's texts of `--input`. Raises InputError for samples
         that do not fit the ports or have a NaN or an infinity.
         """
         for name, sample in sample_texts(ports, texts) if texts else ():
-            arrays = read(sample)
+            arrays = reader(sample)
             for port in ports:
                 _check_array(port, arrays[port.name], name or ", ".join(sample))
             write_arrays(self._inputs(self.count), arrays)

@@ -52,10 +52,10 @@ def quantize(
         samples = StoredSamples(stack.enter_context(temporary_folder()))
         check_files(model, output)
         ports = model_inputs(model, ())
-        read = partial(make_inputs, ports, seed=0)
-        samples.add(ports, data, read)
+        reader = partial(make_inputs, ports, seed=0)
+        samples.add(ports, data, reader)
         calibrated = samples.check_ranges(", ".join(data))
-        samples.add(ports, check, read)
+        samples.add(ports, check, reader)
         arguments = tuple(map(str, (samples.folder, calibrated, samples.count)))
         row, cap = replace(_QUANTIZER, arguments=arguments), CAP * samples.count
         stage("running the model")
@@ -68,25 +68,25 @@ def quantize(
         search = QuantisationSearch(
             model, samples, calibrated, bounds, quantizer.ask, compiled, stage
         )
-        chosen = search.best(methods)
+        winner = search.best(methods)
         stage("timing")
         times = search.times()
-        if chosen is not None:
+        if winner is not None:
             with file_errors("the quantised model cannot be written", output):
-                write_whole(output, chosen.model.read_bytes())
+                write_whole(output, winner.model.read_bytes())
         if as_json:
-            print_json(search.record(times, chosen))
+            print_json(search.record(times, winner))
         else:
-            for rows in search.tables(times, chosen):
+            for rows in search.tables(times, winner):
                 _show(rows)
-            say(search.last_line(chosen, output))
-    return int(chosen is None)
+            say(search.last_line(winner, output))
+    return int(winner is None)
 
 
 def _show(rows: Iterable[Sequence[str]]) -> None:
     """Prints a table, whose first row is its head."""
     head, *body = rows
-    shown = Table(*head, box=None, padding=(0, 1, 0, 0))
+    grid = Table(*head, box=None, padding=(0, 1, 0, 0))
     for row in body:
-        shown.add_row(*map(Text, map(printable, row)))
-    Console().print(shown)
+        grid.add_row(*map(Text, map(printable, row)))
+    Console().print(grid)
