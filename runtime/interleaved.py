@@ -29,9 +29,11 @@ Turn = Callable[[], Sequence[float]]
 
 
 class TimedPeer(Protocol):
-    """A runtime that runs a model; `kind` names it."""
+    """A runtime that runs a model."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """Returns the name of the peer."""
 
     def seconds(self, count: int) -> list[float]:
         """Returns the wall seconds of each of `count` runs."""

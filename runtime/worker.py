@@ -66,22 +66,35 @@ def serve(prepare: Callable[..., Run]) -> None:
     `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)` takes two paths, a number and texts, and
     returns the function that runs the model once.
     """
-    end_with_parent()
     model, feed, threads, *arguments = sys.argv[1:]
+    prepared: list[Run] = []
+
+    def answer(line: str) -> Mapping[str, Any]:
+        verb, _, operand = line.partition(" ")
+        if verb == "again":
+            prepared[:] = [prepare(Path(model), Path(feed), int(threads), *arguments)]
+            prepared[0]()
+            return {}
+        if verb == "time":
+            return _timed(prepared[0], int(operand))
+        write_arrays(Path(operand), prepared[0]())
+        return {}
+
+    answer_lines("again", answer)
+
+
+def answer_lines(first: str, answer: Callable[[str], Mapping[str, Any]]) -> None:
+    """Answers the request `first`, and then each line of stdin until it ends, with a line of JSON.
+
+    `answer(line)` returns the answer to a line, which has no white space at its ends.  The first
+    exception is answered with its text, and ends the requests.
+    """
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout carries the protocol, so the runtime's own prints go to stderr
     try:
-        for line in chain(["again"], sys.stdin):
-            verb, _, operand = line.strip().partition(" ")
-            if verb == "again":
-                run_once = prepare(Path(model), Path(feed), int(threads), *arguments)
-                run_once()
-                _reply(answers, {})
-            elif verb == "time":
-                _reply(answers, _timed(run_once, int(operand)))
-            else:
-                write_arrays(Path(operand), run_once())
-                _reply(answers, {})
+        for line in chain([first], sys.stdin):
+            _reply(answers, answer(line.strip()))
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
 

@@ -45,6 +45,8 @@ SLOW = {
     "scripts": "runs scripts, which compile models",
     "test_trials.py": "compiles every candidate of a small model",
     "test_trials_above.py": "compiles every alternative of a small model",
+    "cli/test_quantize.py": "calibrates, compiles and times several models for each test",
+    "cli/test_verify_classes.py": "runs a reference on draws of several models",
     "cli/test_tune.py::test_a_short_sweep_writes_a_lock_that_a_compile_takes": "measures",
     "cli/test_tune.py::test_a_sweep_leaves_pins_of_unknown_kernels": "measures",
     "cli/test_sizes.py::test_a_model_of_speech_takes_what_is_made_up_for_it": "a whole model",

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
         "plan": "Divides the model file MODEL among ranks, and shows the plan.",
         "profile": "Shows where the time of ARTIFACT's runs goes, by step and by thread.",
+        "quantize": "Quantises convolutions and matrix products of the ONNX file MODEL to int8.",
         "run": "Runs MODEL, an artifact or an ONNX file, once.",
         "tune": "Measures other choices for the model file MODEL on this machine.",
         "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",

@@ -17,6 +17,7 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
 from tcc.runtime import Module, ModulePort
+from tcc.runtime.agreement import class_shares
 from tcc.runtime.allowance import allowance, judged
 from tcc.runtime.compare import compare
 
@@ -42,7 +43,8 @@ class Verdict:
 
     `error` is the difference from the reference that rounds as the artifact does; a difference of
     up to `allowed` may be noise. `cost` is the difference from the unrounded reference. For types
-    other than floats, `error` and `cost` are the share of elements that differ.
+    other than floats, `error` and `cost` are the share of elements that differ. `top1` and `top5`
+    are the shares of rows that agree with the unrounded reference (`Scores`), None without classes.
     """
 
     output: str
@@ -51,6 +53,8 @@ class Verdict:
     cost: float
     ok: bool
     why: str = ""
+    top1: float | None = None
+    top5: float | None = None
 
 
 def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:
@@ -137,7 +141,8 @@ def compared(
         for item in (compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)):
             if item.error == np.inf:
                 error, why = np.inf, item.why
-        verdicts.append(Verdict(name, error, allowed.share, cost, not why, why))
+        shares = class_shares(got, exact)
+        verdicts.append(Verdict(name, error, allowed.share, cost, not why, why, *shares))
     return verdicts
 
 

@@ -41,7 +41,9 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.options import read_options
+from tcc.preprocess import input_errors
 from tcc.runtime import Module, ModulePort
+from tcc.runtime.input_texts import runs_of
 from tcc.temporary import temporary_folder
 
 _AGREEMENT = (
@@ -56,6 +58,7 @@ def verify(
     seed: int,
     threads: int | None,
     tolerance: float | None,
+    top1: float | None,
     layers: bool,
     memory: str,
     keep_going: bool,
@@ -100,8 +103,10 @@ def verify(
         words = [*(f"--input={item}" for item in inputs), f"--seed={seed}"]
         words += [f"--threads={threads}"] * (threads is not None)
         words += [f"--tolerance={tolerance}"] * (tolerance is not None)
+        words += [f"--top1={top1}"] * (top1 is not None)
         return verify_ranks(model, artifact, inputs, nproc, pin, words, as_json)
-    return _verify_outputs(model, artifact, inputs, seed, threads, tolerance, report, as_json)
+    bounds = tolerance, top1
+    return _verify_outputs(model, artifact, inputs, seed, threads, bounds, report, as_json)
 
 
 def _check_rank_flags(nproc: int | None, pin: bool, layers: bool) -> None:
@@ -120,11 +125,11 @@ def _verify_outputs(
     inputs: tuple[str, ...],
     seed: int,
     threads: int | None,
-    tolerance: float | None,
+    bounds: tuple[float | None, float | None],
     report: bool,
     as_json: bool,
 ) -> int:
-    """Compares outputs as `verify` does.
+    """Compares outputs as `verify` does; `bounds` are its `tolerance` and `top1`.
 
     A rank of a job compares its own, and finds outputs of which ranks have different bits.  With
     `report` the exit code is 0.
@@ -143,8 +148,10 @@ def _verify_outputs(
         evaluator_only = evaluated or any(
             is_carried(port) for port in (*module.inputs, *module.outputs)
         )
+        with input_errors():
+            files = [texts for _, texts in runs_of(module.inputs, inputs)]
         drawn, fixed = _drawn(
-            module, inputs, draws_of(model, evaluator_only, seed), partial(program_of, path)
+            module, files, draws_of(model, evaluator_only, seed), partial(program_of, path)
         )
         runs, errors = _outputs(module, drawn)
         if 0 in errors:
@@ -158,11 +165,9 @@ def _verify_outputs(
             for draw in (*(drawn[n] for n in runs), *allowance_draws.values())
         ]
         results = [*runs.values(), *(checked or runs).values()]
-    verdicts = compared(
-        model, module, model_draws, results, [*runs, *allowance_draws], len(runs), evaluator_only
-    )
-    if tolerance is not None:
-        verdicts = [_within(item, tolerance) for item in verdicts]
+        numbers = [n * (len(files) < 2) for n in (*runs, *allowance_draws)]
+    verdicts = compared(model, module, model_draws, results, numbers, len(runs), evaluator_only)
+    verdicts = [_within(item, *bounds) for item in verdicts]
     unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
     verdicts = [_with_equal_bits(item, different) for item in verdicts]
     failed = [item for item in verdicts if not item.ok]
@@ -180,7 +185,7 @@ def _verify_outputs(
     say(f"{precision}, beside {reference} in {len(results)} runs")
     say_fitted(_reference_lines(oracle, precision))
     for item in verdicts:
-        say(_line(item, precision))
+        say(_line(item, precision, any("=@" in text for text in inputs)))
         if item.why:
             say(f"  {item.why}")
     say_fitted(refused)
@@ -230,11 +235,16 @@ def _verify_layers(
     return int(report.fault is not None)
 
 
-def _within(verdict: Verdict, tolerance: float) -> Verdict:
-    """Returns the verdict; it is wrong if the precision costs more than `tolerance`."""
-    if not verdict.ok or verdict.cost <= tolerance:
-        return verdict
-    return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
+def _within(verdict: Verdict, tolerance: float | None, top1: float | None) -> Verdict:
+    """Returns the verdict; it is wrong if the precision costs more than the bounds allow.
+
+    None is no bound, and `top1` bounds only outputs with classes.
+    """
+    if verdict.ok and tolerance is not None and verdict.cost > tolerance:
+        return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
+    if verdict.ok and top1 is not None and (verdict.top1 or top1) < top1:
+        return replace(verdict, ok=False, why=f"{verdict.top1:.2%} is less than --top1 {top1:g}")
+    return verdict
 
 
 def _with_equal_bits(verdict: Verdict, different: Sequence[str]) -> Verdict:
@@ -255,12 +265,21 @@ def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
         yield "it rounds weights alone, so an error may be what the precision may cost"
 
 
-def _line(verdict: Verdict, precision: str) -> str:
-    """Returns the line of an output: right or wrong, its error, and the cost of the precision."""
+def _line(verdict: Verdict, precision: str, on_data: bool) -> str:
+    """Returns the line of an output: right or wrong, its error, and the cost of the precision.
+
+    With `on_data`, the inputs come from files, and the line has the agreement of classes too.
+    """
     text = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
     if verdict.error < inf:
         text += f" of {verdict.allowed:.1e} allowed"
-    return text if precision == "f32" else f"{text}; the precision costs {verdict.cost:.1e}"
+    if precision == "f32":
+        return text
+    text += f"; the precision costs {verdict.cost:.1e}"
+    if not on_data or verdict.top1 is None:
+        return text
+    text += f", top-1 agreement {verdict.top1:.2%}"
+    return text if verdict.top5 is None else f"{text}, top-5 {verdict.top5:.2%}"
 
 
 def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> str:
@@ -291,21 +310,26 @@ def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedA
 
 def _drawn(
     module: Module,
-    inputs: Sequence[str],
+    files: Sequence[Sequence[str]],
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
     """Returns two lists with the input arrays of each draw (set of random inputs).
 
     The first list has the draws of the user's seed. The second list has the fixed draws, with which
-    the allowed errors are computed. `draws` is the result of `draws_of`.
+    the allowed errors are computed. `draws` is the result of `draws_of`, and `files`
+    has the texts of inputs for each file of a folder: then each file is a draw of the first list,
+    and some of the files, evenly spaced, are the fixed draws.
     """
-    settings = embedded_settings(module.manifest)
-    drawn, fixed, more = (
-        partial(make_draws, module.inputs, inputs, part, program, settings) for part in draws
+    drawn = partial(
+        make_draws, module.inputs, program=program, settings=embedded_settings(module.manifest)
     )
-    arrays = [drawn(), fixed()]
-    arrays[1] += more() if len(arrays[1]) < len(draws[1]) else []
+    if len(files) > 1:
+        data = [array for texts in files for array in drawn(texts, draws[0][:1])]
+        arrays = [data, data[:: -(-len(data) // len(draws[1]))]]
+    else:
+        arrays = [drawn(files[0], part) for part in draws[:2]]
+        arrays[1] += drawn(files[0], draws[2]) if len(arrays[1]) < len(draws[1]) else []
     return [[as_values(as_taken(x, module.inputs), module.inputs) for x in part] for part in arrays]
 
 

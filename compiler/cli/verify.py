@@ -24,6 +24,12 @@ else:
     "unrounded model, relative to the largest expected value.  Default: any.",
 )
 @click.option(
+    "--top1",
+    type=click.FloatRange(0, 1),
+    help="The least share of rows in which the largest value of ARTIFACT has the index that it has "
+    "in the unrounded model, as in 0.99.  Default: any.",
+)
+@click.option(
     "--layers",
     is_flag=True,
     help="Compares every value of MODEL, compiled for this CPU with the precision and weights of "
@@ -62,11 +68,14 @@ def verify(**flags: Any) -> int:
     so.  Without --input it runs on several random inputs of two sizes.  The first comparison is
     with the model whose weights and operands are rounded as the artifact rounds them: the exit code
     is 1 if an output differs by more than a few roundings.  The second is with the unrounded model:
-    the exit code is 1 if an output differs by more than --tolerance.
+    the exit code is 1 if an output differs by more than --tolerance, or its classes agree less than
+    --top1.  A folder in --input is a run for each of its files; for narrow precisions the output
+    then has the share of rows whose first class, or one of five, is that of the unrounded model.
 
     \b
     Example:
       tcc verify model.onnx model.so --timeout 600
+      tcc verify model.onnx model.so --input x=@photos:crop,scale=1/255 --top1 0.99
       tcc verify model.onnx --layers --reproduce fault/
       tcc verify model.onnx --nproc 2
     """

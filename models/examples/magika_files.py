@@ -1,6 +1,7 @@
 """Tells the types of files with magika.
 
 python models/examples/magika_files.py magika_v3_3.onnx README.md pyproject.toml
+python models/examples/magika_files.py --save samples README.md pyproject.toml    # for tcc quantize
 """
 
 import sys
@@ -27,8 +28,17 @@ def features(path: Path) -> Any:
     return numbers
 
 
+def save(folder: Path, *files: str) -> None:
+    """Writes the inputs of the model for each file as samples `0000.npy` and so on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(files):
+        np.save(folder / f"{number:04}.npy", features(Path(file))[None])
+
+
 def main(model: str, *files: str) -> None:
     """Prints the most likely type of each file, and its probability."""
+    if model == "--save":
+        return save(Path(files[0]), *files[1:])
     module = tcc.compile(model)
     ranking = Ranking(1, read_labels(HERE / "magika_labels.txt"))
     scores = module(np.stack([features(Path(file)) for file in files]))

@@ -39,6 +39,7 @@ def test_the_commands_are_these() -> None:
         "ops",
         "plan",
         "profile",
+        "quantize",
         "run",
         "tune",
         "verify",

@@ -72,6 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("doctor --help", ""),
         *((f"{name} --help", "numpy") for name in ("bench", "inspect", "ops", "run")),
         ("verify --help", ""),
+        ("quantize --help", ""),
         ("run model.so --input x=@x.npy", "numpy"),
         ("inspect model.so", "numpy"),
         ("inspect model.so --kernels", "numpy"),

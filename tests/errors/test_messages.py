@@ -4,10 +4,12 @@ Each case runs the command in a folder of its own.  The expected text is in `mes
 the exit code, then stderr.  `TCC_UPDATE_GOLDENS=1 scripts/test tests/errors` rewrites the files.
 """
 
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -75,6 +77,13 @@ def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
     return (("m.onnx", found.SerializeToString()),)
 
 
+def sample(*shape: int, value: float = 1) -> bytes:
+    """The bytes of `a.npy`, a sample of equal values."""
+    stream = io.BytesIO()
+    np.save(stream, np.full(shape, value, np.float32))
+    return stream.getvalue()
+
+
 @dataclass(frozen=True)
 class Case:
     """One command line; `files` are written to its folder first."""
@@ -84,6 +93,7 @@ class Case:
 
 
 ELF_FILE = (("m.so", b"\x7fELF\x02\x01\x01" + bytes(120)),)
+QUANTIZE = ("quantize", "m.onnx", "-o", "q.onnx", "--data")
 ZIP = b"PK\3\4" + bytes(60)
 
 CASES = {
@@ -268,6 +278,28 @@ CASES = {
     "profile-missing-file": Case(("profile", "absent.so", "-o", "page.html")),
     "profile-text-file": Case(("profile", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "profile-to-standard-output": Case(("profile", "m.so", "--trace", "-")),
+    "quantize-archive": Case(
+        ("quantize", "m.pt2", "-o", "q.onnx", "--data", "s"), (("m.pt2", ZIP),)
+    ),
+    "quantize-artifact": Case(("quantize", "m.so", "-o", "q.onnx", "--data", "s"), ELF_FILE),
+    "quantize-output-is-model": Case(
+        ("quantize", "m.onnx", "-o", "m.onnx", "--data", "s"), (("m.onnx", GOOD),)
+    ),
+    "quantize-output-without-folder": Case(
+        ("quantize", "m.onnx", "-o", "absent/q.onnx", "--data", "s"), (("m.onnx", GOOD),)
+    ),
+    "quantize-missing-folder": Case((*QUANTIZE, "absent"), (("m.onnx", GOOD),)),
+    "quantize-two-folders": Case((*QUANTIZE, "s", "--data", "t"), (("m.onnx", GOOD),)),
+    "quantize-one-sample": Case(
+        (*QUANTIZE, "x=@a.npy"), (("m.onnx", GOOD), ("a.npy", sample(2, 3)))
+    ),
+    "quantize-infinite-sample": Case(
+        (*QUANTIZE, "x=@a.npy"), (("m.onnx", GOOD), ("a.npy", sample(2, 3, value=np.inf)))
+    ),
+    "quantize-other-shape": Case(
+        (*QUANTIZE, "x=@a.npy"), (("m.onnx", GOOD), ("a.npy", sample(1, 3)))
+    ),
+    "quantize-random-sample": Case((*QUANTIZE, "x=2x3"), (("m.onnx", GOOD),)),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
     "bench-gate-below-one": Case(("bench", "m.so", "--compare", "n.so", "--gate", "0.9")),
     "bench-gate-of-nothing": Case(("bench", "m.so", "--gate", "1.05")),

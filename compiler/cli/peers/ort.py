@@ -11,28 +11,30 @@ import onnxruntime
 from tcc.runtime.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
-def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
-    """Returns a function that runs `model` and returns its outputs.
-
-    It runs on the arrays of `feed`, or, with `ranges`, as `worker.run_ranges` does.
-    """
+def open_model(model: str | bytes, threads: int, optimised: bool) -> Callable[[Arrays], Arrays]:
+    """Returns a function that runs a model, the path or the bytes of an ONNX file."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    if mode == "unoptimised":
+    if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
-    def open_model(path: str) -> Callable[[Arrays], Arrays]:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
+def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
+    """Returns a function that runs `model` and returns its outputs.
+
+    It runs on the arrays of `feed`, or, with `ranges`, as `worker.run_ranges` does.
+    """
+    opened = partial(open_model, threads=threads, optimised=mode != "unoptimised")
     if ranges:
-        outputs = run_ranges(feed, ranges, open_model)
+        outputs = run_ranges(feed, ranges, opened)
         return lambda: outputs
-    return partial(open_model(str(model)), read_arrays(feed))
+    return partial(opened(str(model)), read_arrays(feed))
 
 
 if __name__ == "__main__":

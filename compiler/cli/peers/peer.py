@@ -109,20 +109,21 @@ class Peer(AbstractContextManager["Peer"]):
 
     def seconds(self, count: int) -> list[float]:
         """Returns the wall seconds of each of `count` runs."""
-        return [float(value) for value in self._ask(f"time {count}")["seconds"]]
+        return [float(value) for value in self.ask(f"time {count}")["seconds"]]
 
     def give(self, inputs: NamedArrays) -> None:
         """Replaces the inputs of the model."""
         write_arrays(self._feed, inputs)
-        self._ask("again")
+        self.ask("again")
 
     def outputs(self) -> dict[str, Array]:
         """Runs the model once and returns its outputs by name."""
         path = self._folder / "outputs.npz"
-        self._ask(f"outputs {path}")
+        self.ask(f"outputs {path}")
         return read_arrays(path)
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def ask(self, line: str) -> dict[str, Any]:
+        """Returns the worker's answer to a line; raises ToolError as the class says."""
         with self._errors():
             return self._process.ask(line, self._cap)
 

@@ -1,0 +1,92 @@
+"""The work of `tcc quantize`: measures ways to quantise a model, and writes the best."""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tcc.artifact import load
+from tcc.cli.arrays import make_inputs
+from tcc.cli.opened import check_pair
+from tcc.cli.peers.peer import CAP, Peer, PeerKind
+from tcc.cli.show import print_json, progress, say
+from tcc.driver import compile_model, model_inputs
+from tcc.errors import file_errors, printable
+from tcc.options import Options
+from tcc.preprocess import input_errors
+from tcc.runtime import Module
+from tcc.runtime.quantised import QuantisationBounds, QuantisationSearch, check_files
+from tcc.runtime.samples import StoredSamples
+from tcc.runtime.whole_files import write_whole
+from tcc.temporary import temporary_folder
+
+_QUANTIZER = PeerKind(
+    "ONNX Runtime", "tcc.cli.peers.ort_quantizer", "onnxruntime", "'tcc[quantize]'"
+)
+
+
+def quantize(
+    model: Path,
+    data: tuple[str, ...],
+    check: tuple[str, ...],
+    output: Path,
+    error: float | None,
+    top1: float | None,
+    methods: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    """Writes the quantised model, prints the tables, and returns the exit code.
+
+    The arguments are the options of the command.  The exit code is 1 if no choice keeps the bounds.
+    """
+    check_pair(model, None)
+    bounds, threads = QuantisationBounds(error, top1), threads or len(os.sched_getaffinity(0))
+    with ExitStack() as stack, input_errors():
+        stage = stack.enter_context(progress(f"quantising {model.name}"))
+        samples = StoredSamples(stack.enter_context(temporary_folder()))
+        check_files(model, output)
+        ports = model_inputs(model, ())
+        reader = partial(make_inputs, ports, seed=0)
+        samples.add(ports, data, reader)
+        calibrated = samples.check_ranges(", ".join(data))
+        samples.add(ports, check, reader)
+        arguments = tuple(map(str, (samples.folder, calibrated, samples.count)))
+        row, cap = replace(_QUANTIZER, arguments=arguments), CAP * samples.count
+        stage("running the model")
+        quantizer = stack.enter_context(Peer("", model, {}, threads, row=row, cap=cap))
+
+        def compiled(source: Path, artifact: Path) -> Module:
+            compile_model(source, Options(), artifact)
+            return load(artifact, threads)
+
+        search = QuantisationSearch(
+            model, samples, calibrated, bounds, quantizer.ask, compiled, stage
+        )
+        winner = search.best(methods)
+        stage("timing")
+        times = search.times()
+        if winner is not None:
+            with file_errors("the quantised model cannot be written", output):
+                write_whole(output, winner.model.read_bytes())
+        if as_json:
+            print_json(search.record(times, winner))
+        else:
+            for rows in search.tables(times, winner):
+                _show(rows)
+            say(search.last_line(winner, output))
+    return int(winner is None)
+
+
+def _show(rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table, whose first row is its head."""
+    head, *body = rows
+    grid = Table(*head, box=None, padding=(0, 1, 0, 0))
+    for row in body:
+        grid.add_row(*map(Text, map(printable, row)))
+    Console().print(grid)
