@@ -28,6 +28,7 @@ from tests.lib.op_matrix.cases import (
     some,
 )
 from tests.lib.op_matrix.special import SpecialCase, differs, one_of
+from tests.part import part
 from tests.processors import distinct
 
 BATCH = 120
@@ -58,7 +59,7 @@ ARITHMETIC = Trait.ELEMENTWISE | Trait.REDUCTION | Trait.CONTRACTION
 
 
 OPEN = fewer((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 3, 1)
-# The other vector width, where there is one.
+# The other vector width, where there is one: scripts/other_cpus has all.
 AVX2 = some((c for c in COMPILED if not c.half and c.op.traits & ARITHMETIC), 2)
 # Special values: one case of each elementwise row and of some others, of another element type from
 # row to row.  scripts/special_values has all.
@@ -83,13 +84,13 @@ def tenth(name: str) -> tuple[Case, ...]:
 # Name of a set: its cases, the CPU, how each case is compiled, and the options.
 SETS = {
     "plain": (COMPILED, "host", lambda _: PLAIN, {}),
-    "constants": (PACKED, "host", constants, {}),
-    "open": (OPEN, "host", lambda _: Variant(open=True), {}),
-    "special": (SPECIAL_CASES, "host", lambda _: PLAIN, {}),
+    "constants": (part("constants", PACKED, 2), "host", constants, {}),
+    "open": (part("open", OPEN, 2), "host", lambda _: Variant(open=True), {}),
+    "special": (part("special", SPECIAL_CASES, 2), "host", lambda _: PLAIN, {}),
     **{name: (tenth(name), "host", lambda _: PLAIN, given) for name, given in MODES.items()},
 }
 if "x86-64-v3" in distinct("host", "x86-64-v3"):
-    SETS["avx2"] = (AVX2, "x86-64-v3", lambda _: PLAIN, {})
+    SETS["avx2"] = (part("avx2", AVX2, 3), "x86-64-v3", lambda _: PLAIN, {})
 
 
 def batches(name: str) -> list[list[list[Case]]]:
