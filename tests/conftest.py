@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from tcc import cli
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
@@ -31,6 +32,9 @@ RESTING._seconds = 600.0
 # A test of hypothesis draws the same examples in each run.
 hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
+# It also draws constants of all modules that happen to be imported: then examples depend on what
+# runs before, and each worker reads the sources of all tests again.
+providers._get_local_constants = lambda: providers._local_constants
 
 gc.disable()  # what is imported and collected lives to the end
 
