@@ -39,6 +39,7 @@ def sample(name: str) -> Path:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="the extra `models` is not installed")
+@pytest.mark.xdist_group("torch")  # one worker imports what exports models
 @pytest.mark.parametrize("name", BUILT)
 def test_built_models(name: str) -> None:
     path = build(name, DEFAULT_OUT)

@@ -124,6 +124,7 @@ def test_magika_knows_files_of_python_and_of_this_repository() -> None:
     assert [line.rsplit(" ", 2)[1] for line in printed] == [*types.values()]
 
 
+@pytest.mark.xdist_group("torch")  # one worker imports what exports models
 def test_gpt2_continues_a_text_in_c(tmp_path: Path) -> None:
     """A small GPT-2 in C gives the tokens that transformers gives without a cache."""
     torch = pytest.importorskip("torch", reason="the extra models is not installed")
