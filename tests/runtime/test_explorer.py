@@ -21,7 +21,7 @@ from tests.once import made_once
 from tests.part import takes_all
 
 # Two deviations take long here; scripts/stress explores every scenario within three.
-LONG = ("callers", "growing", "settling")
+LONG = ("callers", "growing", "narrowing", "settling")
 
 
 @pytest.fixture(scope="session")
