@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from tcc import cli
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
@@ -18,6 +19,7 @@ from tcc.backends.idle_pool import RESTING
 from tests import fast
 from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 (hooks)
 from tests.once import made_once
+from tests.part import pytest_addoption, set_extent  # noqa: F401 (a hook)
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
 # NumPy and torch read these when they are imported; workers of xdist inherit them.
@@ -30,12 +32,16 @@ RESTING._seconds = 600.0
 # A test of hypothesis draws the same examples in each run.
 hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
+# It also draws constants of all modules that happen to be imported: then examples depend on what
+# runs before, and each worker reads the sources of all tests again.
+providers._get_local_constants = lambda: providers._local_constants
 
 gc.disable()  # what is imported and collected lives to the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(fast, "fast")
+    set_extent(config)
 
 
 def pytest_collection_finish() -> None:
@@ -83,18 +89,30 @@ def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / LIBRARY
 
 
-@pytest.fixture(scope="session")
-def silero(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of the sample model of speech, as `tcc compile` writes it."""
-    model = fast.MODELS[1] / "silero_vad.onnx"
-    if not model.is_file():
-        pytest.skip("silero_vad.onnx of the sample models is absent")
+def artifact_of(model: str, factory: pytest.TempPathFactory, *options: str | Path) -> Path:
+    """Returns the artifact of a sample model, as `tcc compile` writes it with these options."""
+    path = fast.MODELS[1] / model
+    if not path.is_file():
+        pytest.skip(f"{model} of the sample models is absent")
 
     def compiled(folder: Path) -> None:
-        out = str(folder / "silero.so")
-        assert cli.execute(["compile", str(model), "-o", out, "--jobs", "1"]) == 0
+        words = ["compile", path, "-o", folder / "model.so", "--jobs", "1", *options]
+        assert cli.execute([str(word) for word in words]) == 0
 
-    return made_once(tmp_path_factory, "silero", compiled) / "silero.so"
+    return made_once(factory, path.stem, compiled) / "model.so"
+
+
+@pytest.fixture(scope="session")
+def silero(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of the sample model of speech."""
+    return artifact_of("silero_vad.onnx", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def yolox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of the sample model of objects in photos, with the settings of its example."""
+    settings = fast.ROOT / "models" / "examples" / "yolox.toml"
+    return artifact_of("yolox_nano.onnx", tmp_path_factory, "--preprocess", settings)
 
 
 @pytest.fixture

@@ -28,6 +28,9 @@ OF_GLIBC = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6"} | {
     "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
 }  # fmt: skip
 NO_COMPILER = {"CC": "no-such-compiler"}
+# One build in isolation, that of the wheel, shows that `requires` is complete; others need no
+# registry.
+BESIDE = "--no-build-isolation"
 # pip writes no bytecode, where few of the installed modules are imported.
 QUICK = {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -130,23 +133,21 @@ def test_the_wheel_is_built_in_isolation(isolated: None, wheel: Path) -> None:
     assert wheel.is_file()
 
 
-@pytest.mark.usefixtures("isolated")
 def test_a_repository_installs_without_a_c_compiler(tmp_path: Path) -> None:
     tree = copied_tree(tmp_path / "tree")
     git = ("git", "-c", "user.name=tests", "-c", "user.email=tests@localhost")
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "sources")):
         check_output(*git, *command, cwd=tree)
     python = clean_environment(tmp_path / "clean")
-    said = install(python, f"git+file://{tree}", settings=NO_COMPILER)
+    said = install(python, BESIDE, f"git+file://{tree}", settings=NO_COMPILER)
     assert "the wheel holds no compiled runtime: no C compiler was found" in said
     assert check_output(python, "-m", "tcc", "--version", cwd=tmp_path).startswith("tcc, version ")
 
 
-@pytest.mark.usefixtures("isolated")
 def test_a_clone_called_tcc_does_not_hide_an_editable_install(tmp_path: Path) -> None:
     clone = copied_tree(tmp_path / "tcc")
     python = clean_environment(tmp_path / "clean")
-    install(python, "--editable", clone, settings=NO_COMPILER)
+    install(python, BESIDE, "--editable", clone, settings=NO_COMPILER)
     assert_found_beside(clone, python)
 
 

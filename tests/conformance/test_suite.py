@@ -16,7 +16,7 @@ from onnx_suite.report import as_row, read_expected
 
 EXPECTED = Path(__file__).with_name("expected.toml")
 _MODULES = 5  # of so many modules one is taken,
-_DRAWN, _CASES = 3, 8  # and so many of so many cases
+_DRAWN, _CASES = 3, 16  # and so many of so many cases
 _LEVEL = 3
 _ALWAYS = "qlinearmatmul"  # what no row of the op table covers: scales of 16 bits
 

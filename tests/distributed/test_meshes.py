@@ -37,6 +37,8 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import const
 from tcc.ir.types import F32, tensor
 
+from tests.part import part
+
 from .lockstep import on_ranks
 from .networks import add
 from .one_axis import mesh_sharded, mesh_strategies, predicted_seconds
@@ -68,7 +70,7 @@ def check(graph: Graph, choice: dict[Node, NodeStrategies], mesh: Mesh, seed: in
             assert outputs[name].tobytes() == ranks[0][name].tobytes()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", part("pairs of strategies", range(40), 2))
 def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph = without_dead(network(seed)) if seed % 4 else block(4, 8, 16)
@@ -78,7 +80,7 @@ def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
     check(graph, choice, mesh, seed)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", part("padding on both axes", range(24), 2))
 def test_padding_and_copies_on_both_axes_compute_the_same(seed: int) -> None:
     """12 rows on 5 ranks, and 4 or 10 heads on 3 ranks."""
     rng = np.random.default_rng(seed)

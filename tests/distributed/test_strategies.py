@@ -24,7 +24,7 @@ from .one_axis import sharded
 RANKS = (2, 3, 4)
 DIVISIBLE = tuple(case for case in CASES if case.op.expr or case.op.free_axes)
 # `scripts/plan_bars --only strategies` judges all samples.
-SAMPLES = some(DIVISIBLE, 2)
+SAMPLES = some(DIVISIBLE, 1)
 
 
 def one_node(case: Case, strategy: Strategy, ranks: int) -> tuple[Graph, dict[Node, Strategy]]:

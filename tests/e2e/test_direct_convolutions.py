@@ -74,14 +74,14 @@ def steps(path: Path, *sizes: tuple[int, int]) -> list[frozenset[int]]:
 
 def test_an_input_of_packed_elements_stands_beside(tmp_path: Path) -> None:
     """Kernels see other sizes of it than callers do."""
-    model = layers()
+    model = layers(1)
     nibbles = helper.make_tensor_value_info("nibbles", onnx.TensorProto.INT4, ["n", 3])
     model.graph.input.append(nibbles)
     model.graph.node.append(helper.make_node("Cast", ["nibbles"], ["z"], to=FLOAT))
     model.graph.output.append(value("z", FLOAT, ["n", 3]))
     onnx.save(model, tmp_path / "m.onnx")
     module = tcc.compile(tmp_path / "m.onnx", jobs=1)
-    plain = session(layers())
+    plain = session(layers(1))
     numbers = np.arange(-6, 6).reshape(4, 3)
     for size in ((1, 2), (31, 33)):
         x = image(*size)

@@ -17,6 +17,7 @@ from tcc.driver import compile_model
 from tcc.options import read_options
 
 from tests.lib.agreement import FLOAT, INT64, value
+from tests.part import part
 
 node = helper.make_node
 N = 1 << 30
@@ -97,7 +98,7 @@ class TooMuchError(BaseException):
     """Nothing on its way takes it for an error of what it ends."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", part("huge sizes", CASES, 2))
 def test_a_compile_walks_through_no_size(case: str, tmp_path: Path) -> None:
     calls = 0
 

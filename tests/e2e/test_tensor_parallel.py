@@ -26,6 +26,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
+# One worker imports what exports models.
+pytestmark = pytest.mark.xdist_group("torch")
+
 RANKS = 2
 
 

@@ -24,6 +24,9 @@ import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
+# One worker imports what exports models.
+pytestmark = pytest.mark.xdist_group("torch")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

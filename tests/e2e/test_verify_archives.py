@@ -22,9 +22,9 @@ from tcc.frontends import replayed
 from tcc.frontends.rounding import Rounding
 from tcc.runtime.worker import write_arrays
 from torch.export import Dim, ExportedProgram
-from torch.export.experimental import _export_forward_backward
 from torch.utils import _pytree as pytree
 
+from tests.frontends.torch.torch_samples import forward_and_backward
 from tests.lib.fuzz.hostile_archives import members, packed, program
 from tests.processors import multiplies_bf16
 
@@ -163,7 +163,7 @@ def test_the_loss_and_gradients_of_a_joint_program(tmp_path: Path) -> None:
 
     torch.manual_seed(9)
     module, x = Loss(), torch.randn(5, 4)
-    joint = _export_forward_backward(torch.export.export(module, (x,)))
+    joint = forward_and_backward(torch.export.export(module, (x,)))
     run = replayed(str(save(tmp_path / "m.pt2", joint)), Rounding())
     loss = module(x)
     loss.backward()

@@ -14,6 +14,7 @@ from tests.lib.fuzz import open_layers
 from tests.lib.fuzz.open_compiled import check
 from tests.lib.fuzz.open_judge import differences
 from tests.lib.fuzz.open_sizes import Arrays, generate
+from tests.part import part
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
@@ -30,7 +31,7 @@ def test_compiled_code_does_too(seed: int) -> None:
     assert not differences(case, tcc.compile(case.model, jobs=1).run)
 
 
-@pytest.mark.parametrize("first", range(0, 20, 5))
+@pytest.mark.parametrize("first", part("models of layers", range(0, 20, 5), 2))
 def test_layers_with_open_sizes_are_as_in_onnx_runtime(first: int) -> None:
     """Most of them derived and fused, a few as plain as they are."""
     assert check([first], ["O0"]) == []

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import tcc
 from tcc import cli
+from tcc.runtime import Module
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -32,8 +36,33 @@ def sample(name: str) -> Path:
     return path
 
 
+@pytest.fixture
+def lines_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Returns a function from an artifact, options, an example and its words to its lines.
+
+    The example runs here and takes the artifact in place of what it would compile; it must compile
+    the model, its first word, with these options.
+    """
+
+    def lines_of(
+        artifact: Path, options: dict[str, object], example: str, model: Path, *words: object
+    ) -> list[str]:
+        def compiled(path: str, **given: object) -> Module:
+            assert (path, given) == (str(model), options)
+            return tcc.load(artifact)
+
+        monkeypatch.setattr(tcc, "compile", compiled)
+        monkeypatch.setattr(sys, "argv", [example, *map(str, (model, *words))])
+        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines_of
+
+
 def lines(example: str, *words: object) -> list[str]:
-    """Returns the lines that an example prints."""
+    """Returns the lines that an example prints in a process of its own."""
     command = [sys.executable, EXAMPLES / example, *map(str, words)]
     process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert process.returncode == 0, process.stderr
@@ -41,23 +70,29 @@ def lines(example: str, *words: object) -> list[str]:
 
 
 @NEEDS_IO
-def test_yolox_sees_a_cat_a_cup_and_a_person() -> None:
+def test_yolox_sees_a_cat_a_cup_and_a_person(
+    yolox: Path, lines_with: Callable[..., list[str]]
+) -> None:
     spec = importlib.util.find_spec("skimage")
     if spec is None or spec.origin is None:
         pytest.skip("scikit-image, whose wheel has photos, is not installed")
     photos = Path(spec.origin).parent / "data"
     files = [photos / f"{name}.png" for name in ("chelsea", "coffee", "astronaut")]
-    printed = lines("yolox_photos.py", sample("yolox_nano.onnx"), *files)
+    options = {"preprocess": EXAMPLES / "yolox.toml"}
+    printed = lines_with(yolox, options, "yolox_photos.py", sample("yolox_nano.onnx"), *files)
     first = {line.split(":")[0]: line.split(": ")[1].split(" ")[0] for line in printed[::-1]}
     assert first == {"chelsea.png": "cat", "coffee.png": "cup", "astronaut.png": "person"}
 
 
 @NEEDS_IO
-def test_silero_hears_speech_between_silence() -> None:
+def test_silero_hears_speech_between_silence(
+    silero: Path, lines_with: Callable[..., list[str]]
+) -> None:
     if shutil.which("espeak-ng") is None:
         pytest.skip("espeak-ng is not installed")
     words = "the quick brown fox jumps over the lazy dog"
-    printed = lines("silero_speech.py", sample("silero_vad.onnx"), "--say", words)
+    model = sample("silero_vad.onnx")
+    printed = lines_with(silero, {}, "silero_speech.py", model, "--say", words)
     stretches = [line.split() for line in printed]
     seconds = [(float(words[2]), float(words[4])) for words in stretches]
     # Half a second of silence stands before the speech, which takes more than 1.5 seconds.
@@ -66,11 +101,14 @@ def test_silero_hears_speech_between_silence() -> None:
 
 
 @NEEDS_IO
-def test_silero_hears_no_speech_in_silence(tmp_path: Path) -> None:
+def test_silero_hears_no_speech_in_silence(
+    silero: Path, tmp_path: Path, lines_with: Callable[..., list[str]]
+) -> None:
     soundfile = pytest.importorskip("soundfile")
     noise = np.random.default_rng(0).standard_normal(16000) * 1e-3
     soundfile.write(tmp_path / "noise.wav", noise, 16000)
-    assert lines("silero_speech.py", sample("silero_vad.onnx"), tmp_path / "noise.wav") == []
+    words = (sample("silero_vad.onnx"), tmp_path / "noise.wav")
+    assert lines_with(silero, {}, "silero_speech.py", *words) == []
 
 
 def test_magika_knows_files_of_python_and_of_this_repository() -> None:
@@ -86,6 +124,7 @@ def test_magika_knows_files_of_python_and_of_this_repository() -> None:
     assert [line.rsplit(" ", 2)[1] for line in printed] == [*types.values()]
 
 
+@pytest.mark.xdist_group("torch")  # one worker imports what exports models
 def test_gpt2_continues_a_text_in_c(tmp_path: Path) -> None:
     """A small GPT-2 in C gives the tokens that transformers gives without a cache."""
     torch = pytest.importorskip("torch", reason="the extra models is not installed")

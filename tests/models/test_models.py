@@ -24,6 +24,8 @@ from models.inputs import make_input, make_inputs
 from models.manifest import manifest, model_spec, opened
 from models.open_sizes import check_open_sizes
 
+# One worker imports what exports models.
+pytestmark = pytest.mark.xdist_group("torch")
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = ("fsrcnn", "infogan", "lstm")
 

@@ -18,6 +18,10 @@ from trials import (
 )
 
 from tests.once import made_once
+from tests.part import takes_all
+
+# Two deviations take long here; scripts/stress explores every scenario within three.
+LONG = ("callers", "growing", "narrowing", "settling")
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +37,8 @@ def explorer(parts: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.parametrize(("scenario", "deviations"), SCENARIOS.items())
 def test_all_executions_hold(explorer: Path, scenario: str, deviations: int) -> None:
+    if scenario in LONG and not takes_all():
+        deviations -= 1
     holds, text = explore(explorer, scenario, deviations)
     assert holds, text
     assert f"{scenario}, {deviations} deviations: " in text

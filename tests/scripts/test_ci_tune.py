@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,21 +35,31 @@ def run(*words: str) -> int:
     return subprocess.run([sys.executable, str(SCRIPT), *words], check=False).returncode
 
 
-def tcc(*words: str) -> str:
+def tcc(*words: str, folder: Path | None = None) -> str:
     command = [sys.executable, "-P", "-m", "tcc", *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
+    return done.stdout
 
 
 def summary() -> str:
     return Path("summary.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a lock of all choices of the model, and the base's artifact."""
+    folder = tmp_path_factory.mktemp("pinned")
+    onnx.save(onnx.parser.parse_model(TEXT), folder / "model.onnx")
+    tcc("tune", "model.onnx", "--pin", folder=folder)
+    (folder / "base").mkdir()
+    tcc("compile", "model.onnx", "-o", "base/model.so", "--tuned", str(LOCK), folder=folder)
+    return folder
+
+
 @pytest.fixture
-def pinned() -> None:
-    """A lock with all choices of the model, and the base's artifact."""
-    tcc("tune", "model.onnx", "--pin")
-    os.mkdir("base")
-    tcc("compile", "model.onnx", "-o", "base/model.so", "--tuned", str(LOCK))
+def pinned(made: Path, tmp_path: Path) -> None:
+    """A copy of these files in the folder of the test."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 # ---- pull requests ------------------------------------------------------------------------------

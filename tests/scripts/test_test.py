@@ -28,6 +28,7 @@ def test_all_and_fast_tests_are_spread_over_workers(script: ModuleType) -> None:
     last = ["--max-worker-restart", "0"]
     assert script.with_defaults([]) == [*spread, *last]
     assert script.with_defaults(["--fast"]) == [*spread, "-m", "fast", *last]
+    assert script.with_defaults(["--whole"]) == [*spread, "--whole", *last]
     assert script.with_defaults(["tests/ir", "-x"]) == ["tests/ir", "-x", *last]
     assert script.with_defaults(["tests/ir", "--fast"]) == ["tests/ir", "-m", "fast", *last]
 

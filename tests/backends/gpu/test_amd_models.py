@@ -21,15 +21,18 @@ from tests.lib.emulator.faults import Fault
 from tests.lib.emulator.models import MODELS, Small
 from tests.lib.fake_gpu.fakes import Fakes, in_child
 from tests.lib.interpreter.running import NEEDS_TRITON
+from tests.part import takes_all
 
 Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
 ATTENTION = pytest.mark.xdist_group("amd-attention")  # compiled once for its mistakes too
+# Each model on one of the devices in turn, attention on both; with `--whole` all on both.
 CASES = [
-    pytest.param(a, n, marks=ATTENTION if n == "attention" else (), id=f"{a}-{n}")
-    for a in DEVICES
-    for n in MODELS
+    pytest.param(arch, name, marks=ATTENTION if name == "attention" else (), id=f"{arch}-{name}")
+    for number, name in enumerate(MODELS)
+    for turn, arch in enumerate(DEVICES)
+    if takes_all() or number % len(DEVICES) == turn or name == "attention"
 ]
 _NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
 

@@ -1,5 +1,6 @@
-"""Kernels of open sizes in Triton's interpreter, each model at a drawn size below a block or around
-its end, against ONNX Runtime.  `scripts/gpu_kernels --open` runs all models at all sizes."""
+"""Kernels of open sizes in Triton's interpreter, half of the models, each at a drawn size below a
+block or around its end, against ONNX Runtime.  `scripts/gpu_kernels --open` runs all models at all
+sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from tests.draws import RNG
 from tests.e2e.test_block_remainders import MODELS, sized
 from tests.lib.agreement import assert_agree, expected, session
 from tests.lib.interpreter.running import NEEDS_TRITON
+from tests.part import part
 
 from .interpreted import InterpretedModel
 
@@ -17,7 +19,7 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", part("drawn sizes", MODELS, 2))
 def test_a_drawn_size_agrees(name: str) -> None:
     model, runner = InterpretedModel(MODELS[name], "cuda:sm_90"), session(MODELS[name])
     size = int(RNG.choice(SIZES))

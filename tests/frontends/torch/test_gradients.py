@@ -16,10 +16,9 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.torch.outputs import all_names
 from tcc.ir.graph.evaluate import evaluate_graph
-from torch.export.experimental import _export_forward_backward
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .torch_samples import export
+from .torch_samples import export, forward_and_backward
 
 pytestmark = pytest.mark.xdist_group("torch")
 
@@ -192,7 +191,7 @@ def network() -> Any:
 def test_a_joint_program_gives_its_loss_and_gradients(tmp_path: Path) -> None:
     net, x, y = network(), image(2, 3, 12, 12), torch.tensor([4, 1])
     start = {name: value.numpy().copy() for name, value in net.named_buffers()}
-    joint = _export_forward_backward(torch.export.export(net, (x, y), strict=False))
+    joint = forward_and_backward(torch.export.export(net, (x, y), strict=False))
     torch.export.save(joint, tmp_path / "m.pt2")
     wanted = net(x, y)
     wanted["loss"].backward()
@@ -216,7 +215,7 @@ def test_gradients_of_inputs_have_names() -> None:
 
     x = image(1, 2, 4, 4).requires_grad_()
     program = torch.export.export(_AsModule(loss), (x,), strict=False)
-    graph = load_model(_export_forward_backward(program))
+    graph = load_model(forward_and_backward(program))
     assert [v.name for v in graph.outputs] == ["loss", "x.grad"]
     (wanted,) = torch.autograd.grad(loss(x), x)
     found = evaluate_graph(graph, {"x": x.detach().numpy()})

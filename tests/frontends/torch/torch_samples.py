@@ -263,3 +263,11 @@ def plain_regions(x: Any) -> Any:
         (total, torch.stack(rows)),
         x * 2 + 1,
     )
+
+
+def forward_and_backward(program: Any) -> Any:
+    """Returns the program with its gradients."""
+    # torch's compiler, which takes seconds and which only the worker of these tests imports
+    from torch.export.experimental import _export_forward_backward
+
+    return _export_forward_backward(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import product
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 
 from tests.lib.agreement import assert_agree, expected, session
+from tests.part import part
 from tests.passes.layout.test_choose import planner
 from tests.passes.placing import place_graph
 
@@ -102,8 +104,7 @@ def test_kernels_are_predicted_to_take_less_than_one_for_each_node(name: str) ->
     assert seconds(made) < 0.75 * seconds(made, made.nodes)
 
 
-@pytest.mark.parametrize("keys", [128, 512])
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize(("name", "keys"), part("cuts", product(ATTENTION, [128, 512]), 2))
 def test_no_cut_behind_a_node_is_predicted_to_take_less(name: str, keys: int) -> None:
     """Joins are decided a node at a time; here a whole kernel is priced in two parts each."""
     made = graph(name, keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.fuse.compose import compose
 
+from tests.part import part
 from tests.passes.tile.cpu.tiles import Built, Chooser, build, chosen, drawn, run_kernel
 
 from .models import Model
@@ -103,8 +105,7 @@ def test_strips_agree_with_graph(name: str) -> None:
     assert any(s.strip is not None and s.strip.rows is not s.strip.loop for s in built.group.stages)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", list(GRAPHS))
+@pytest.mark.parametrize(("name", "seed"), part("strips", product(GRAPHS, range(4)), 2))
 def test_every_schedule_of_strips_is_right(name: str, seed: int) -> None:
     check(GRAPHS[name](), drawn(np.random.default_rng(seed)))
 

@@ -22,6 +22,7 @@ from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.program.evaluate import evaluate_program
+from tests.part import part
 from tests.passes.derive.bilinear.products import Only, form_nodes
 from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_programs import lowered
@@ -301,7 +302,10 @@ def of_other_sizes(case: Case) -> Iterator[Case]:
 
 
 # One column is as wide as its images, which is not known where sizes are open.
-@pytest.mark.parametrize("name", sorted({*RUN} - {"3 x 3, one column"}))
+OPEN = sorted({*RUN} - {"3 x 3, one column"})
+
+
+@pytest.mark.parametrize("name", part("forms of open sizes", OPEN, 3))
 def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
     after = derive(replace(case, open=True).graph(), Derivations(Only(wanted), growth=1e9))

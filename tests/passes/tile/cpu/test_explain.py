@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.reasons import Reasons
 from tcc.schedule.cpu.schedule import Nest, Schedule
 
+from tests.part import part
 from tests.passes.fuse.models import MODELS, Model
 from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_masked_loops import MASKS, attention, group_of
@@ -225,8 +227,7 @@ def check_all(groups: Iterable[TileGroup], core: CoreModel) -> set[str]:
     return named
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(("name", "core"), part("rules", product(MODELS, CORES), 2))
 def test_every_field_names_a_rule_that_exists(name: str, core: str) -> None:
     assert check_all((group for group, _ in planned(MODELS[name](), CORES[core])), CORES[core])
 

@@ -20,6 +20,7 @@ from tcc.passes.fuse.compose import compose
 from tests.lib.op_matrix.cases import SOME_SYMBOLIC_CASES, each, fewer
 from tests.lib.oracle.tile.parse import parse_kernel
 from tests.ops.test_matrix import CASES, Case, check, reference, symbolic
+from tests.part import part
 
 from . import tiles
 from .tiles import Array, Built, Chooser
@@ -95,7 +96,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
 TILED = fewer((c for c in CASES if c.op.expr is not None and not c.half), 8, 3)
 
 
-@each(TILED)
+@each(part("kernels", TILED, 2))
 def test_kernel_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case)
     agree(case, expr, operands, {})
@@ -110,7 +111,7 @@ UNHELD = (
 )
 
 
-@each(SOME_SYMBOLIC_CASES)
+@each(part("kernels of open sizes", SOME_SYMBOLIC_CASES, 2))
 def test_kernel_with_open_sizes_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case, open_sizes=True)
     if case.name.startswith(UNHELD):

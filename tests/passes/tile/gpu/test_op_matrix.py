@@ -13,6 +13,7 @@ from tcc.schedule.gpu.schedule import NotBlocks
 
 from tests.lib.op_matrix.cases import SOME_SYMBOLIC_CASES, each
 from tests.ops.test_matrix import Case, check, reference
+from tests.part import part
 from tests.passes.tile.cpu.test_op_matrix import TILED, UNHELD, composed
 
 from . import tiles
@@ -45,13 +46,13 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
             check(case, actual, wanted, case.op.tolerance)
 
 
-@each(TILED)
+@each(part("blocks", TILED, 2))
 def test_block_kernel_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case)
     agree(case, expr, operands, {})
 
 
-@each(SOME_SYMBOLIC_CASES)
+@each(part("blocks of open sizes", SOME_SYMBOLIC_CASES, 2))
 def test_block_kernel_with_open_sizes_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case, open_sizes=True)
     if case.name.startswith(UNHELD):
