@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcc.runtime.module_text import bytes_text
 from tcc.runtime.profile_roofs import Dot, Roofline, roofline
 from tcc.runtime.reports import MissingLibraryError
+from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile, StepProfile

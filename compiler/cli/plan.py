@@ -8,12 +8,14 @@ import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
-from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, constant_bytes
 from tcc.later import later
 from tcc.options import Options
+from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
     from tcc import driver, rank_plans
@@ -204,7 +206,7 @@ def _plan(
     if as_json:
         print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})
         return
-    say_fitted(plan_lines(result))
+    say_all(plan_lines(result))
 
 
 def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
@@ -214,7 +216,7 @@ def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    say_fitted(explanation_lines(rows))
+    say_all(explanation_lines(rows))
 
 
 def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> None:
@@ -224,7 +226,7 @@ def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> Non
     if as_json:
         print_json(asdict(proof))
         return
-    say_fitted(proof_lines(proof, cluster.hosts))
+    say_all(proof_lines(proof, cluster.hosts))
 
 
 def _write(output: Path, text: str) -> None:

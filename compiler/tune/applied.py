@@ -37,16 +37,6 @@ class Applied:
     unrelated: int
     warnings: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """Returns the counts as a part of the summary line."""
-        count = self.applied + self.unfit + self.elsewhere + self.unrelated
-        return (
-            f"of {count} lock entries {self.applied} apply, {self.unfit} do not fit, "
-            f"{self.elsewhere} are for other targets or cores, "
-            f"{self.unrelated} belong to other models"
-        )
-
 
 def lock_of(options: Options) -> Lock | None:
     """Returns the lock of --tuned; None without it.

@@ -76,7 +76,7 @@ def test_texts_without_spaces_are_broken_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    show.say_fitted(["  name: " + "x" * 300, "short", ""])
+    show.say_all(["  name: " + "x" * 300, "short", ""])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "".join(line.strip() for line in lines) == "name: " + "x" * 300 + "short"

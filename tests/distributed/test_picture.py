@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.cli.show import bytes_text
 from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.facts import planned
 from tcc.distributed.layers import Crossing, PlanLayer, plan_rows
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.picture import _Drawing, plan_svg
 from tcc.distributed.sharding import Split, Whole
+from tcc.runtime.units import bytes_text
 
 from .networks import NETWORKS
 
