@@ -21,8 +21,7 @@ def summary_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     `record` is the record that `tcc compile --json` prints. Lines about lock entries, conversions
     and weights in wider types are there only where they apply.
     """
-    files = [f"{file['path']} ({bytes_text(file['bytes'])})" for file in record["files"]]
-    yield "wrote", _listed(files)
+    yield "wrote", _listed([*map(_file_text, record["files"])])
     for variant in record["variants"]:
         yield "target", code_text(record, variant)
         yield "memory", memory_text(record, variant)
@@ -47,9 +46,9 @@ def memory_text(record: Mapping[str, Any], variant: Mapping[str, Any]) -> str:
     """
     arena, growth = variant["arena"], variant["growth"]
     arena_text = "depends on the inputs" if arena is None else bytes_text(arena)
-    ratio = "" if growth is None else f" ({growth:.2f} times the model's)"
+    ratio = "" if growth is None else f" ({growth:.2f}x the model's)"
     needs = " and ".join(filter(None, (variant["needs"], record["needs"])))
-    return f"arena {arena_text}, weights {bytes_text(variant['weights'])}{ratio}; needs {needs}"
+    return f"arena {arena_text}, weights {bytes_text(variant['weights'])}{ratio}, needs {needs}"
 
 
 def narrow_rows(
@@ -88,6 +87,12 @@ def next_step(path: PurePath, targets: Sequence[str], package: str = "") -> str:
         return f"tcc inspect {name}"
     ranks = [match[1] for target in own if (match := re.search(r" on (\d+) ranks", target))]
     return f"tcc run {name} --nproc {ranks[0]}" if len(ranks) == len(own) else f"tcc run {name}"
+
+
+def _file_text(file: Mapping[str, Any]) -> str:
+    """Returns the path of a file, with its size unless it is a header."""
+    path, size = file["path"], bytes_text(file["bytes"])
+    return path if path.endswith(".h") else f"{path} ({size})"
 
 
 def _lock_text(tuned: Mapping[str, Any]) -> str:

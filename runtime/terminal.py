@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -108,25 +107,37 @@ def _wrapped(text: str, width: int | None, hang: int) -> Iterator[str]:
     # In a terminal of a few columns the indents go first.
     indent = min(len(text) - len(body), width // 4)
     hang = min(indent + hang, width // 2)
-    # A line has about as many characters as columns, so the rest of a long text can wait.
-    first = next(_folded(body[: 4 * width], width - indent))
-    yield " " * indent + first.rstrip()
-    for line in _folded(body[len(first) :].lstrip(), width - hang):
-        if line.strip():
-            yield " " * hang + line.strip()
+    first, *others = _folded(body, width - indent, width - hang)
+    yield " " * indent + first
+    for line in others:
+        yield " " * hang + line
 
 
-def _folded(text: str, width: int) -> Iterator[str]:
-    """Yields the lines of a text in `width` columns; all of them together are the text, but for
-    spaces."""
-    if text.isascii():  # rich, which also knows wide characters, takes longer to import
-        wrapper = textwrap.TextWrapper(
-            width, replace_whitespace=False, drop_whitespace=False, break_on_hyphens=False
-        )
-        yield from wrapper.wrap(text)
-        return
-    for line in _rich("text").Text(text).wrap(_console(width), width, overflow="fold"):
-        yield line.plain
+def _folded(text: str, first: int, width: int) -> Iterator[str]:
+    """Yields the lines of a text: one in `first` columns, and the others in `width` columns.
+
+    Lines end at spaces; a word is broken only where it is wider than a line.
+    """
+    line, room = "", first
+    for word in re.findall(r"\s*\S+", text):
+        if _cells(line) + _cells(word) <= room:
+            line += word
+            continue
+        if line:
+            yield line
+            room = width
+        *parts, line = _chopped(word.lstrip(), min(room, width))
+        yield from parts
+        room = width if parts else room
+    yield line
+
+
+def _chopped(word: str, width: int) -> list[str]:
+    """Returns a word in parts of at most `width` columns."""
+    if word.isascii():
+        return [word[n : n + width] for n in range(0, len(word), width)]
+    parts: list[str] = _rich("cells").chop_cells(word, width)
+    return parts
 
 
 def _console(width: int, *, styles: bool = False) -> Any:
@@ -154,7 +165,7 @@ def _table_lines(table: Table, width: int | None, styles: bool) -> Iterator[str]
     before = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     if width is None or before + widths[-1] <= width:
         yield from _aligned(table, table.rows, widths, styles=styles)
-    elif before - _GAP <= width:
+    elif before - _GAP <= width and not _has_numbers(table, len(widths) - 1):
         yield from _with_wide_cells(table, widths, width, styles)
     else:
         yield from _records(table, width)
@@ -180,7 +191,7 @@ def _with_wide_cells(
             continue
         head = not number and table.has_heads
         yield from _aligned(table, together, widths, first=number - len(together), styles=styles)
-        yield from _aligned(table, [[*row[:-1], ""]], widths, first=number, styles=styles)
+        yield from _aligned(table, [row[:-1]], widths[:-1], first=number, styles=styles)
         if not head:
             yield from _wrapped(" " * _HANG + last, width, 0)
         together = []

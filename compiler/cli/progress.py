@@ -27,6 +27,8 @@ else:
 Count: TypeAlias = Callable[[], tuple[int, int]]
 # The seconds between two looks at the work: on a terminal, and elsewhere.
 _PERIODS = (0.2, 10.0)
+# The least columns of a title, if the terminal is too narrow for all of a line.
+_TITLE = 12
 # The stages of a compile in the words of a user, and the names that `Trace` has for them.
 _STAGES = MappingProxyType(
     {
@@ -93,7 +95,7 @@ class Progress:
         head = f"{seconds // 60}:{seconds % 60:02}  "
         if width is None:
             return head + self._title + state
-        room = max(width - len(head) - len(state), width // 3)
+        room = max(width - len(head) - len(state), _TITLE)
         return terminal.shortened(head + terminal.shortened(self._title, room) + state, width)
 
 
@@ -130,4 +132,6 @@ def progress(title: str) -> Iterator[Progress]:
 
 def _rewritten() -> Any:
     """Returns a line at the bottom of the terminal, which disappears at the end of its context."""
-    return live.Live(console=console.Console(stderr=True), auto_refresh=False, transient=True)
+    screen = console.Console(stderr=True)
+    # Notes on stderr go above the line.  Results may go elsewhere than to the terminal.
+    return live.Live(console=screen, auto_refresh=False, transient=True, redirect_stdout=False)

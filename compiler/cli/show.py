@@ -31,7 +31,7 @@ def say_all(items: Iterable[str | Table], *, err: bool = False) -> None:
     elif not err or LOG.level != "quiet":
         width, styles = terminal.columns(stream), terminal.has_styles(stream)
         for line in terminal.lines(escaped, width, styles=styles):
-            click.echo(line, err=err)
+            print(line, file=stream, flush=True)
 
 
 def print_json(value: Any) -> None:
