@@ -1,4 +1,4 @@
-"""What an artifact is, on a page for a terminal, from its manifest: `tcc inspect ARTIFACT`."""
+"""Describes an artifact on a page for a terminal: `tcc inspect ARTIFACT`."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def _kernels(facts: KernelFacts) -> Iterator[Sequence[str]]:
     for step in facts.steps:
         if isinstance(step, int):
             seconds[step] = seconds.get(step, 0.0) + facts.kernels[step].seconds
-    total = sum(seconds.values())
+    run_seconds = sum(seconds.values())
     yield "us", "share", "limit", "slowest kernels as predicted"
     for number in sorted(seconds, key=lambda n: -seconds[n])[:_KERNELS]:
-        kernel, share = facts.kernels[number], seconds[number] / total if total else 0.0
+        kernel, share = facts.kernels[number], seconds[number] / run_seconds if run_seconds else 0.0
         limit = kernel.limit or ""
         yield f"{seconds[number] * 1e6:.1f}", f"{share:.1%}", limit, kernel.source
-    yield f"{total * 1e6:.1f}", "", "", f"all {len(seconds)} kernels"
+    yield f"{run_seconds * 1e6:.1f}", "", "", f"all {len(seconds)} kernels"

@@ -82,11 +82,15 @@ def next_step(path: PurePath, targets: Sequence[str], package: str = "") -> str:
     if path.suffix == ".c":
         return f"cc -std=c11 -O2 -c {name}"
     here = f"cpu:{platform.machine().replace('_', '-')}"
-    own = [target for target in targets if target.partition(" ")[0] == here]
-    if not own:
+    own_targets = [target for target in targets if target.partition(" ")[0] == here]
+    if not own_targets:
         return f"tcc inspect {name}"
-    ranks = [match[1] for target in own if (match := re.search(r" on (\d+) ranks", target))]
-    return f"tcc run {name} --nproc {ranks[0]}" if len(ranks) == len(own) else f"tcc run {name}"
+    ranks = [match[1] for target in own_targets if (match := re.search(r" on (\d+) ranks", target))]
+    return (
+        f"tcc run {name} --nproc {ranks[0]}"
+        if len(ranks) == len(own_targets)
+        else f"tcc run {name}"
+    )
 
 
 def _file_text(file: Mapping[str, Any]) -> str:
@@ -103,8 +107,8 @@ def _lock_text(tuned: Mapping[str, Any]) -> str:
         ("unrelated", "belong to other models"),
     )
     count = sum(tuned[name] for name in ("applied", *(name for name, _ in named)))
-    others = (f"{tuned[name]} {words}" for name, words in named if tuned[name])
-    return ", ".join((f"{tuned['applied']} of {count} entries apply", *others))
+    other_counts = (f"{tuned[name]} {words}" for name, words in named if tuned[name])
+    return ", ".join((f"{tuned['applied']} of {count} entries apply", *other_counts))
 
 
 def _counted(count: int, noun: str) -> str:

@@ -40,13 +40,14 @@ class Table:
 def columns(stream: TextIO) -> int | None:
     """Returns the columns of the terminal behind `stream`; None if it is no terminal.
 
-    The variable COLUMNS takes precedence if it is a number above 0.
+    The variable COLUMNS takes precedence on a terminal if it is a number above 0. Elsewhere it does
+    not count, because libraries set it for the programs that they start.
     """
+    if not stream.isatty():
+        return None
     text = os.environ.get("COLUMNS", "")
     if text.isascii() and text.isdigit() and int(text):
         return int(text)
-    if not stream.isatty():
-        return None
     try:
         return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
     except OSError:
@@ -82,8 +83,8 @@ def shortened(text: str, width: int) -> str:
     """Returns the text, cut to `width` columns; three dots replace the rest."""
     if _cells(text) <= width:
         return text
-    cut: str = _rich("cells").set_cell_size(text, max(width - 3, 0))
-    return (cut + "...")[: max(width, 0)]
+    start: str = _rich("cells").set_cell_size(text, max(width - 3, 0))
+    return (start + "...")[: max(width, 0)]
 
 
 def _rich(name: str) -> Any:
@@ -107,9 +108,9 @@ def _wrapped(text: str, width: int | None, hang: int) -> Iterator[str]:
     # In a terminal of a few columns the indents go first.
     indent = min(len(text) - len(body), width // 4)
     hang = min(indent + hang, width // 2)
-    first, *others = _folded(body, width - indent, width - hang)
+    first, *further_lines = _folded(body, width - indent, width - hang)
     yield " " * indent + first
-    for line in others:
+    for line in further_lines:
         yield " " * hang + line
 
 
@@ -183,20 +184,22 @@ def _with_wide_cells(
     widths = [*widths[:-1], max(room, 0)]
     words = (_cells(word) for row in table.rows for word in row[-1].split())
     wraps = room >= _ROOM and max(words, default=0) <= room
-    together: list[Sequence[str]] = []
+    inline_rows: list[Sequence[str]] = []
     for number, row in enumerate(table.rows):
         last = row[-1]
         if wraps or _cells(last) <= room:
-            together.append(row)
+            inline_rows.append(row)
             continue
         head = not number and table.has_heads
-        yield from _aligned(table, together, widths, first=number - len(together), styles=styles)
+        yield from _aligned(
+            table, inline_rows, widths, first=number - len(inline_rows), styles=styles
+        )
         yield from _aligned(table, [row[:-1]], widths[:-1], first=number, styles=styles)
         if not head:
             yield from _wrapped(" " * _HANG + last, width, 0)
-        together = []
-    first = len(table.rows) - len(together)
-    yield from _aligned(table, together, widths, first=first, styles=styles)
+        inline_rows = []
+    first = len(table.rows) - len(inline_rows)
+    yield from _aligned(table, inline_rows, widths, first=first, styles=styles)
 
 
 def _aligned(

@@ -148,7 +148,7 @@ def plan(
         say_all(lines)
 
 
-# What a command prints: the record of --json, and the lines without it.
+# The record that a command prints with --json, and the lines that it prints without.
 _Printed: TypeAlias = tuple[Any, Iterable[str | Table]]
 
 

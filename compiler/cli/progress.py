@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,40 +63,47 @@ class Progress:
 
     def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock, self._start = printable(title), clock, clock()
-        self._stage, self._words = "", ""
-        self._count: Count | None = None
+        # (stage, its words, its count): one value, because another thread reads it.
+        self._state: tuple[str, str, Count] = "", "", _no_count
 
     def __call__(self, stage: str, count: Count | None = None) -> None:
-        begins = stage != self._stage
+        begins = stage != self._state[0]
         target, _, name = stage.rpartition(": ")
         words = _WORDS.get(name)
-        self._stage, self._count = stage, count
-        self._words = stage if words is None else ": ".join(filter(None, (target, words)))
+        text = stage if words is None else ": ".join(filter(None, (target, words)))
+        self._state = stage, text, count or _no_count
         if begins and LOG.level == "json":
-            print_event("stage", title=self._title, stage=stage, text=self._words)
+            print_event("stage", title=self._title, stage=stage, text=text)
         elif begins and LOG.level == "verbose":
-            internal = f" ({name})" if words not in (None, name) else ""
-            say(f"{self._clock() - self._start:8.2f} s  {self._words}{internal}", err=True)
+            internal = f" ({name})" if words else ""
+            say(f"{self._clock() - self._start:8.2f} s  {text}{internal}", err=True)
 
     def show(self) -> None:
         """Prints the present state as a line, or as an event."""
         if LOG.level != "json":
             say(self.line(None), err=True)
             return
-        done, total = self._count() if self._count else (0, 0)
-        print_event("progress", title=self._title, stage=self._stage, done=done, all=total)
+        stage, _, count = self._state
+        kernels, all_kernels = count()
+        print_event("progress", title=self._title, stage=stage, done=kernels, all=all_kernels)
 
     def line(self, width: int | None) -> str:
         """Returns the present state in at most `width` columns; a long title is shortened."""
         seconds = int(self._clock() - self._start)
-        done, total = self._count() if self._count else (0, 0)
-        counted = f", {done} of {total} kernels" if total else ""
-        state = f": {self._words}{counted}" if self._words else ""
+        _, words, count = self._state
+        kernels, all_kernels = count()
+        work = f", {kernels} of {all_kernels} kernels" if all_kernels else ""
+        state = f": {words}{work}" if words else ""
         head = f"{seconds // 60}:{seconds % 60:02}  "
         if width is None:
             return head + self._title + state
         room = max(width - len(head) - len(state), _TITLE)
         return terminal.shortened(head + terminal.shortened(self._title, room) + state, width)
+
+
+def _no_count() -> tuple[int, int]:
+    """Returns the count of a stage whose work is not counted."""
+    return 0, 0
 
 
 @contextmanager
@@ -105,28 +112,29 @@ def progress(title: str) -> Iterator[Progress]:
 
     With --quiet nothing is shown.
     """
-    shown = Progress(title)
+    state = Progress(title)
     if LOG.level == "quiet":
-        yield shown
+        yield state
         return
     moves = terminal.moves_cursor(sys.stderr) and LOG.level != "json"
     with _rewritten() if moves else nullcontext() as line:
-        done = threading.Event()
+        end = threading.Event()
 
         def watch() -> None:
-            while not done.wait(_PERIODS[not moves]):
-                if line is None:
-                    shown.show()
-                else:
-                    width = terminal.columns(sys.stderr)
-                    line.update(text.Text(shown.line(width), no_wrap=True), refresh=True)
+            with suppress(OSError):  # nobody reads stderr any more
+                while not end.wait(_PERIODS[not moves]):
+                    if line is None:
+                        state.show()
+                    else:
+                        width = terminal.columns(sys.stderr)
+                        line.update(text.Text(state.line(width), no_wrap=True), refresh=True)
 
         watcher = threading.Thread(target=watch, name="tcc progress", daemon=True)
         watcher.start()
         try:
-            yield shown
+            yield state
         finally:
-            done.set()
+            end.set()
             watcher.join()
 
 
