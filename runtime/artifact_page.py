@@ -49,13 +49,14 @@ def _facts(manifest: Mapping[str, Any], needs: str) -> Iterator[tuple[str, str]]
     }
     narrow = manifest.get("quantized") or (precision if precision in _NARROW else "")
     for variant in manifest["variants"]:
+        images = variant.get("gpu", {}).get("images", ())
         summary = {
             "target": variant.get("target", manifest.get("target", {}).get("text", "")),
             "kernels": variant.get("kernel_count", 0),
             "arena": variant.get("arena_bytes"),
             "weights": variant["weights"]["bytes"],
             "growth": None,
-            "needs": "",
+            "needs": max((image["needs"] for image in images), default=""),
         }
         yield "target", code_text(record, summary)
         yield "memory", memory_text(record, summary)

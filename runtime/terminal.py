@@ -107,7 +107,7 @@ def _wrapped(text: str, width: int | None, hang: int) -> Iterator[str]:
     body = text.lstrip()
     # In a terminal of a few columns the indents go first.
     indent = min(len(text) - len(body), width // 4)
-    hang = min(indent + hang, width // 2)
+    hang = min(indent + hang, width // 2, max(width - 2, 0))
     first, *further_lines = _folded(body, width - indent, width - hang)
     yield " " * indent + first
     for line in further_lines:

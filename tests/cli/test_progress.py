@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -261,6 +262,16 @@ def test_bash_completes_with_the_script(words: str, found: str, tmp_path: Path) 
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, found, "")
+
+
+def test_a_completion_ends_with_exit_code_0() -> None:
+    variables = {"_TCC_COMPLETE": "bash_complete", "COMP_WORDS": "tcc comp", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tcc"],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "plain,compile\nplain,completion\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

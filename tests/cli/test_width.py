@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from rich.cells import cell_len
 from tcc import cli
 from tcc.cli import show
+from tcc.runtime.terminal import Table
+from tcc.runtime.terminal import lines as terminal_lines
 
 from tests.screens import Terminal
 
@@ -94,3 +97,20 @@ def test_columns_of_a_terminal_alone_count(
         assert width - 2 <= max(map(len, terminal.display)) <= width
         show.say("x " * 60)
         assert capsys.readouterr().out == "x " * 60 + "\n"
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 30, 60])
+def test_wrapped_texts_fit_and_keep_their_words(width: int) -> None:
+    """Characters of one, two and no columns, in words of all lengths."""
+    rng = np.random.default_rng(width)
+    alphabet = [*"ab-/.", "漢", "字", "é", "e\u0301", " ", " "]
+    for _ in range(50):
+        text = "".join(rng.choice(alphabet, 200))
+        for item in (text, Table([("head", "x"), (text[:5].strip(), text)])):
+            lines = list(terminal_lines([item], width))
+            # One character of two columns does not fit into one column.
+            assert all(cell_len(line) <= max(width, 2) for line in lines)
+            if item is text:
+                assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+                words = [w for w in text.split() if cell_len(w) <= width // 2]
+                assert set(words) <= {w for line in lines for w in line.split()}
