@@ -136,8 +136,13 @@ class Backend(Protocol):
         raise InternalError(f"models for {self.target.text} are lowered once")
 
     @abstractmethod
-    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Returns the code of the kernels, called `names`, and their entries in the manifest."""
+    def generate(
+        self, lowered: Lowered, names: Sequence[str], trace: Trace | None = None
+    ) -> Generated:
+        """Returns the code of the kernels, called `names`, and their entries in the manifest.
+
+        `trace` gets the number of finished kernels if their code takes long.
+        """
 
     def merged_with(self, other: Backend) -> Self | None:
         """Returns one backend for the targets of both backends, whose programs are equal.

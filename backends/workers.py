@@ -141,6 +141,10 @@ class WorkerPool:
                 raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
 
+    def has_answer(self, number: int) -> bool:
+        """Returns True if the request `number` has been answered; any thread may ask."""
+        return number in self._answers
+
     def _settled(self, numbers: Sequence[int]) -> bool:
         if self._failures:
             return self._running == 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tcc.errors import file_errors
 from tcc.frozen import frozen
@@ -34,17 +34,22 @@ class Stopped(Exception):
         self.form = form
 
 
+# Called with the name of a stage as it begins, and later with a function that returns how much of
+# the stage's work is done, and all of it.
+Progress: TypeAlias = Callable[..., None]
+
+
 @dataclass(slots=True)
 class Trace:
     """The dumps, timings and progress of one compile.
 
     `folder` receives numbered text files and is made if it is missing; None writes nothing.
-    `progress` is called with each stage's name as the stage begins.  With `verifying` every changed
+    `progress` is called as `Progress` describes.  With `verifying` every changed
     form is verified.  The compile ends after the step `last`.
     """
 
     folder: Path | None = None
-    progress: Callable[[str], None] | None = None
+    progress: Progress | None = None
     verifying: bool = False
     last: str = ""
     _timings: list[Timing] = field(default_factory=list)
@@ -76,6 +81,14 @@ class Trace:
         finally:
             self._depth -= 1
             self._timings[index] = Timing(name, time.perf_counter() - started, self._depth)
+
+    def counting(self, count: Callable[[], tuple[int, int]]) -> None:
+        """Reports the work of the stage that runs: `count` returns (kernels done, all kernels).
+
+        Another thread may call `count` at any time until the next stage begins.
+        """
+        if self.progress is not None:
+            self.progress(self._timings[-1].stage, count)
 
     def end(self, name: str, form: Any) -> None:
         """Raises `Stopped` if the user asked to stop after step `name`, whose result is `form`."""

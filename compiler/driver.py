@@ -1,7 +1,7 @@
 """compile(): from a model to a native file, as one straight-line function."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from tcc.backends.artifact.variant import Variant
 from tcc.backends.base import Backend
 from tcc.batch import load_batched
 from tcc.budgets import within
-from tcc.debug import Stopped, Timing, Trace
+from tcc.debug import Progress, Stopped, Timing, Trace
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_model
@@ -71,15 +71,14 @@ from tcc.variants import (
     variant_backends,
 )
 
-Progress = Callable[[str], None]
-
 
 @frozen
 class VariantSummary:
     """The facts of a variant, which is a program of an artifact.
 
     Sizes are bytes; `arena` is None where it depends on symbolic sizes. `weight_types` counts the
-    weights of matmuls and convolutions by type, where the precision is below f32. `growth` is the
+    weights of matmuls and convolutions by type, where the precision is below f32, and `wide` names
+    those of them that have another type than `Summary.narrow`. `growth` is the
     size of the artifact's weights divided by the size of the model's weights. `needs` is the oldest
     driver that loads all code for GPUs.
     """
@@ -91,12 +90,14 @@ class VariantSummary:
     growth: float
     needs: str
     weight_types: Mapping[str, int]
+    wide: Sequence[str]
 
 
 @frozen
 class Summary:
     """The facts of a compiled artifact.
 
+    `narrow` is the type in which weights were to be stored, or "" if they keep their types.
     `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
     every function that the artifact calls.  `tuned` counts the entries of a lock, if there is one.
     """
@@ -104,6 +105,7 @@ class Summary:
     target: str
     ops: int
     precision: str
+    narrow: str
     specialisations: int
     variants: tuple[VariantSummary, ...]
     priced: int
@@ -230,7 +232,7 @@ def _compiled(
             options.emit,
         )
     summary = Summary(
-        targets_text(targets), ops, options.precision,
+        targets_text(targets), ops, options.precision, options.narrow,
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
@@ -356,6 +358,7 @@ def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
         growth,
         needs,
         variant["weight_types"],
+        variant["wide"],
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ LEVELS = (0, 1, 2, 3)
 # The kinds of files that a compile emits, and the suffixes of their names.
 EMITS = MappingProxyType({"shared": ".so", "object": ".o", "static": ".a"})
 GPU_KERNELS = ("auto", "triton")
-PRECISIONS = ("f32", "tf32", "bf16", "f16")
+PRECISIONS = ("f32", "tf32", "bf16", "f16")  # the last two narrow weights
 # Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
 # Allowed difference from the results in f32, relative to the largest value, for `tcc verify`.
@@ -436,6 +436,12 @@ class Options:
     def weight_bits(self) -> int:
         """Returns the bits of an integer weight; 0 where no weights are stored as integers."""
         return 0 if self.weights is None else WEIGHTS[self.weights]
+
+    @property
+    def narrow(self) -> str:
+        """Returns the type in which weights are stored where possible; "" if they keep their
+        types."""
+        return self.weights or (self.precision if self.precision in PRECISIONS[2:] else "")
 
 
 FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options))

@@ -267,12 +267,13 @@ def variant_of(
             lowered = join_programs(general, specials)
             names = kernel_names(lowered, place)
             arrays = executor.submit(_packed, lowered.weights)
-            generated = code.generate(lowered, names)
+            generated = code.generate(lowered, names, trace)
         with trace.stage(label + "pack weights"):
             packed = [_shared(parts_of_rank, earlier) for parts_of_rank in arrays.result()]
     program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
+    types = parts[0].weights.types
     bytes_moved = traffic(lowered.placed, lowered.table.bodies)
     facts = {
         **generated.facts,
@@ -284,7 +285,9 @@ def variant_of(
             for r in lowered.weights.rounded
         ],
         # The number of matmul and convolution weights by type; {} for the precision f32.
-        "weight_types": Counter(parts[0].weights.types.values()),
+        "weight_types": dict(Counter(types.values())),
+        # The names of these weights that have another type than the one that was asked for.
+        "wide": [value.name for value, type in types.items() if type != options.narrow],
         "steps": list(steps_of(program.body)),
         "profile": profile_facts(program),
         "buckets": list(options.bucket_sizes),

@@ -1,7 +1,24 @@
-"""Loads and runs artifacts; imports nothing else of tcc."""
+"""Loads and runs artifacts; imports nothing else of tcc.
 
-from tcc.runtime.module import Module, load
-from tcc.runtime.ports import ModulePort
-from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
+Names are resolved at first use, because some modules of this package need no NumPy.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tcc.runtime.module import Module, load
+    from tcc.runtime.ports import ModulePort
+    from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
 
 __all__ = ["Module", "ModulePort", "RuntimeFailure", "RuntimeTimeout", "Statistics", "Time", "load"]
+
+_HOME = {"Module": "module", "load": "module", "ModulePort": "ports"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'tcc.runtime' has no attribute {name!r}")
+    home = f"{__name__}.{_HOME.get(name, 'reports')}"
+    __import__(home)
+    return getattr(sys.modules[home], name)

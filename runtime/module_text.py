@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from tcc.runtime.ports import ModulePort
+from tcc.runtime.units import bytes_text
 
 
 class ShownModule:
@@ -44,15 +45,6 @@ class ShownModule:
 def _arena(variant: dict[str, Any]) -> int | str:
     size = variant.get("arena_bytes")
     return "depends on the inputs" if size is None else int(size)
-
-
-def bytes_text(size: float) -> str:
-    """Returns a number of bytes as text of three digits with a unit: `2.3 MiB`."""
-    for suffix in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {suffix}" if suffix == "bytes" else f"{size:.3g} {suffix}"
-        size /= 1024
-    return f"{size:.3g} GiB"
 
 
 def html_table(heads: tuple[str, ...], rows: Any) -> str:

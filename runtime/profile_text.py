@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tcc.runtime.graph_measures import critical_path, peak_memory
 from tcc.runtime.graph_text import duration
-from tcc.runtime.module_text import bytes_text
+from tcc.runtime.terminal import Table
+from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile
@@ -26,7 +27,7 @@ def summary(profile: ModuleProfile) -> str:
     return f"slowest: {node}: {step.share:.1%} of the run{limit}"
 
 
-def lines(profile: ModuleProfile) -> Iterator[str]:
+def lines(profile: ModuleProfile) -> Iterator[str | Table]:
     """Yields the times of a run and of start-up, and the longest steps; times in microseconds."""
     startup = profile.startup
     yield (
@@ -42,11 +43,12 @@ def lines(profile: ModuleProfile) -> Iterator[str]:
         yield f"the ring lost {profile.lost} stamps: the first steps of runs are missing"
     yield summary(profile)
     yield from _graph_lines(profile)
-    yield f"{'us':>10}  {'predicted':>10}  {'share':>6}  step"
+    rows = [("us", "predicted", "share", "step")]
     for step in profile.steps[:_ROWS]:
         predicted = "" if step.predicted is None else f"{step.predicted * 1e6:.1f}"
         node = step.fact.location or step.fact.name
-        yield f"{step.seconds * 1e6:10.1f}  {predicted:>10}  {step.share:6.1%}  {node}"
+        rows.append((f"{step.seconds * 1e6:.1f}", predicted, f"{step.share:.1%}", node))
+    yield Table(rows)
     if len(profile.steps) > _ROWS:
         yield f"{len(profile.steps) - _ROWS} more steps: see the page (-o) or --json"
 

@@ -15,6 +15,7 @@ from tcc import cli
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.idle_pool import RESTING
+from tcc.cli import progress
 
 from tests import fast
 from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 (hooks)
@@ -28,6 +29,8 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 # From one compile to the next lie minutes of other tests, and a process takes a second to start.
 RESTING._seconds = 600.0
+# On a busy machine a compile takes longer than ten seconds; its lines of progress are no notes.
+progress._PERIODS = 0.2, 600.0
 
 # A test of hypothesis draws the same examples in each run.
 hypothesis.settings.register_profile("seeded", derandomize=True)

@@ -126,7 +126,9 @@ class CBackend(Backend):
         precision = Precision(bits=self.options.weight_bits)
         return lower(graph, LoweringContext(self.planner, arena_planner(), precision), trace)
 
-    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+    def generate(
+        self, lowered: Lowered, names: Sequence[str], trace: Trace | None = None
+    ) -> Generated:
         """Returns the C file and its header with a placeholder for the model's name.
 
         `write` replaces the placeholder.

@@ -147,10 +147,12 @@ class CpuBackend(Backend):
     def lowered_again(self, lowered: Lowered, trace: Trace) -> Lowered:
         return lower(lowered.placed, self._plans[lowered.placed.graph], trace)
 
-    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+    def generate(
+        self, lowered: Lowered, names: Sequence[str], trace: Trace | None = None
+    ) -> Generated:
         code = compile_kernels(
             lowered.kernels, names, self.target, self.options.jobs, self.options.budgets,
-            [self._long(bound) for bound in lowered.table.bounds], self._code,
+            [self._long(bound) for bound in lowered.table.bounds], self._code, trace,
         )  # fmt: skip
         facts = self._facts(lowered, names)
         return Generated(code.objects, code.scratch, code.listings, facts)

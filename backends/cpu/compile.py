@@ -8,6 +8,7 @@ from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
+from tcc.debug import Trace
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
@@ -40,12 +41,14 @@ def compile_kernels(
     budgets: Budgets = BUDGETS,
     seconds: Sequence[float] = (),
     cache: CodeCache | None = None,
+    trace: Trace | None = None,
 ) -> CompiledKernels:
     """Compiles each kernel under its name, in up to `jobs` processes.
 
     `seconds` has for each kernel the time of one tile if it is long, else 0; empty means 0 for all.
     The result depends on kernels, names, target and `seconds` only. Kernels whose text `cache` has
-    are not compiled again; the others are added to it. A cache is for one target.
+    are not compiled again; the others are added to it. A cache is for one target. `trace` gets the
+    number of kernels that are compiled.
 
     Raises InternalError if code generation fails or kills its process; the error names the kernel
     and a file with its LLVM text. Raises the error of the budget if the process exceeds its memory
@@ -57,6 +60,13 @@ def compile_kernels(
     numbers: dict[str, int] = {}
     digests: list[str] = []
     cache = {} if cache is None else cache
+
+    def count() -> tuple[int, int]:
+        done = (d in cache or pool.has_answer(numbers.get(d, -1)) for d in [*digests])
+        return sum(done), len(kernels)
+
+    if trace is not None:
+        trace.counting(count)
     try:
         rows = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
         for kernel, name, tile_seconds in rows:

@@ -147,6 +147,8 @@ class GpuBackend(Backend):
         These kernels need more registers or shared memory than estimated.
         """
 
+        self._report(trace)
+
         def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
             numbers = tuple(bounds)
             code = self._compiled(
@@ -173,10 +175,18 @@ class GpuBackend(Backend):
         )
         return lower(lowered.placed, plan, trace)
 
-    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+    def generate(
+        self, lowered: Lowered, names: Sequence[str], trace: Trace | None = None
+    ) -> Generated:
+        self._report(trace)
         code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
         facts = self._facts(lowered, names, code.kernels)
         return Generated((), 0, code.listings, facts, code.images)
+
+    def _report(self, trace: Trace | None) -> None:
+        """Gives `trace` the number of kernels that are compiled."""
+        if trace is not None and self.compilers is not None:
+            trace.counting(self.compilers.count)
 
     def _compiled(
         self,

@@ -71,6 +71,11 @@ class Compilers:
             if request not in self._numbers:
                 self._numbers[request] = self._pool.submit((request, self._folder))
 
+    def count(self) -> tuple[int, int]:
+        """Returns (compiled kernels, all kernels so far), each for every architecture."""
+        pool, numbers = self._pool, [*self._numbers.values()]
+        return sum(map(pool.has_answer, numbers)) if pool else 0, len(numbers)
+
     def compiled(self, requests: Sequence[Request]) -> list[CompiledKernel]:
         """Returns the kernels of the requests, in order.
 

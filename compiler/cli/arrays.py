@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tcc.artifact import read_manifest, read_program
-from tcc.cli.show import say_fitted
+from tcc.cli.show import say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
@@ -136,7 +136,7 @@ def make_draws(
                     for n in random_ports
                 )
                 made_up = f"random values of seed {draw.seed}: {summary}"
-                say_fitted([f"{made_up}; give others with --input"], err=True)
+                say_all([f"{made_up}; give others with --input"], err=True)
         draw_arrays.append(
             {
                 port.name: files[port.name]

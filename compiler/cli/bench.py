@@ -15,11 +15,13 @@ from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
+from tcc.cli.progress import progress
 from tcc.cli.ranks import check_pin, run_ranks
-from tcc.cli.show import aligned, print_json, progress, say, say_fitted
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
 from tcc.runtime.rank_times import rank_times
+from tcc.runtime.terminal import Table
 
 # Rounds, and the seconds of a turn: without --compare, and with it.  The bounds of a comparison
 # need many rounds, and on a busy machine short ones.
@@ -140,11 +142,11 @@ def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_jso
         print_json({"model": name, "threads": count, "seconds": measured, **_ratios(times)})
         return
     say(f"{name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    say_fitted((*_table(times), *_disturbances(times)))
+    say_all((_table(times), *_disturbances(times)))
 
 
-def _table(times: Mapping[str, Times]) -> Iterator[str]:
-    """Yields one line per peer.
+def _table(times: Mapping[str, Times]) -> Table:
+    """Returns a table with a row for each peer.
 
     The last two columns are ratios of the peer's time to tcc's time. In the first of them, a ratio
     is of one round, and the median over rounds is shown. In the second, the peer's best round is
@@ -158,7 +160,7 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
         ratios = (call(times["tcc"].rounds, [item.rounds]) for call in (paired_ratio, best_ratio))
         texts = (f"{ratio:.2f}x" for ratio in ratios)
         rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
-    return aligned(rows)
+    return Table(rows)
 
 
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:

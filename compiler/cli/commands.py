@@ -18,14 +18,21 @@ from threading import Timer
 from types import MappingProxyType
 
 import click
+from click.shell_completion import CompletionItem
 from tcc import __version__
+from tcc.cli.log import LOG, level_flags, print_event, read_level
 from tcc.errors import InternalError, TccError, UserError
 from tcc.later import later
+from tcc.runtime import terminal
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _USER = UserError.exit_code
 _INTERRUPTED = 128 + signal.SIGINT
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
+_EXIT_CODES = (
+    "Exit codes: 0 ok, 1 a check failed, 2 usage or input, 3 a tool is missing or failed, "
+    "70 a fault of tcc, 130 interrupted."
+)
 
 
 # The name of each command with the first sentence of its help.  The command is the function NAME of
@@ -34,6 +41,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "Times MODEL, an ONNX file or an artifact, alone or against peers.",
         "compile": "Compiles the ONNX file or .pt2 archive MODEL into one shared library.",
+        "completion": "Prints the script that completes command lines of tcc in SHELL.",
         "doctor": "Shows what tcc finds on this machine: versions, linkers, processor.",
         "inspect": "Shows what ARTIFACT, or the one compiled from an ONNX file, holds.",
         "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
@@ -61,20 +69,46 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.add_command(getattr(later(f"tcc.cli.{cmd_name}"), cmd_name))
+            command = getattr(later(f"tcc.cli.{cmd_name}"), cmd_name)
+            command.params += level_flags()
+            command.epilog, command.context_class = _EXIT_CODES, _Context
+            self.add_command(command)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the commands that begin with `incomplete`, without importing them."""
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
+
+
+class _Formatter(click.HelpFormatter):
+    """A help page whose examples fit the terminal too."""
+
+    def getvalue(self) -> str:
+        lines = super().getvalue().splitlines()
+        return "\n".join([*terminal.lines(lines, self.width), ""])
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+_Commands.context_class = _Context
+
 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXIT_CODES,
+    params=level_flags(),
 )
 @click.version_option(__version__, prog_name="tcc")
-@click.option("-v", "--debug", is_flag=True, help="Show the Python traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_obj
 def cli(session: CliSession, debug: bool) -> None:
     """Compiles trained models ahead of time into one native file each.
@@ -93,14 +127,20 @@ def execute(args: Sequence[str] | None = None) -> int:
         # The parent may have closed the streams; the replacements stay open until the end.
         sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
         sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        read_level()
         result = cli.main(args, prog_name="tcc", standalone_mode=False, obj=session)
         sys.stdout.flush()
     except click.ClickException as error:
+        if LOG.level == "json":
+            return _failed(session, f"error: {error.format_message()}", _USER)
         error.show(sys.stderr)
         return _USER
     except (KeyboardInterrupt, click.Abort):
         return _failed(session, "interrupted", _INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # click turns a broken pipe into SystemExit
+    except (BrokenPipeError, SystemExit) as error:
+        # click ends a completion by exit code 0, and turns a broken pipe into exit code 1.
+        if getattr(error, "code", 1) == 0:
+            return 0
         _print_no_more()
         return _INTERRUPTED
     except InternalError as error:
@@ -176,5 +216,9 @@ def _print_no_more() -> None:
 def _failed(session: CliSession, message: str, code: int) -> int:
     if session.debug:
         traceback.print_exc()
-    print(message, file=sys.stderr)
+    if LOG.level == "json":
+        print_event("error", text=message, exit_code=code)
+        return code
+    for line in terminal.lines(message.splitlines(), terminal.columns(sys.stderr)):
+        print(line, file=sys.stderr)
     return code

@@ -1,5 +1,6 @@
 """`tcc compile`."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
-from tcc.cli.show import print_json, progress, say, summary_line
+from tcc.cli.log import LOG
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say, say_all
 from tcc.debug import Stopped, timing_table
 from tcc.errors import UserError, file_errors
+from tcc.ir.container import SIDE_SUFFIX
 from tcc.later import later
+from tcc.runtime import summary_text
+from tcc.runtime.terminal import Table
 
 if TYPE_CHECKING:
     from tcc import driver
@@ -68,15 +74,32 @@ def compile(
         return
     for warning in compiled.warnings:
         say(f"warning: {warning}", err=True)
+    record = _record(compiled, package is not None)
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
-        result = {"path": str(compiled.path), **asdict(compiled.summary)}
-        print_json({**result, "timings": timings} if options.time_passes else result)
+        print_json({**record, "timings": timings} if options.time_passes else record)
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
         say(f"{compiled.summary.priced} schedules priced")
-    say(summary_line(compiled))
+    if LOG.level != "quiet":
+        say_all([Table([*summary_text.summary_rows(record)], has_heads=False)])
+
+
+def _record(compiled: "driver.CompileResult", is_package: bool) -> dict[str, Any]:
+    """Returns the facts of a compile for --json; the lines at its end have a part of them."""
+    path, record = compiled.path, asdict(compiled.summary)
+    header = f"../include/{path.stem}/{path.stem}.h" if is_package else f"{path.stem}.h"
+    names = path.name, path.name + SIDE_SUFFIX, header
+    files = [file for name in names if (file := path.parent / name).exists()]
+    targets = [variant["target"] for variant in record["variants"]]
+    return {
+        "path": str(path),
+        "files": [{"path": os.path.normpath(file), "bytes": file.stat().st_size} for file in files],
+        **record,
+        "warnings": compiled.warnings,
+        "next": summary_text.next_step(path, targets, path.stem if is_package else ""),
+    }
 
 
 def _check_package(output: Path | None, package: Path) -> None:

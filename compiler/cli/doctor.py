@@ -13,10 +13,13 @@ import click
 from tcc import __version__
 from tcc.backends.cpu.detect import detect
 from tcc.cli.choices import OUTPUT, json_flag
-from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import ToolError, UserError, file_errors
 from tcc.later import later
 from tcc.options import Options
+from tcc.runtime.terminal import Table
+from tcc.runtime.units import bytes_text
 from tcc.target import Target, parse_targets
 
 if TYPE_CHECKING:
@@ -72,9 +75,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        width = max(map(len, facts))
-        lines = (f"{name:{width}}  {fact}" for name, fact in facts.items())
-        say_fitted(lines, indent=width + 2)
+        say_all([Table([*facts.items()], has_heads=False)])
     if all(state == "absent" for state in linkers.values()):
         say("nothing can link here: install gcc or clang, or: pip install 'tcc[zig]'", err=True)
         return ToolError.exit_code

@@ -15,7 +15,8 @@ from tcc.cli.choices import PATH, Command
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.opened import is_artifact
 from tcc.cli.peers.peer import PEERS, Peer
-from tcc.cli.show import aligned, print_json, progress, say, say_fitted
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError, printable
 from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
@@ -25,6 +26,7 @@ from tcc.runtime.compare import compare
 from tcc.runtime.gate import ArtifactComparison, PairedRounds, measured, until_decided
 from tcc.runtime.gate_facts import FACTS, ArtifactSide, Fact, artifact_facts
 from tcc.runtime.interleaved import Turn, interleaved
+from tcc.runtime.terminal import Table
 
 # The name of --allow for results that differ, and the largest difference of results, relative to
 # the largest value, that compiles of one model have in any precision.
@@ -194,4 +196,4 @@ def _show(job: GateJob, comparison: ArtifactComparison, *, as_json: bool, markdo
         click.echo(gate_table.markdown(printable(title), comparison))
     else:
         say(f"{title}: {gate_table.verdict(comparison)}")
-        say_fitted((*aligned(gate_table.rows(comparison)), *comparison.failures))
+        say_all((Table([*gate_table.rows(comparison)]), *comparison.failures))

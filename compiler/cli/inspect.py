@@ -13,16 +13,19 @@ from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
 from tcc.cli.graph import write_graph
-from tcc.cli.kernels.facts import kernel_facts
+from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
-from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
+from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
 from tcc.cli.opened import is_artifact, opened_artifact
-from tcc.cli.show import print_json, progress, say, say_fitted
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.later import later
+from tcc.runtime.artifact_page import page
 from tcc.runtime.kernel_facts import KernelFacts
+from tcc.runtime.terminal import Table
 
 if TYPE_CHECKING:
     from tcc import driver, options
@@ -152,10 +155,13 @@ def inspect(
         manifest = read_manifest(path)
         if not (kernels or measure):
             plans = [*artifact_plans(manifest, path)]
-            facts_of_file = {**manifest, "needs": needed_glibc(path)} | (
-                {"plans": plans} if plans else {}
-            )
-            _show_manifest(facts_of_file, as_json)
+            needs, size = needed_glibc(path), path.stat().st_size
+            facts_of_file = {**manifest, "needs": needs} | ({"plans": plans} if plans else {})
+            if as_json:
+                print_json(facts_of_file)
+                return
+            with reading_manifest(path, "describe it"):
+                say_all([*page(facts_of_file, artifact, size, needs)])
             return
         numbers = range(len(manifest["variants"]))
         if measure and len(numbers) > 1:
@@ -187,7 +193,7 @@ def inspect(
     for variant, variant_facts in pairs:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
-        say_fitted(_kernel_lines(variant, variant_facts, times, path))
+        say_all(_kernel_lines(variant, variant_facts, times, path))
 
 
 def _refuse(flag: str, values: Mapping[str, Any]) -> None:
@@ -235,7 +241,7 @@ def _show_choices(
         for line in decided.json_lines(rows):
             click.echo(line)
         return
-    say_fitted(decided.decision_lines(rows))
+    say_all(decided.decision_lines(rows))
 
 
 def _show_derivations(
@@ -255,46 +261,13 @@ def _show_derivations(
     if as_json:
         print_json(records)
         return
-    say_fitted(derived.derivation_lines(records))
+    say_all(derived.derivation_lines(records))
 
 
 def _kernel_lines(
     variant: dict[str, Any], facts: KernelFacts, times: Sequence[StepTime] | None, path: Path
-) -> Iterator[str]:
-    yield from table_lines(kernel_rows(facts, times))
+) -> Iterator[str | Table]:
+    yield kernel_table(kernel_rows(facts, times))
     notes = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
     yield from filter(None, notes)
     yield from build_lines(variant, path)
-
-
-def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(manifest)
-        return
-    for name, value in manifest.items():
-        say_fitted(_lines(name, value))
-
-
-def _flat(value: Any) -> bool:
-    """True where a value holds no records and so fits on one line."""
-    if isinstance(value, list):
-        return not any(isinstance(item, list | dict) for item in value)
-    return not isinstance(value, dict)
-
-
-def _lines(name: str, value: Any) -> Iterator[str]:
-    """Yields a value's lines: a list gives its length and a line per row; nested values are
-    indented."""
-    if _flat(value):
-        yield f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}"
-        return
-    rows = value if isinstance(value, list) else [value]
-    yield f"{name}: {len(rows)}" if isinstance(value, list) else f"{name}:"
-    for row in rows:
-        if isinstance(row, dict) and not all(map(_flat, row.values())):
-            for inner, item in row.items():
-                yield from (f"  {line}" for line in _lines(inner, item))
-        elif isinstance(row, dict):
-            yield "  " + ", ".join(f"{k} {v}" for k, v in row.items())
-        else:
-            yield f"  {row}"

@@ -1,16 +1,16 @@
 """Results of a check layer by layer: as data, as a table, and as a model that shows the fault."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tcc.cli.arrays import save_array
-from tcc.cli.show import aligned
 from tcc.errors import file_errors
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
+from tcc.runtime.terminal import Table
 
 FAULTS = ("wrong", "refused", "failed")  # verdicts that say that the node itself is at fault
 
@@ -100,11 +100,12 @@ def write_reproduction(model: PieceModel, fault: Fault, folder: Path) -> str:
     return command
 
 
-def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Returns the lines of a table: one row for each value, below a row of titles."""
-    rows = [("node", "op", "error", "allowed", "inputs", "verdict", "name", "output")]
+def finding_table(findings: Iterable[Finding]) -> Table:
+    """Returns a table with a row for each value."""
+    rows = [("node", "op", "error", "allowed", "inputs", "verdict", "name, output")]
     for item in findings:
         inputs = "right" if item.inputs_right else "wrong"
         sizes = (f"{item.error:.2e}", f"{item.allowed:.1e}")
-        rows.append((str(item.node), item.op, *sizes, inputs, item.verdict, item.name, item.output))
-    return aligned(rows, str.ljust)
+        names = f"{item.name}, {item.output}"
+        rows.append((str(item.node), item.op, *sizes, inputs, item.verdict, names))
+    return Table(rows)

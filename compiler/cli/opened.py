@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tcc.artifact import read_manifest
-from tcc.cli.show import progress, say_fitted, summary_line
+from tcc.cli.progress import progress
+from tcc.cli.show import say
 from tcc.errors import UserError
 from tcc.file_kind import is_elf
 from tcc.later import later
+from tcc.runtime import summary_text
 from tcc.temporary import temporary_folder
 
 if TYPE_CHECKING:
@@ -51,5 +54,7 @@ def opened_artifact(model: Path, input_texts: Sequence[str], **fields: Any) -> I
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
             compiled = driver.compile_model(model, compile_options, output, stage)
-        say_fitted([summary_line(compiled)], err=True)
+        record = asdict(compiled.summary)
+        for variant in record["variants"]:
+            say(f"compiled for {summary_text.code_text(record, variant)}", err=True)
         yield compiled.path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.cli.choices import json_flag
-from tcc.cli.show import print_json, say_fitted
+from tcc.cli.show import print_json, say_all
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.later import later
@@ -15,6 +15,7 @@ from tcc.ops import OPS
 from tcc.passes.graph.legalize_calls import EXPRESSED
 from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
 from tcc.passes.program.lower_collectives import COLLECTIVES
+from tcc.runtime.terminal import Table
 
 if TYPE_CHECKING:
     from tcc import driver
@@ -106,17 +107,19 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        say_fitted([f"{row['name']:{width}}  {row['doc']}"])
-        for onnx, opsets in row.get("opsets", {}).items():
-            click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
-        if names and row["dtypes"]:
-            engine = "NCCL or RCCL" if row["form"] == "collective" else "kernels"
-            place = engine if row["gpu"] else "only with --allow-host"
-            for line in (
-                f"types: {' '.join(row['dtypes'])}",
-                f"as: {row['form']}",
-                f"on GPUs: {place}",
-            ):
-                click.echo(f"{'':{width}}  {line}")
+    cells = [(row["name"], row["doc"]) for row in rows]
+    if names:
+        cells = [line for row in rows for line in _facts(row)]
+    say_all([Table(cells, has_heads=False)])
+
+
+def _facts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the lines of an operator: its name in the first, and a fact in each."""
+    yield row["name"], row["doc"]
+    for onnx, opsets in row["opsets"].items():
+        yield "", f"ONNX: {onnx}, opsets {', '.join(map(str, opsets))}"
+    if row["dtypes"]:
+        engine = "NCCL or RCCL" if row["form"] == "collective" else "kernels"
+        yield "", f"types: {' '.join(row['dtypes'])}"
+        yield "", f"as: {row['form']}"
+        yield "", f"on GPUs: {engine if row['gpu'] else 'only with --allow-host'}"

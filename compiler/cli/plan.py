@@ -1,19 +1,23 @@
 """`tcc plan`."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
-from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, constant_bytes
 from tcc.later import later
 from tcc.options import Options
+from tcc.runtime.terminal import Table
+from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
     from tcc import driver, rank_plans
@@ -125,23 +129,28 @@ def plan(
     with progress(f"planning {model.name}") as stage:
         stage("import")
         graph = driver.divided_graph(model, job.options)
-        stage("solve")
-        if checked is not None:
-            _check(graph, checked, job, as_json)
-            return
+        stage("choosing strategies")
         if objective == "ranks":
             solver, states = planner.partition_solver(), options.state
             job = replace(job, cluster=facts.fewest_ranks(graph, job.cluster, solver, states))
-        if job.ranks == 1:
-            if as_json:
-                print_json({"ranks": 1})
-            say("one rank has room for the model: it needs no plan", err=as_json)
+        if checked is not None:
+            record, lines = _check(graph, checked, job)
+        elif job.ranks == 1:
+            record, lines = {"ranks": 1}, ["one rank has room for the model: it needs no plan"]
         elif explain is not None:
-            _explain(graph, explain, job, as_json)
+            record, lines = _explain(graph, explain, job)
         else:
             prices = rank_plans.rank_prices(job.options) if costs == COSTS[0] else None
             priced = prices and prices(constant_bytes(graph))
-            _plan(graph, output, job, priced, objective == "memory", as_json)
+            record, lines = _plan(graph, output, job, priced, objective == "memory")
+    if as_json:
+        print_json(record)
+    else:
+        say_all(lines)
+
+
+# The record that a command prints with --json, and the lines that it prints without.
+_Printed: TypeAlias = tuple[Any, Iterable[str | Table]]
 
 
 @frozen
@@ -191,9 +200,8 @@ def _plan(
     job: _Job,
     prices: "RankPrices | None",
     lean: bool,
-    as_json: bool,
-) -> None:
-    """Prints the best plan, or the plan of least memory if `lean`, and writes or draws it."""
+) -> _Printed:
+    """Returns the best plan, or the plan of least memory if `lean`, and writes or draws it."""
     solver, fixed = planner.partition_solver(), job.fixed(graph)
     result = facts.planned(graph, job.cluster, solver, fixed, job.options.state, prices, lean)
     if output is not None:
@@ -204,30 +212,22 @@ def _plan(
         else:
             text = plans.plan_text(graph, result.plan)
         _write(output, text)
-    if as_json:
-        print_json({**result.facts, "nodes": result.rows, "collectives": result.collectives})
-        return
-    say_fitted(plan_lines(result))
+    record = {**result.facts, "nodes": result.rows, "collectives": result.collectives}
+    return record, plan_lines(result)
 
 
-def _explain(graph: Graph, node: str, job: _Job, as_json: bool) -> None:
-    """Prints the price of each strategy of a node."""
+def _explain(graph: Graph, node: str, job: _Job) -> _Printed:
+    """Returns the price of each strategy of a node."""
     solver, fixed = planner.partition_solver(), job.fixed(graph)
     rows = facts.explained(graph, job.cluster, solver, fixed, node, job.options.state)
-    if as_json:
-        print_json(rows)
-        return
-    say_fitted(explanation_lines(rows))
+    return rows, explanation_lines(rows)
 
 
-def _check(graph: Graph, checked: "plans.Plan", job: _Job, as_json: bool) -> None:
-    """Prints the facts that are proved of a plan."""
+def _check(graph: Graph, checked: "plans.Plan", job: _Job) -> _Printed:
+    """Returns the facts that are proved of a plan."""
     solver, cluster, states = planner.partition_solver(), job.cluster, job.options.state
     proof = facts.proved(graph, checked, cluster, solver, states)
-    if as_json:
-        print_json(asdict(proof))
-        return
-    say_fitted(proof_lines(proof, cluster.hosts))
+    return asdict(proof), proof_lines(proof, cluster.hosts)
 
 
 def _write(output: Path, text: str) -> None:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcc.cli.show import aligned, bytes_text
 from tcc.later import later
+from tcc.runtime.terminal import Table
+from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
     from tcc.distributed import plan as plans
@@ -16,14 +17,14 @@ else:
     plans = later("tcc.distributed.plan")
 
 
-def plan_lines(result: "PlanFacts") -> Iterator[str]:
-    """Yields a line for each node of a plan, and lines of what ranks exchange and have."""
+def plan_lines(result: "PlanFacts") -> Iterator[str | Table]:
+    """Yields a table of the nodes of a plan, and lines about what ranks exchange and have."""
     heads = ("node", "op", "us", "strategy")
     cells = [
         (row["node"], row["op"], f"{row['seconds'] * 1e6:.1f}", _text(row["strategy"]))
         for row in result.rows
     ]
-    yield from aligned([heads, *cells])
+    yield Table([heads, *cells])
     counts = Counter(item["kind"] for item in result.collectives)
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
     sent = bytes_text(sum(item["bytes"] for item in result.collectives))
@@ -47,8 +48,8 @@ def plan_lines(result: "PlanFacts") -> Iterator[str]:
         )
 
 
-def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a line for each strategy of a node."""
+def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
+    """Yields a table of the strategies of a node."""
     heads = ("strategy", "us of a run", "")
     cells = [
         (
@@ -58,14 +59,14 @@ def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
         for r in rows
     ]
-    yield from aligned([heads, *cells])
+    yield Table([heads, *cells])
 
 
 def _text(strategy: str | list[str]) -> str:
     return strategy if isinstance(strategy, str) else plans.joined(tuple(strategy))
 
 
-def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str]:
+def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str | Table]:
     """Yields a line for each part of a proof; `hosts` are those whose memory it compared."""
     limits = (f"{host.name} has {bytes_text(host.memory_bytes)}" for host in hosts)
     rows = [
@@ -81,5 +82,5 @@ def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str]:
                               *limits))),
         ("order", f"equal on all ranks of each of {len(proof.groups)} groups"),
     ]  # fmt: skip
-    yield from aligned(rows)
+    yield Table(rows, has_heads=False)
     yield "the plan is right"

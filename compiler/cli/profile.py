@@ -10,7 +10,7 @@ from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import print_json, say, say_fitted
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import file_errors
 from tcc.later import later
 from tcc.preprocess import input_errors
@@ -60,7 +60,7 @@ def profile(
     if as_json:
         print_json(profile_text.record(result))
         return
-    say_fitted(profile_text.lines(result))
+    say_all(profile_text.lines(result))
     for path in (page, trace):
         if path is not None:
             say(f"wrote {path}")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import aligned, print_json, say, say_fitted
+from tcc.cli.show import print_json, say, say_all
 from tcc.driver import model_inputs
 from tcc.errors import UserError
 from tcc.ir.op import NamedArrays
 from tcc.runtime import Module
+from tcc.runtime.terminal import Table
 
 if TYPE_CHECKING:
     from tcc.runtime.comm import Comm
@@ -45,17 +46,17 @@ def verify_ranks(
         return int(not ok)
     first = reports[0]
     say(f"{count} ranks, {first['precision']}, beside {first['oracle']} in {first['runs']} runs")
-    say_fitted(_lines(reports))
+    say_all(_lines(reports))
     return int(not ok)
 
 
-def _lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
     rows = [("output", "rank", "error", "allowed", "")]
     for items in zip(*(report["outputs"] for report in reports), strict=True):
         for rank, item in enumerate(items):
             errors = (f"{item[name]:.1e}" for name in ("error", "allowed"))
             rows.append((item["output"], str(rank), *errors, "ok" if item["ok"] else "WRONG"))
-    yield from aligned(rows)
+    yield Table(rows)
     different = reports[0]["different"]
     yield from (f"{name}: the bits of ranks DIFFER" for name in different)
     if not different:

@@ -14,7 +14,7 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import check_pin, run_ranks
-from tcc.cli.show import print_json, say, say_fitted
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.later import later
 from tcc.preprocess import input_errors
@@ -147,8 +147,8 @@ def _shown(
             if fitting:
                 record[name]["top"] = ranking.ranked_record(fitting, value)
             continue
-        say_fitted(result_text.array_lines({name: value}))
-        say_fitted(ranking.ranked_lines(fitting, name, value) if fitting else ())
+        say_all(result_text.array_lines({name: value}))
+        say_all(ranking.ranked_lines(fitting, name, value) if fitting else ())
     return record
 
 

@@ -11,7 +11,8 @@ from tcc.artifact import load
 from tcc.backends.artifact.cache import cache_folder, make_own
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 from tcc.cli.arrays import inputs_of
-from tcc.cli.show import progress, say
+from tcc.cli.progress import progress
+from tcc.cli.show import say
 from tcc.errors import ToolError, file_errors
 from tcc.ir.op import NamedArrays
 from tcc.options import TOLERANCES, Options

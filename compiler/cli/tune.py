@@ -10,7 +10,8 @@ import click
 from tcc import __version__
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
-from tcc.cli.show import print_json, progress, say
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say
 from tcc.errors import UserError
 from tcc.later import later
 from tcc.options import Options

@@ -27,14 +27,15 @@ from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost
 from tcc.cli.deadline import interruptible
 from tcc.cli.drawn import drawn_model
 from tcc.cli.joined import joined
-from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
+from tcc.cli.layer_results import Finding, Report, finding_table, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED
+from tcc.cli.progress import progress
 from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
 from tcc.cli.ranks import check_pin
 from tcc.cli.reference import Reference, reference_of
-from tcc.cli.show import print_json, progress, say, say_fitted
+from tcc.cli.show import print_json, say, say_all
 from tcc.driver import model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
@@ -183,12 +184,12 @@ def _verify_outputs(
         print_json({**facts, **run_facts, "ok": not failed, "outputs": outputs})
         return int(bool(failed) and not report)
     say(f"{precision}, beside {reference} in {len(results)} runs")
-    say_fitted(_reference_lines(oracle, precision))
+    say_all(_reference_lines(oracle, precision))
     for item in verdicts:
         say(_line(item, precision, any("=@" in text for text in inputs)))
         if item.why:
             say(f"  {item.why}")
-    say_fitted(refused)
+    say_all(refused)
     for name in unchanging:
         say(f"{name}: the same for all inputs, so this says little of it")
     say(_last_line(verdicts, precision, reference))
@@ -407,8 +408,7 @@ def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> No
         }
         print_json({**facts, "values": [asdict(item) for item in report.findings]})
         return
-    for line in finding_lines(report.findings):
-        say(line)
+    say_all([finding_table(report.findings)])
     oracle = " and ".join(report.references)
     if first is not None:
         right = "what it reads is right" if first.inputs_right else "what it reads is wrong too"

@@ -40,17 +40,6 @@ class Applied:
     has_changes: bool
     warnings: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """Returns the counts as a part of the summary line."""
-        count = self.applied + self.unfit + self.elsewhere + self.unrelated
-        return (
-            f"of {count} lock entries {self.applied} apply, {self.unfit} do not fit, "
-            f"{self.elsewhere} are for other targets or cores, "
-            f"{self.unrelated} belong to other models"
-            f"{' or are removed by other entries' if self.has_changes and self.unrelated else ''}"
-        )
-
 
 def lock_of(options: Options) -> Lock | None:
     """Returns the lock of --tuned; None without it.

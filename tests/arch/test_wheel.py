@@ -219,7 +219,7 @@ def test_the_installed_package_compiles_and_runs_a_model(python: Path, tmp_path:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     (tmp_path / "relu.onnx").write_bytes(model.SerializeToString())
     tcc = python.parent / "tcc"
-    assert "1 ops in 1 kernels" in check_output(tcc, "compile", "relu.onnx", cwd=tmp_path)
+    assert "1 op in 1 kernel" in check_output(tcc, "compile", "relu.onnx", cwd=tmp_path)
     out = check_output(tcc, "run", "relu.so", "--input", "x=3xf32=-2", cwd=tmp_path)
     assert out == "y: float32 3, least 0, largest 0, mean 0\n"
     assert (tmp_path / "relu.h").is_file()

@@ -34,6 +34,7 @@ def test_the_commands_are_these() -> None:
     names = [
         "bench",
         "compile",
+        "completion",
         "doctor",
         "inspect",
         "ops",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ import pytest
 from tcc.cli.kernels.facts import kernel_facts
 from tcc.cli.kernels.steps import StepTime
 from tcc.cli.kernels.table import (
+    KernelRow,
     contraction_line,
     contractions,
     kernel_rows,
+    kernel_table,
     symbolic_sizes_line,
-    table_lines,
 )
 from tcc.errors import UserError
+from tcc.runtime import terminal
 from tcc.runtime.reports import InputError
 
 MANIFEST: dict[str, Any] = {
@@ -37,6 +39,10 @@ MANIFEST: dict[str, Any] = {
 }
 VARIANT = MANIFEST["variants"][0]
 PATH = Path("model.so")
+
+
+def table_lines(rows: Sequence[KernelRow]) -> list[str]:
+    return list(terminal.lines([kernel_table(rows)], None))
 
 
 def test_rows_add_up_all_launches_and_come_longest_first() -> None:
@@ -62,7 +68,7 @@ def test_measured_times_decide_order_and_share() -> None:
     assert [r.name for r in rows] == ["k0", "sort", "k1"]
     assert rows[0].measured == pytest.approx(16e-6)
     assert rows[0].share == pytest.approx(2e-6 / 16e-6)
-    lines = list(table_lines(rows))
+    lines = table_lines(rows)
     assert lines[1].split()[:4] == ["k0", "2", "16.00", "4.00"]
     assert lines[-1].split()[:4] == ["all", "4", "30.00", "12.00"]
 

@@ -46,8 +46,8 @@ def output(*arguments: str | Path) -> str:
 def test_the_table_has_each_node_and_what_ranks_exchange(model: Path) -> None:
     text = output(model, "--ranks", "2")
     assert "split(1), split(0) -> partial(sum)" in text
-    assert "2 ranks exchange: 1 all_reduce; a rank hands over 2.0 KiB in a run" in text
-    assert "weights: 2.0 MiB, of which a rank has 1.0 MiB" in text
+    assert "2 ranks exchange: 1 all_reduce; a rank hands over 2 KiB in a run" in text
+    assert "weights: 2 MiB, of which a rank has 1 MiB" in text
 
 
 def test_a_changed_plan_is_what_is_compiled(model: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_right_plan_is_proved_and_a_changed_one_refused(model: Path, tmp_path:
     path, cluster = tmp_path / "plan.json", tmp_path / "cluster.json"
     output(model, "--ranks", "2", "-o", path)
     text = output(model, "--check", path)
-    assert "all_reduce  1 in a run, to which a rank hands 2.0 KiB" in text
+    assert "all_reduce  1 in a run, to which a rank hands 2 KiB" in text
     assert text.endswith("the plan is right\n")
     proof = json.loads(output(model, "--check", path, "--json"))
     assert proof["costs"] == {"all_reduce": [1, 2048]}

@@ -97,7 +97,7 @@ def test_a_short_sweep_writes_a_lock_that_a_compile_takes(model: Path) -> None:
     assert sum(counts.values()) == len(section)
     assert result.exit_code == (counts["slow machine"] > 0)
     summary = run(compile, model, "--tuned", "tcc.lock.json").output
-    assert f"of {len(section)} lock entries {len(section)} apply" in summary
+    assert f"{len(section)} of {len(section)} entries apply" in summary
 
 
 def test_a_sweep_leaves_pins_of_unknown_kernels(model: Path) -> None:

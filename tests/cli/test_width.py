@@ -7,8 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from rich.cells import cell_len
 from tcc import cli
 from tcc.cli import show
+from tcc.runtime.terminal import Table
+from tcc.runtime.terminal import lines as terminal_lines
+
+from tests.screens import Terminal
 
 NETWORK = """<ir_version: 9, opset_import: ["": 17]>
     network (float[1, 3, 32, 32] a_photograph_of_some_width)
@@ -50,34 +55,62 @@ COMMANDS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _a_usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_lines_fit_80_columns(
-    command: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_lines_that_fit_80_columns_lose_nothing(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    words: dict[str, list[str]] = {}
-    for columns in ("80", "2000"):
-        monkeypatch.setenv("COLUMNS", columns)
-        capsys.readouterr()
-        assert cli.execute(command.split()) == 0
-        said = capsys.readouterr()
-        assert said.out
-        assert max(map(len, (said.out + said.err).splitlines())) <= int(columns)
-        words[columns] = said.out.split()
+    words: dict[int, list[str]] = {}
+    for columns in (80, 2000):
+        terminal = Terminal(columns)
+        assert terminal.execute(*command.split()) == 0
+        assert max(map(len, terminal.display)) <= columns
+        words[columns] = " ".join(terminal.display).split()
     timed = ("--measure", "bench", "profile")
     if not any(word in command for word in timed):  # times differ
-        assert words["80"] == words["2000"]
+        assert words[80] == words[2000]
 
 
-def test_texts_without_spaces_are_broken_too(
+def test_texts_without_spaces_are_broken_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(80)
+    with terminal.streams():
+        show.say_all(["  name: " + "x" * 300, "short", ""])
+    lines = terminal.display
+    assert "".join(line.strip() for line in lines) == "name:" + "x" * 300 + "short"
+    assert lines[-1] == "short"
+
+
+def test_columns_of_a_terminal_alone_count(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    show.say_fitted(["  name: " + "x" * 300, "short", ""])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "".join(line.strip() for line in lines) == "name: " + "x" * 300 + "short"
-    assert lines[-2:] == ["short", ""]
+    for text, width in (("50", 50), ("0", 80), ("many", 80), ("\u0665", 80)):
+        monkeypatch.setenv("COLUMNS", text)
+        terminal = Terminal(80)
+        with terminal.streams():
+            show.say("x " * 60)
+        assert width - 2 <= max(map(len, terminal.display)) <= width
+        show.say("x " * 60)
+        assert capsys.readouterr().out == "x " * 60 + "\n"
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 30, 60])
+def test_wrapped_texts_fit_and_keep_their_words(width: int) -> None:
+    """Characters of one, two and no columns, in words of all lengths."""
+    rng = np.random.default_rng(width)
+    alphabet = [*"ab-/.", "漢", "字", "é", "e\u0301", " ", " "]
+    for _ in range(50):
+        text = "".join(rng.choice(alphabet, 200))
+        for item in (text, Table([("head", "x"), (text[:5].strip(), text)])):
+            lines = list(terminal_lines([item], width))
+            # One character of two columns does not fit into one column.
+            assert all(cell_len(line) <= max(width, 2) for line in lines)
+            if item is text:
+                assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+                words = [w for w in text.split() if cell_len(w) <= width // 2]
+                assert set(words) <= {w for line in lines for w in line.split()}

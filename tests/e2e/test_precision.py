@@ -154,7 +154,9 @@ def test_the_summary_counts_the_weights_that_became_integers(
     said = capsys.readouterr()
     if SUMMARIES[text]:
         assert (code, said.err) == (0, "")
-        assert f"f32 with {SUMMARIES[text].format(name)}," in said.out
+        assert f"stored  {SUMMARIES[text].format(name)}\n" in said.out
+        kept = SUMMARIES[text].startswith("1 of 2")
+        assert ("wide    1 as f32: small\n" in said.out) == kept
     else:
         assert (code, said.out) == (2, "")
         assert f"no weight of the model can be stored as {name}" in said.err
@@ -169,10 +171,13 @@ def test_the_summary_says_what_a_narrow_precision_stored(
         model_of([node], [value("x", shape=(3,))], [value("y", shape=(3,))], {}),
         tmp_path / "m.onnx",
     )
-    for name, said in (("f32", "f32, "), ("bf16", "bf16 with no matmul or convolution weights, ")):
+    for name, said in (("f32", ""), ("bf16", "stored  no matmul or convolution weights\n")):
         out = str(tmp_path / f"{name}.so")
         assert cli.execute(["compile", f"{tmp_path}/m.onnx", "-o", out, "--precision", name]) == 0
-        assert f"1 kernels, {said}" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert f", {name}, 1 op in 1 kernel\n" in out
+        assert said in out
+        assert ("stored" in out) == bool(said)
 
 
 def test_verify_prints_the_precision_and_its_error(
@@ -183,7 +188,7 @@ def test_verify_prints_the_precision_and_its_error(
     onnx.save(language_model(), path)
     assert cli.execute(["compile", str(path), "-o", str(made), "--weights", "int8"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"f32 with [1-9]\d* of \d+ matmul and convolution weights as int8,", said)
+    assert re.search(r"stored  [1-9]\d* of \d+ matmul and convolution weights as int8\n", said)
     tokens = ["-i", "tokens=2xi64=3"]
     assert cli.execute(["verify", str(path), str(made), *tokens]) == 0
     shown = capsys.readouterr().out

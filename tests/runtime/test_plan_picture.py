@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 from tcc.backends.artifact.planner import partition_solver
-from tcc.cli.show import bytes_text
 from tcc.distributed.costs import Cluster, RankRates, one_host
 from tcc.distributed.facts import PlanFacts, planned
 from tcc.distributed.layers import Crossing, PlanLayer, plan_rows
@@ -16,6 +15,7 @@ from tcc.distributed.mesh import Mesh
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.types import F32, tensor
 from tcc.runtime.plan_picture import _Drawing, folded, plan_svg
+from tcc.runtime.units import bytes_text
 
 from tests.distributed.networks import NETWORKS, add, weight
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tcc.cli.kernels.facts import reading_manifest
-from tcc.cli.show import aligned
+from tcc.runtime.terminal import Table
 
 # The key of a number in the manifest, and the title of its column.
 _COLUMNS = (
@@ -19,8 +19,8 @@ _COLUMNS = (
 )
 
 
-def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
-    """Yields a table for each GPU architecture of a variant; nothing for a variant without GPUs.
+def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str | Table]:
+    """Yields a title and a table for each GPU architecture of a variant.
 
     `registers` and `spilt bytes` count per thread, `shared bytes` per CTA.  Raises UserError where
     the manifest of the artifact at `path` lacks a number.
@@ -42,4 +42,4 @@ def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
     for arch, rows in tables:
         yield ""
         yield f"{arch}:"
-        yield from aligned([[head for _, head in _COLUMNS], *rows])
+        yield Table([[head for _, head in _COLUMNS], *rows])

@@ -1,13 +1,13 @@
 """The kernels of an artifact as a table: their work, and their time compared with the machine's
 limit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tcc.cli.kernels.steps import StepTime
-from tcc.cli.show import aligned
 from tcc.frozen import frozen
 from tcc.preprocess import input_errors
 from tcc.runtime.kernel_facts import KernelFact, KernelFacts
+from tcc.runtime.terminal import Table
 
 
 @frozen
@@ -145,16 +145,16 @@ _NUMBERS = (
 )
 
 
-def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
-    """Returns the rows and their sum as aligned text; kernels appear by number, times in
+def kernel_table(rows: Sequence[KernelRow]) -> Table:
+    """Returns the rows and their sum as a table; kernels appear by number, times in
     microseconds.
 
     The column of measured times is there only if a row has one.
     """
     heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of peak", "limit", "source")
-    table = (heads, *map(_cells, rows), *([_sum(rows)] if rows else ()))
+    table = [heads, *map(_cells, rows), *([_sum(rows)] if rows else ())]
     measured = any(row.measured is not None for row in rows)
-    return aligned(cells if measured else (*cells[:2], *cells[3:]) for cells in table)
+    return Table([cells if measured else (*cells[:2], *cells[3:]) for cells in table])
 
 
 def _cells(row: KernelRow) -> tuple[str, ...]:

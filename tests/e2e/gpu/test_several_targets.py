@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from onnx import helper
 from tcc import cli
 from tcc.artifact import read_listings, read_manifest
 from tcc.cli.kernels.listing import kernel_listing
-from tcc.cli.show import summary_line
 from tcc.driver import CompileResult, compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
+from tcc.runtime.summary_text import code_text, memory_text
 from tcc.target import GPU_DEFAULTS
 
 from tests.lib.agreement import FLOAT, model_of, value
@@ -57,10 +58,11 @@ def test_without_a_gpu_it_computes_what_the_file_for_the_cpu_does(
 
 
 def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture[str]) -> None:
-    line = summary_line(joined)
-    assert "cuda:sm_80: " in line
-    assert "cpu:x86-64 (" in line
-    assert line.count(" kernels, arena ") == 2
+    record = asdict(joined.summary)
+    texts = [code_text(record, variant) for variant in record["variants"]]
+    assert [text.startswith(("cuda:sm_80, f32, ", "cpu:x86-64 (")) for text in texts] == [True] * 2
+    needs = [memory_text(record, variant) for variant in record["variants"]]
+    assert ["NVIDIA driver" in text for text in needs] == [True, False]
     path = str(joined.path)
     assert cli.execute(["inspect", path, "--kernels"]) == 0
     shown = capsys.readouterr().out
