@@ -154,14 +154,7 @@ def inspect(
     with opened_artifact(artifact, inputs, keep_ir=True) as path:
         manifest = read_manifest(path)
         if not (kernels or measure):
-            plans = [*artifact_plans(manifest, path)]
-            needs, size = needed_glibc(path), path.stat().st_size
-            facts_of_file = {**manifest, "needs": needs} | ({"plans": plans} if plans else {})
-            if as_json:
-                print_json(facts_of_file)
-                return
-            with reading_manifest(path, "describe it"):
-                say_all([*page(facts_of_file, artifact, size, needs)])
+            _show_page(artifact, path, manifest, as_json)
             return
         numbers = range(len(manifest["variants"]))
         if measure and len(numbers) > 1:
@@ -204,6 +197,19 @@ def _refuse(flag: str, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if value:
             raise UserError(f"{flag} are not asked for", where=name, hint=f"add --{flag}")
+
+
+def _show_page(artifact: Path, path: Path, manifest: dict[str, Any], as_json: bool) -> None:
+    """Prints what the file `path` holds; `artifact` is its name, or that of its model."""
+    plans = [*artifact_plans(manifest, path)]
+    needs, size = needed_glibc(path), path.stat().st_size
+    facts = {**manifest, "needs": needs} | ({"plans": plans} if plans else {})
+    if as_json:
+        print_json(facts)
+        return
+    with reading_manifest(path, "describe it"):
+        say_all([*page(facts, artifact, size, needs)])
+
 
 
 def _show_choices(

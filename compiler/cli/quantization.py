@@ -14,7 +14,8 @@ from tcc.artifact import load
 from tcc.cli.arrays import make_inputs
 from tcc.cli.opened import check_pair
 from tcc.cli.peers.peer import CAP, Peer, PeerKind
-from tcc.cli.show import print_json, progress, say
+from tcc.cli.progress import progress
+from tcc.cli.show import print_json, say
 from tcc.driver import compile_model, model_inputs
 from tcc.errors import file_errors, printable
 from tcc.options import Options
