@@ -211,7 +211,6 @@ def _show_page(artifact: Path, path: Path, manifest: dict[str, Any], as_json: bo
         say_all([*page(facts, artifact, size, needs)])
 
 
-
 def _show_choices(
     model: Path,
     inputs: tuple[str, ...],
