@@ -51,7 +51,8 @@ PAGES: Mapping[str, tuple[Page, ...]] = MappingProxyType({
         Page("Security", "SECURITY.md"),
     ),
     "Speed": (
-        _guide("Profile", "Where the time goes", "The graph of an artifact", "Why a kernel is slow"),
+        _guide("Profile", "Where the time goes", "The graph of an artifact",
+               "Why a kernel is slow"),
         _guide("Tuning", "Measure other schedules", "Keep the same kernels after an upgrade",
                "Tuning in CI in ten lines", "Choices of the compiler"),
         _guide("Benchmarks", "Speed"),
