@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
-    from tcc.runtime import Module
+    from tcc.runtime import Module, ray
     from tcc.runtime.profile import profile
     from tcc.target import Target
 
@@ -34,6 +34,7 @@ _HOME = {
     "compile": "tcc.driver",
     "load": "tcc.artifact",
     "profile": "tcc.runtime.profile",
+    "ray": "tcc.runtime",
     "torch_backend": "tcc.dynamo",
 }
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "compile",
     "load",
     "profile",
+    "ray",
     "torch_backend",
 ]
 
