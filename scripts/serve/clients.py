@@ -219,6 +219,22 @@ async def ask_all(target: Server, cases: list[Case], clients: int, requests: int
     return report
 
 
+async def echo_all(target: Server, body: bytes, clients: int, requests: int) -> None:
+    """Sends a body to the echo from several connections; raises ValueError for another answer."""
+    numbers = iter(range(requests))
+
+    async def work() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+        for _ in numbers:
+            writer.write(post("/echo", len(body)) + body)
+            await writer.drain()
+            if (await read_answer(reader)).body != body:
+                raise ValueError("the echo gave other bytes")
+        writer.close()
+
+    await asyncio.gather(*(work() for _ in range(clients)))
+
+
 async def ask_beside(target: Server, case: Case, head: bytes, body: bytes, end: bool) -> str:
     """Sends a head and part of its body, has a good client answered, then ends or goes on.
 
