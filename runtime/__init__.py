@@ -11,7 +11,7 @@ __all__ = ["Module", "ModulePort", "RuntimeFailure", "RuntimeTimeout", "Statisti
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Returns `tcc.runtime.ray`, whose library is optional and slow to import."""
+    """Returns `tcc.runtime.ray`, which runs do not need."""
     if name != "ray":
         raise AttributeError(f"module 'tcc.runtime' has no attribute {name!r}")
     return import_module("tcc.runtime.ray")

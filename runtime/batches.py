@@ -32,10 +32,10 @@ def batch_symbol(ports: Sequence[ModulePort]) -> str:
     """
     sizes = [port.text.strip("[]").split(",") for port in ports]
     symbols = {size for shape in sizes for size in shape[:1]}
-    rest = [size for shape in sizes for size in shape[1:]]
+    inner_sizes = [size for shape in sizes for size in shape[1:]]
     symbol = min(symbols, default="")
     is_only = len(symbols) == 1 and symbol.isidentifier()
-    return symbol if is_only and all(size.isdigit() for size in rest) else ""
+    return symbol if is_only and all(size.isdigit() for size in inner_sizes) else ""
 
 
 def sample_inputs(ports: Sequence[ModulePort], rows: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -122,7 +122,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 
 @dataclass
-class Report:
+class AnswerReport:
     """The outcome of many requests; `seconds` are those of right answers, retries included."""
 
     right: int = 0
@@ -146,7 +146,7 @@ class Case:
 class Client:
     """A connection that asks one request after another, and again where the server says 5xx."""
 
-    def __init__(self, target: Server, report: Report) -> None:
+    def __init__(self, target: Server, report: AnswerReport) -> None:
         self._server, self._report = target, report
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -201,9 +201,9 @@ class Client:
             return True
 
 
-async def ask_all(target: Server, cases: list[Case], clients: int, requests: int) -> Report:
+async def ask_all(target: Server, cases: list[Case], clients: int, requests: int) -> AnswerReport:
     """Returns the report of `requests` requests from `clients` connections, all open at once."""
-    report = Report()
+    report = AnswerReport()
     members = [Client(target, report) for _ in range(clients)]
     await asyncio.gather(*(member.connect() for member in members))
     numbers = iter(range(requests))
@@ -241,7 +241,7 @@ async def ask_beside(target: Server, case: Case, head: bytes, body: bytes, end: 
     With `end` the client leaves; otherwise it sends nothing more, closes its half and reads.
     Returns the status of the answer to the broken client, or "closed".
     """
-    report = Report()
+    report = AnswerReport()
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     writer.write(head + body)
     await writer.drain()
@@ -262,9 +262,9 @@ async def ask_beside(target: Server, case: Case, head: bytes, body: bytes, end: 
         writer.close()
 
 
-async def ask_slowly(target: Server, case: Case, pieces: int) -> Report:
+async def ask_slowly(target: Server, case: Case, pieces: int) -> AnswerReport:
     """Sends one request in pieces, with an answered request of another client between two."""
-    report = Report()
+    report = AnswerReport()
     head, body = infer_message(target.name, "slow", case.inputs)
     data = head + body
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
