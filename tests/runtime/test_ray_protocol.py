@@ -6,11 +6,14 @@ NumPy is the oracle of the arrays; the messages are written by hand from the pro
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tcc
 from tcc.runtime.batches import batch_symbol, rows_within, run_together, same_bytes
 from tcc.runtime.core_groups import core_groups
 from tcc.runtime.kserve import (
@@ -23,7 +26,7 @@ from tcc.runtime.kserve import (
     write_answer,
 )
 from tcc.runtime.ports import ModulePort
-from tcc.runtime.reports import RuntimeFailure
+from tcc.runtime.reports import MissingLibraryError, RuntimeFailure
 
 X = ModulePort("x", "f32", (None, 2), "[n,2]")
 Y = ModulePort("y", "f32", (None, 2), "[n,2]")
@@ -232,3 +235,41 @@ def test_groups_hold_neighbours_and_are_disjoint() -> None:
     for size in (0, 6):
         with pytest.raises(RuntimeFailure, match="no group"):
             core_groups(range(5), size, lambda cpu: (0, cpu, cpu))
+
+
+BAD_OPTIONS: dict[str, dict[str, Any]] = {
+    "port": {"port": 80},
+    "replicas": {"replicas": 0},
+    "cores": {"cores": True},
+    "latency": {"latency": float("nan")},
+    "name": {"name": "a/b"},
+    "ongoing": {"latency": 0.1, "rows": 64},
+}
+
+
+@pytest.mark.parametrize("word", BAD_OPTIONS)
+def test_an_option_out_of_range_is_refused_by_name(word: str, tmp_path: Path) -> None:
+    artifact = tmp_path / "m.so"
+    artifact.touch()
+    with pytest.raises(RuntimeFailure, match=word):
+        tcc.ray.application(artifact, **BAD_OPTIONS[word])
+
+
+def test_texts_of_a_command_become_options(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFailure, match="'cores' has the wrong type"):
+        tcc.ray.from_arguments({"artifact": str(tmp_path), "cores": "two"})
+    with pytest.raises(RuntimeFailure, match="artifact=PATH"):
+        tcc.ray.from_arguments({"cores": "2"})
+    with pytest.raises(RuntimeFailure, match="not there"):
+        tcc.ray.from_arguments({"artifact": str(tmp_path / "none.so"), "cores": "2"})
+
+
+def test_a_missing_library_is_an_error_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "tcc.runtime.ray_replica", raising=False)
+    artifact = tmp_path / "m.so"
+    artifact.touch()
+    with pytest.raises(MissingLibraryError, match=r"tcc\[ray\]"):
+        tcc.ray.application(artifact)
