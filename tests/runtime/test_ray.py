@@ -38,7 +38,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(artifact: Path) -> Iterator[Server]:
-    with server(artifact, replicas=1, latency=60.0, rows=4) as target:
+    with server(artifact, replicas=1, latency=60.0, rows=4, body_bytes=4096) as target:
         yield target
 
 
@@ -93,6 +93,11 @@ def test_bodies_that_lie_about_their_length_are_refused(running: Server, cases: 
     for end in (True, False):
         status = asyncio.run(ask_beside(running, cases[0], head, body[:-1], end=end))
         assert status in ("400", "closed")
+
+
+def test_a_long_body_is_refused(running: Server, cases: list[Case]) -> None:
+    head = post(f"/v2/models/{running.name}/infer", 5000)
+    assert asyncio.run(ask_beside(running, cases[0], head, bytes(5000), end=False)) == "413"
 
 
 def test_metrics_count_the_requests(running: Server, cases: list[Case]) -> None:

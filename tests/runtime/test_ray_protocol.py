@@ -6,6 +6,7 @@ NumPy is the oracle of the arrays; the messages are written by hand from the pro
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -273,3 +274,23 @@ def test_a_missing_library_is_an_error_that_says_what_to_install(
     artifact.touch()
     with pytest.raises(MissingLibraryError, match=r"tcc\[ray\]"):
         tcc.ray.application(artifact)
+
+
+def test_all_threads_of_a_pinned_process_stay_on_its_group() -> None:
+    program = """
+import os, threading
+from tcc.runtime.core_groups import core_groups, pin_process
+started, end = threading.Event(), threading.Event()
+old = threading.Thread(target=lambda: (started.set(), end.wait()))
+old.start()
+started.wait()
+group = core_groups(os.sched_getaffinity(0), 1)[-1]
+pin_process(group)
+new = threading.Thread(target=end.wait)
+new.start()
+tasks = [int(name) for name in os.listdir("/proc/self/task")]
+assert len(tasks) >= 3
+assert all(os.sched_getaffinity(task) == set(group) for task in tasks)
+end.set()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
