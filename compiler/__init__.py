@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
-    from tcc.runtime import Module
+    from tcc.runtime import Module, ray
     from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
     from tcc.target import Target
@@ -36,6 +36,7 @@ _HOME = {
     "graph": "tcc.runtime.graph",
     "load": "tcc.artifact",
     "profile": "tcc.runtime.profile",
+    "ray": "tcc.runtime",
     "torch_backend": "tcc.dynamo",
 }
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "graph",
     "load",
     "profile",
+    "ray",
     "torch_backend",
 ]
 
