@@ -47,6 +47,7 @@ PAGES: Mapping[str, tuple[Page, ...]] = MappingProxyType({
         _guide("GPUs and other processors", "GPUs", "Other processors"),
         _guide("Many processes", "Dividing a model among processes", "Models with collectives"),
         _guide("Variables", "Environment variables"),
+        Page("Serving", "runtime/SERVING.md"),
         Page("Versions", "backends/artifact/VERSIONS.md"),
         Page("Security", "SECURITY.md"),
     ),
