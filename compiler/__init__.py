@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
-    from tcc.runtime import Module
+    from tcc.runtime import Module, tvm
     from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
     from tcc.target import Target
@@ -37,7 +37,9 @@ _HOME = {
     "load": "tcc.artifact",
     "profile": "tcc.runtime.profile",
     "torch_backend": "tcc.dynamo",
+    "tvm": "tcc.runtime.tvm",
 }
+_MODULES = ("tvm",)
 __all__ = [
     "InternalError",
     "Module",
@@ -52,6 +54,7 @@ __all__ = [
     "load",
     "profile",
     "torch_backend",
+    "tvm",
 ]
 
 
@@ -59,7 +62,8 @@ def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'tcc' has no attribute {name!r}")
     __import__(_HOME[name])
-    return getattr(sys.modules[_HOME[name]], name)
+    home = sys.modules[_HOME[name]]
+    return home if name in _MODULES else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.cli.peers.peer import Peer
 from tcc.errors import ToolError
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.xdist_group("torch")
 RNG = np.random.default_rng(3)
 INPUTS = {
@@ -25,7 +25,7 @@ WEIGHT = RNG.standard_normal((4, 3), np.float32)
 QUICK = ("--rounds", "1", "--seconds", "0.01", "--threads", "1")
 
 
-class Model(torch.nn.Module):  # type: ignore[misc]
+class Model(torch.nn.Module):
     """The sum of a constant, a product and an input, and the product."""
 
     def __init__(self) -> None:
