@@ -109,22 +109,22 @@ def _check_argument(port: ModulePort, argument: Any, sizes: dict[str, Any]) -> N
     """
     texts, dtype = _texts(port), _dtype(port)
     shape = getattr(argument.ty, "shape", None)
-    found = f"{argument.ty}"
+    type_text = f"{argument.ty}"
     if shape is None or len(shape) != len(texts) or str(argument.ty.dtype) != dtype:
-        raise _misfit(port, found)
+        raise _misfit(port, type_text)
     for text, size in zip(texts, shape, strict=True):
         constant = getattr(size, "value", None)
         wanted = int(text) if text.isdecimal() else sizes.get(text)
         if text.isidentifier() and wanted is None:
             sizes[text] = size if constant is None else int(constant)
         elif isinstance(wanted, int) and constant is not None and int(constant) != wanted:
-            raise _misfit(port, found)
+            raise _misfit(port, type_text)
 
 
-def _misfit(port: ModulePort, found: str) -> InputError:
+def _misfit(port: ModulePort, type_text: str) -> InputError:
     return InputError(
         f"an argument does not fit the input {port.name!r}",
-        why=f"the input takes {port.dtype}{port.text}, and the argument is {found}",
+        why=f"the input takes {port.dtype}{port.text}, and the argument is {type_text}",
         hint="give a tensor whose type has this element type and a shape of this rank",
     )
 

@@ -16,12 +16,11 @@ from tcc.cli.peers.peer import Peer
 from tcc.errors import ToolError
 
 pytestmark = pytest.mark.xdist_group("torch")
-RNG = np.random.default_rng(3)
 INPUTS = {
-    "b": RNG.standard_normal((2, 3), np.float32),
-    "a": RNG.standard_normal((2, 4), np.float32),
+    "b": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
+    "a": np.cos(np.arange(8, dtype=np.float32)).reshape(2, 4),
 }
-WEIGHT = RNG.standard_normal((4, 3), np.float32)
+WEIGHT = np.sin(np.arange(12, dtype=np.float32)).reshape(4, 3)
 QUICK = ("--rounds", "1", "--seconds", "0.01", "--threads", "1")
 
 

@@ -117,8 +117,8 @@ def called(monkeypatch: pytest.MonkeyPatch, output: ModulePort, *shape: int) -> 
 
 
 def test_sizes_of_outputs_follow_from_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = called(monkeypatch, port("y", "[2*n+1,n//2,(n-1)%4,3]", "i64"), 7, 4)
-    assert found == ("tcc.f", ([15, 3, 2, 3], "int64"))
+    result = called(monkeypatch, port("y", "[2*n+1,n//2,(n-1)%4,3]", "i64"), 7, 4)
+    assert result == ("tcc.f", ([15, 3, 2, 3], "int64"))
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def action() -> dict[str, Any]:
 
 
 def step(name: str) -> dict[str, Any]:
-    (found,) = (item for item in action()["runs"]["steps"] if item["name"] == name)
-    return dict(found)
+    (match,) = (item for item in action()["runs"]["steps"] if item["name"] == name)
+    return dict(match)
 
 
 def perform(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
