@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
-    from tcc.runtime import Module, tvm
+    from tcc.runtime import Module, ray, tvm
     from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
     from tcc.target import Target
@@ -36,10 +36,10 @@ _HOME = {
     "graph": "tcc.runtime.graph",
     "load": "tcc.artifact",
     "profile": "tcc.runtime.profile",
+    "ray": "tcc.runtime",
     "torch_backend": "tcc.dynamo",
-    "tvm": "tcc.runtime.tvm",
+    "tvm": "tcc.runtime",
 }
-_MODULES = ("tvm",)
 __all__ = [
     "InternalError",
     "Module",
@@ -53,6 +53,7 @@ __all__ = [
     "graph",
     "load",
     "profile",
+    "ray",
     "torch_backend",
     "tvm",
 ]
@@ -62,8 +63,7 @@ def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'tcc' has no attribute {name!r}")
     __import__(_HOME[name])
-    home = sys.modules[_HOME[name]]
-    return home if name in _MODULES else getattr(home, name)
+    return getattr(sys.modules[_HOME[name]], name)
 
 
 def __dir__() -> list[str]:

@@ -23,19 +23,19 @@ def read_json(
     unreadable: str,
     wrong: str,
     hint: str,
-    most: int = _MOST_BYTES,
+    limit: int = _MOST_BYTES,
 ) -> T:
     """Returns the result of `parse`, which gets the value in a file.
 
     Raises UserError, with `place` and `hint`: `unreadable` if the file cannot be read, and `wrong`
-    if it has more than `most` bytes or is too deep, if it is not JSON, or if `parse` raises
+    if it has more than `limit` bytes or is too deep, if it is not JSON, or if `parse` raises
     ValueError.
     """
     with file_errors(unreadable, place, hint), path.open("rb") as file:
-        data = file.read(most + 1)
+        data = file.read(limit + 1)
     try:
-        if len(data) > most:
-            raise ValueError(f"it has more than {most} bytes")
+        if len(data) > limit:
+            raise ValueError(f"it has more than {limit} bytes")
         return parse(_value(data))
     except (ValueError, RecursionError) as error:
         why = str(error) if type(error) is ValueError else "it is not JSON"
@@ -51,10 +51,10 @@ def number(value: Any, place: str, lowest: float, highest: float) -> float:
     return float(value)
 
 
-def count(value: Any, place: str, most: int, least: int = 1) -> int:
-    """Returns a whole number of a file, which must be from `least` to `most`."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{place} is not a count from {least} to {most}")
+def count(value: Any, place: str, highest: int, lowest: int = 1) -> int:
+    """Returns a whole number of a file, which must be from `lowest` to `highest`."""
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ValueError(f"{place} is not a count from {lowest} to {highest}")
     return value
 
 

@@ -1,6 +1,7 @@
 """Loads and runs artifacts; imports nothing else of tcc.
 
 Names are resolved at first use, because some modules of this package need no NumPy.
+`ray` is the module `tcc.runtime.ray`, which runs do not need.
 """
 
 import sys
@@ -17,6 +18,9 @@ _HOME = {"Module": "module", "load": "module", "ModulePort": "ports"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("ray", "tvm"):
+        __import__(f"{__name__}.{name}")
+        return sys.modules[f"{__name__}.{name}"]
     if name not in __all__:
         raise AttributeError(f"module 'tcc.runtime' has no attribute {name!r}")
     home = f"{__name__}.{_HOME.get(name, 'reports')}"

@@ -50,12 +50,13 @@ def read_header(file: BinaryIO) -> Header:
     start = file.read(HEADER_BYTES)
     if len(start) < HEADER_BYTES:
         raise ElfError("it is too short for an ELF file")
-    ident, kind, _, _, _, segments, sections, _, _, _, segment_count, *rest = _HEADER.unpack(start)
+    ident, kind, *_, segments, sections, _, _, _, segment_count = _HEADER.unpack(start)[:11]
+    fields = _HEADER.unpack(start)[11:]
     if ident[:6] != b"\x7fELF\x02\x01":
         raise ElfError("it is not a 64-bit little-endian ELF file")
     if kind == _OBJECT:
         raise ElfError("it is an object file, for a program to link")
-    header = Header(segments, sections, segment_count, *rest)
+    header = Header(segments, sections, segment_count, *fields)
     if header.entry != _SECTION.size or header.names >= header.count:
         raise ElfError("it has no section table")
     return header
@@ -84,10 +85,10 @@ def code_bytes(file: BinaryIO) -> int:
     return sum(row[5] for row in _sections(file, read_header(file)) if row[2] & _EXECUTED)
 
 
-def read_section(file: BinaryIO, name: str, most: int) -> bytes | None:
+def read_section(file: BinaryIO, name: str, limit: int) -> bytes | None:
     """Returns the bytes of the section `name`; None without such a section.
 
-    Raises ElfError for a damaged file, and for a section of more than `most` bytes.
+    Raises ElfError for a damaged file, and for a section of more than `limit` bytes.
     """
     header = read_header(file)
     sections = _sections(file, header)
@@ -97,7 +98,7 @@ def read_section(file: BinaryIO, name: str, most: int) -> bytes | None:
     names = read_at(file, start, size)
     for start, _, _, _, offset, size, *_ in sections:
         if names.startswith(f"{name}\0".encode(), start):
-            if size > most:
+            if size > limit:
                 raise ElfError(f"its section {name} is too large")
             return read_at(file, offset, size)
     return None

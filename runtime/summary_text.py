@@ -27,7 +27,7 @@ def summary_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "memory", memory_text(record, variant)
         yield from narrow_rows(record["narrow"], variant["weight_types"], variant["wide"])
     if record["tuned"] is not None:
-        yield "lock", _lock_text(record["tuned"])
+        yield "lock", lock_text(record["tuned"])
     yield "next", record["next"]
 
 
@@ -99,7 +99,7 @@ def _file_text(file: Mapping[str, Any]) -> str:
     return path if path.endswith(".h") else f"{path} ({size})"
 
 
-def _lock_text(tuned: Mapping[str, Any]) -> str:
+def lock_text(tuned: Mapping[str, Any]) -> str:
     """Returns the counts of a lock's entries; those that are 0 are left out, all but the first."""
     others = " or are removed by other entries" if tuned["has_changes"] else ""
     named = (

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from random import Random
 
+from price_space import space
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.debug import Trace
 from tcc.errors import TccError, UserError
@@ -32,7 +33,6 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.plan import Structure
 from tcc.passes.tile.plan import Bound, KernelKey, PlannedKernel, kernel_key
-from tcc.schedule.cpu.candidate_space import space
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.variants import optimise, resolve_targets, variant_backends
 

@@ -1,12 +1,15 @@
-//! @NAME@: a model compiled by tcc. The module `tcc` explains the interface.
+//! @NAME@: a model compiled by tcc. src/tcc.rs explains the interface.
 #![allow(non_snake_case)]
 
 mod tcc;
+mod tcc_abi;
+mod tcc_elements;
 
 pub use tcc::*;
+pub use tcc_elements::*;
 
 extern "C" {
-    fn @NAME@_api() -> *const Api;
+    fn @NAME@_api() -> *const tcc_abi::Api;
 }
 
 /// Loads the model, if it is not loaded yet.

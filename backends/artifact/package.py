@@ -35,7 +35,13 @@ _TEXTS = MappingProxyType(
     }
 )
 # The place of each file of the runtime, which has the same name.
-_RUNTIME = ("include/tcc.h", "include/tcc.hpp", "rust/@NAME@/src/tcc.rs")
+_RUNTIME = (
+    "include/tcc.h",
+    "include/tcc.hpp",
+    "rust/@NAME@/src/tcc.rs",
+    "rust/@NAME@/src/tcc_abi.rs",
+    "rust/@NAME@/src/tcc_elements.rs",
+)
 
 
 def package_library(folder: Path, name: str, suffix: str = ".so") -> Path:

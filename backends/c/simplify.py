@@ -33,17 +33,17 @@ def _once(lines: list[str]) -> list[str]:
         if match is None:
             continue
         name, text = match.groups()
-        others = [*lines[:place], *lines[place + 1 :]]
+        lines_left = [*lines[:place], *lines[place + 1 :]]
         if counts[name] == 1:
-            return others
+            return lines_left
         user = _user(lines, place, name)
         if counts[name] != 2 or user is None:
             continue
         is_assignment = lines[user].endswith(f" = {name};")
         merged = re.sub(rf"\b{name}\b", text, lines[user])
         if (is_assignment or _ELEMENT.fullmatch(text)) and len(merged) <= _WIDTH:
-            others[user - 1] = merged
-            return others
+            lines_left[user - 1] = merged
+            return lines_left
     return lines
 
 

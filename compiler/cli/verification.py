@@ -368,17 +368,19 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
     Batches of states may differ: an artifact gives states room for new rows, and a rank has a part.
     """
     expected = model_inputs(model, [f"{port.name}=" for port in module.inputs])
-    got, wanted = ([port.name for port in ports] for ports in (module.inputs, expected))
+    names, model_names = ([port.name for port in ports] for ports in (module.inputs, expected))
     states = {port.state for port in module.outputs}
-    for n, (port, other) in enumerate(zip(module.inputs, expected, strict=False)):
-        batches = {*port.shape[:1], *other.shape[:1]}
+    for n, (port, model_port) in enumerate(zip(module.inputs, expected, strict=False)):
+        batches = {*port.shape[:1], *model_port.shape[:1]}
         if n not in states and None not in batches and len(batches) > 1:
-            got[n], wanted[n] = (f"{port.name} of {i.shape[0]} samples" for i in (port, other))
-    if got != wanted:
+            names[n], model_names[n] = (
+                f"{port.name} of {i.shape[0]} samples" for i in (port, model_port)
+            )
+    if names != model_names:
         raise UserError(
             "the artifact was compiled from another model, or for another batch",
             where=artifact,
-            why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(wanted)}",
+            why=f"its inputs are {', '.join(names)}; those of {model} are {', '.join(model_names)}",
             hint=f"compile it again without --batch: tcc compile {model} -o {artifact}",
         )
 

@@ -137,14 +137,14 @@ class Operand:
             raise AttributeError(f"there is no op {op}")
         return partial(self.emit, op)
 
-    def emit(self, op: str, *others: Operand | float | None, **attrs: Any) -> Operand:
+    def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
         """Adds a node of `op` with this operand as its first; returns the first result."""
-        result: Operand = current().emit(op, self, *others, **attrs)
+        result: Operand = current().emit(op, self, *operands, **attrs)
         return result
 
-    def emit_all(self, op: str, *others: Operand | None, **attrs: Any) -> tuple[Operand, ...]:
+    def emit_all(self, op: str, *operands: Operand | None, **attrs: Any) -> tuple[Operand, ...]:
         """Adds a node of `op` with this operand as its first; returns all results."""
-        results: tuple[Operand, ...] = current().emit_all(op, [self, *others], **attrs)
+        results: tuple[Operand, ...] = current().emit_all(op, [self, *operands], **attrs)
         return results
 
     def reduce(self, op: str, axes: int | Sequence[int], *, keepdims: bool = False) -> Operand:
@@ -257,8 +257,8 @@ class Operand:
         return self.reshape((element_count(self.shape),))
 
     def transpose(self, perm: Sequence[int]) -> Operand:
-        same = tuple(perm) == tuple(range(self.rank))
-        return self if same else self.emit("transpose", perm=tuple(perm))
+        is_identity = tuple(perm) == tuple(range(self.rank))
+        return self if is_identity else self.emit("transpose", perm=tuple(perm))
 
     def swap_axes(self, a: int, b: int) -> Operand:
         """Exchanges two axes."""

@@ -25,7 +25,7 @@ _FILES = "files"  # the folder of the site for copies of files that are no pages
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class SitePage:
     """A page, the file of the site that it becomes, and its Markdown before links are changed."""
 
     page: Page
@@ -56,23 +56,23 @@ def assemble(root: Path, folder: Path) -> list[dict[str, list[dict[str, str]]]]:
     ]
 
 
-def _placed(root: Path, entry: Page) -> Placed:
+def _placed(root: Path, entry: Page) -> SitePage:
     if entry.source == TROUBLESHOOTING:
-        return Placed(
+        return SitePage(
             entry, TROUBLESHOOTING, page(messages(root / "tests" / "errors" / "messages"))
         )
     text = (root / entry.source).read_text(encoding="utf-8")
     if entry.source == "README.md":
-        return Placed(entry, "index.md", text)
+        return SitePage(entry, "index.md", text)
     name = f"{_slug(entry.title)}.md"
     if not entry.sections:
-        return Placed(entry, name, text)
+        return SitePage(entry, name, text)
     sections = guide_sections(text)
     missing = [title for title in entry.sections if title not in sections]
     if missing:
         raise ValueError(f"{entry.source} has no section {missing[0]!r}")
     body = "\n".join(sections[title] for title in entry.sections)
-    return Placed(entry, name, f"# {entry.title}\n\n{body}")
+    return SitePage(entry, name, f"# {entry.title}\n\n{body}")
 
 
 def guide_sections(text: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _check_guide(root: Path) -> None:
         raise ValueError(f"GUIDE.md: no page of the site shows the section {lost[0]!r}")
 
 
-def _targets(placed: list[Placed]) -> Mapping[tuple[str, str], str]:
+def _targets(placed: list[SitePage]) -> Mapping[tuple[str, str], str]:
     """Returns the place of each source, and of each of its headings, as (source, anchor)."""
     targets: dict[tuple[str, str], str] = {}
     for item in placed:
@@ -103,7 +103,7 @@ def _targets(placed: list[Placed]) -> Mapping[tuple[str, str], str]:
     return targets
 
 
-def _linked(root: Path, folder: Path, item: Placed, links: Mapping[tuple[str, str], str]) -> str:
+def _linked(root: Path, folder: Path, item: SitePage, links: Mapping[tuple[str, str], str]) -> str:
     """Returns a page's text with links for the site, and copies the files that it links to."""
     base = posixpath.dirname(item.page.source)
 
@@ -123,7 +123,7 @@ def _linked(root: Path, folder: Path, item: Placed, links: Mapping[tuple[str, st
     )
 
 
-def _copied(root: Path, folder: Path, item: Placed, source: str) -> str:
+def _copied(root: Path, folder: Path, item: SitePage, source: str) -> str:
     """Copies a file of the repository to the site and returns its place there.
 
     A folder stands for its README, or for the list of its files.

@@ -43,7 +43,7 @@ PAGES: Mapping[str, tuple[Page, ...]] = MappingProxyType({
     ),
     "Deploy": (
         Page("Deploying", "runtime/DEPLOYING.md"),
-        _guide("C and C++", "C++", "C files", "Ending a run"),
+        _guide("C, C++ and Rust", "C++, Rust and static libraries", "C files", "Ending a run"),
         _guide("GPUs and other processors", "GPUs", "Other processors"),
         _guide("Many processes", "Dividing a model among processes", "Models with collectives"),
         _guide("Variables", "Environment variables"),
@@ -51,7 +51,8 @@ PAGES: Mapping[str, tuple[Page, ...]] = MappingProxyType({
         Page("Security", "SECURITY.md"),
     ),
     "Speed": (
-        _guide("Profile", "Where the time goes", "Why a kernel is slow"),
+        _guide("Profile", "Where the time goes", "The graph of an artifact",
+               "Why a kernel is slow"),
         _guide("Tuning", "Measure other schedules", "Keep the same kernels after an upgrade",
                "Tuning in CI in ten lines", "Choices of the compiler"),
         _guide("Benchmarks", "Speed"),

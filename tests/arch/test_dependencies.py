@@ -114,7 +114,7 @@ def named(node: ast.AST) -> list[str]:
 
 def test_what_tcc_imports_is_declared() -> None:
     build = {"setuptools"}  # by the commands of the wheel alone
-    names = ("zig", "io", "profile", "quantize", "gpu", "models", "bench")
+    names = ("zig", "io", "profile", "quantize", "ray", "gpu", "models", "bench")
     extras = modules(set().union(*(EXTRAS[name] for name in names)))
     undeclared = imported(SOURCES) - modules(CORE) - extras - build
     assert undeclared == {"iree", "tvm"} < ON_REQUEST.keys()

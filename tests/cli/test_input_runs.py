@@ -167,7 +167,7 @@ def test_standard_input_is_an_input(
 
 def test_a_folder_is_for_a_run_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-i", f"image=@{folder / 'photos'}"]
-    assert cli.execute(["verify", str(folder / "sums.onnx"), str(folder / "sums.so"), *words]) == 2
+    assert cli.execute(["profile", str(folder / "sums.so"), *words]) == 2
     assert "a folder is no input of one run" in capsys.readouterr().err
 
 

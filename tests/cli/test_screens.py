@@ -183,7 +183,7 @@ RECORD: dict[str, Any] = {
     "variants": [{**VARIANT, "weight_types": {}, "wide": []}], "tuned": None,
     "next": "tcc run mobilenet_v2.so",
 }  # fmt: skip
-TUNED = {"applied": 40, "unfit": 1, "elsewhere": 3, "unrelated": 0}
+TUNED = {"applied": 40, "unfit": 1, "elsewhere": 3, "unrelated": 0, "has_changes": False}
 KERNELS = [
     {"symbol": f"tcc_kernel_{n}", "source": source, "flops": 10**7 * (n + 1), "bytes": 10**6,
      "contraction_flops": 10**7 * n, "seconds": 1e-4 / (n + 1), "limit": "compute",

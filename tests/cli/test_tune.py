@@ -74,9 +74,7 @@ def test_a_pin_is_repeatable_and_keeps_other_sections(model: Path) -> None:
     ]
     output = run(compile, model, "--tuned", lock, "--cpu", "x86-64-v3").output
     count = len(sections["cpu:x86-64 (x86-64-v3)", 2])
-    assert (
-        f"of {2 * count} lock entries {count} apply, 0 do not fit, {count} are for other" in output
-    )
+    assert f"{count} of {2 * count} entries apply, {count} are for other targets or cores" in output
 
 
 # ---- measuring ----------------------------------------------------------------------------------

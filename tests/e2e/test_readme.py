@@ -21,12 +21,15 @@ TEXT = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py runs the commands"
 SUFFIXES = {"rust": "rs"}
+TRAINED = "it needs a trained model; tests/cli/test_quantize.py runs the command"
 # What is not run here, and why.
 ELSEWHERE = {
     "scripts/demo": "it compiles and times a larger model, for minutes",
     "scripts/test": "it runs this test",
     "pip install . onnxruntime": "tests/arch/test_wheel.py installs, in environments of its own",
     "pip install 'tcc[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
+    "tcc quantize magika.onnx --data samples --check others --top1 0.99 -o q.onnx": TRAINED,
+    "tcc quantize yolox.onnx --data photos:bgr,letterbox=114 --error 0.1 -o q.onnx": TRAINED,
     "tcc tune model.onnx --time 10m": "it measures for minutes; tests/cli/test_tune.py measures",
     'tcc bench new.so --compare base.so --gate 1.05 --markdown >> "$GITHUB_STEP_SUMMARY"': NIGHTLY,
     "tcc tune model.onnx --records K.jsonl --shard K/3 --time 20m --cpu x86-64-v3": NIGHTLY,

@@ -172,3 +172,31 @@ def test_gpt2_continues_a_text_in_c(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.[pc]*")), ids=lambda path: path.name)
 def test_an_example_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) < 60
+
+
+def test_a_container_has_little_beside_the_artifact(tmp_path: Path) -> None:
+    """run.c gives the bytes of a run in Python, and refuses what is no artifact or too short."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    program = tmp_path / "run"
+    source = EXAMPLES / "container" / "run.c"
+    include = f"-I{ROOT / 'runtime' / 'include'}"
+    subprocess.run(
+        [compiler, "-Wall", "-Werror", source, include, "-ldl", "-o", program], check=True
+    )
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> '
+        "two (float[2,3] a, float[3] b) => (float[2,3] s, float[2,3] d) "
+        "{ s = Add(a, b)  d = Sub(a, b) }"
+    )
+    artifact = tmp_path / "two.so"
+    tcc.compile(model).save(artifact)
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 2, 3], np.float32)
+    data = a.tobytes() + b.tobytes()
+    ran = subprocess.run([program, artifact], input=data, capture_output=True, check=True)
+    assert ran.stdout == (a + b).tobytes() + (a - b).tobytes()
+    for file, content in ((artifact, data[:-1]), (source, data), (tmp_path / "none", data)):
+        failed = subprocess.run([program, file], input=content, capture_output=True, check=False)
+        assert failed.returncode == 1
+        assert failed.stderr

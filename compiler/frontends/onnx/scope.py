@@ -105,8 +105,8 @@ class OnnxScope(Scope):
             for number, tensor in enumerate(graph.initializer)
         ]
         readers += [(s.values.name, partial(tensors.dense, s)) for s in graph.sparse_initializer]
-        for name, read in readers:
+        for name, reader in readers:
             if name not in inputs:
                 where = f"{self.path}initializer {name[:200]}"
-                array, dtype = read(where=where)
+                array, dtype = reader(where=where)
                 self.define(name, self.constant(array, dtype, name), where)

@@ -1,14 +1,11 @@
-"""The schedules around a kernel's schedule: what measuring tries, and what prices are checked with.
-
-a matmul of 384 rows    panels x K-blocks x tiles of rows x order of tiles x prefetch
-                        1,440 schedules
+"""The schedules around a kernel's schedule, which measuring tries.
 
 A dimension is a function from a schedule to that schedule and its variants, which differ from it in
 one respect. All variants have the vector loops of the schedule, because constants are packed for
 these.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from math import ceil
@@ -17,7 +14,7 @@ from typing import TypeAlias
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.cpu.candidates import Knob, measured_knobs_of
+from tcc.schedule.cpu.candidates import Knob
 from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
@@ -27,34 +24,7 @@ from tcc.schedule.nest import trips
 # factor above 1, because there are few registers.
 UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
-# A kernel's group and schedule under knobs.
-Scheduled: TypeAlias = Callable[[Knobs], tuple[TileGroup, Schedule]]
 Dimension: TypeAlias = Callable[[TileGroup, Schedule], list[Schedule]]
-
-
-def space(scheduled: Scheduled) -> list[tuple[TileGroup, Schedule]]:
-    """Returns all schedules of a kernel to draw from.
-
-    For each combination of knobs, these are the schedule with those knobs and its variants (see
-    `around`). Equal kernels have their schedules in the same order.
-    """
-    knobs = measured_knobs_of(scheduled(Knobs())[0])
-    schedules: dict[tuple[int, Schedule], tuple[TileGroup, Schedule]] = {}
-    for combination in _combinations(knobs):
-        group, schedule = scheduled(combination)
-        for variant in around(group, schedule):
-            schedules.setdefault((id(group), variant), (group, variant))
-    return list(schedules.values())
-
-
-def _combinations(knobs: Sequence[Knob]) -> Iterator[Knobs]:
-    """Yields all combinations of the knobs' settings, then each setting that stands alone."""
-    combined = [knob for knob in knobs if not knob.alone]
-    settings = ((getattr(Knobs(), k.name), *k.settings) for k in combined)
-    for values in product(*settings):
-        yield replace(Knobs(), **dict(zip((k.name for k in combined), values, strict=True)))
-    for knob in knobs:
-        yield from knob.variants(Knobs()) if knob.alone else ()
 
 
 def knobs_beside(knobs: Knobs, kernel_knobs: Sequence[Knob]) -> list[Knobs]:
@@ -69,18 +39,6 @@ def knobs_beside(knobs: Knobs, kernel_knobs: Sequence[Knob]) -> list[Knobs]:
             base = Knobs() if knob.alone and setting != default else knobs
             variants.append(replace(base, **{knob.name: setting}))
     return [other for other in dict.fromkeys(variants) if other != knobs]
-
-
-def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
-    """Yields `schedule` itself, then its variants.
-
-    A variant has other sizes of tiles, of the streaming loop's blocks or of rows of register
-    blocks, another order of tiles, no prefetches, or several of these.
-    """
-    variants = [schedule]
-    for dimension in DIMENSIONS:
-        variants = [other for variant in variants for other in dimension(group, variant)]
-    yield from variants
 
 
 def beside(group: TileGroup, schedule: Schedule) -> list[Schedule]:

@@ -166,12 +166,12 @@ class AxisForm:
         """
         rows, partial = divmod(self.pieces(axis), axis.classes)
         distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
-        apart = self.tile, self.tiles(axis), self.pieces(axis)
+        separate = self.tile, self.tiles(axis), self.pieces(axis)
         if tiles is None or partial or self.taps == 1 or axis.skip is not None:
-            return apart
+            return separate
         shared = (tiles - 1) * (self.tile // distance) + (rows - 1) * (self.taps // distance) + 1
         if shared >= tiles * rows:
-            return apart
+            return separate
         return distance, const(shared), axis.classes
 
 

@@ -62,6 +62,8 @@ def test_a_package_has_the_files_of_its_description(kernels: bytes, tmp_path: Pa
         "mini/rust/mini/build.rs",
         "mini/rust/mini/src/lib.rs",
         "mini/rust/mini/src/tcc.rs",
+        "mini/rust/mini/src/tcc_abi.rs",
+        "mini/rust/mini/src/tcc_elements.rs",
     ]
     assert os.access(package_library(tmp_path / "new" / "mini", "mini"), os.X_OK)
     for name, data in files.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,21 @@ def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture
     assert cli.execute(["inspect", path, "--kernels", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["variant"].partition(":")[0] for row in rows} == {"cuda", "cpu"}
+
+
+def test_progress_counts_the_kernels_of_each_target(tmp_path: Path) -> None:
+    stages: list[str] = []
+
+    def report(stage: str, count: Callable[[], tuple[int, int]] | None = None) -> None:
+        if count is not None:
+            kernels, all_kernels = count()
+            assert 0 <= kernels <= all_kernels
+            assert all_kernels > 0
+            stages.append(stage.partition(":")[0])
+
+    options = read_options({"jobs": 1, "target": "cuda:sm_80+cpu"})
+    compile_model(MODELS["attention"](), options, tmp_path / "m.so", report)
+    assert list(dict.fromkeys(stages)) == ["cuda", "cpu"]
 
 
 def test_listings_are_those_of_the_part(joined: CompileResult) -> None:

@@ -7,7 +7,7 @@ from tcc.frontends.emit import emit
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import Activation
 
-# By the lower-case name: the function of an operand and its parameters, and their defaults.
+# Maps a lower-case name to a function of an operand and parameters, with their defaults.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Operand], Mapping[str, float]]] = {
     **{name: (partial(emit, name), {}) for name in "tanh sigmoid relu softsign softplus".split()},
     "leakyrelu": (partial(emit, "leaky_relu"), {"alpha": 0.01}),

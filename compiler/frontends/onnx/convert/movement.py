@@ -158,8 +158,8 @@ def _flatten(x: Operand, *, axis: int) -> Results:
 def _squeeze(x: Operand, axes: Operand | None = None) -> Results:
     if is_late(axes):
         return squeezed(x, axes)
-    ones = [n for n in range(x.rank) if x.extent(n) == 1]
-    dropped = named_axes(axes, x.rank, ones)
+    unit_axes = [n for n in range(x.rank) if x.extent(n) == 1]
+    dropped = named_axes(axes, x.rank, unit_axes)
     for dim in (d for d in x.shape if axes is None and d.terms and may_be_one(d)):
         reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
         require(dim, maximum(dim, minimum(2 * dim, 2)), reason)

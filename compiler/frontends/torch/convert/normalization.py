@@ -102,7 +102,8 @@ def _moments(x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
     x = widened(x)
     mean = x.mean(axes, keepdims=True)
     gap = x - mean
-    return mean.squeeze(axes), (gap * gap).mean(axes)
+    variance = (gap * gap).mean(axes)
+    return mean.squeeze(axes), variance
 
 
 def _inverse_deviation(variance: Operand, eps: float) -> Operand:
