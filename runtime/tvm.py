@@ -114,10 +114,14 @@ def _check_argument(port: ModulePort, argument: Any, sizes: dict[str, Any]) -> N
         raise _misfit(port, type_text)
     for text, size in zip(texts, shape, strict=True):
         constant = getattr(size, "value", None)
-        wanted = int(text) if text.isdecimal() else sizes.get(text)
-        if text.isidentifier() and wanted is None:
+        size_of_input = int(text) if text.isdecimal() else sizes.get(text)
+        if text.isidentifier() and size_of_input is None:
             sizes[text] = size if constant is None else int(constant)
-        elif isinstance(wanted, int) and constant is not None and int(constant) != wanted:
+        elif (
+            isinstance(size_of_input, int)
+            and constant is not None
+            and int(constant) != size_of_input
+        ):
             raise _misfit(port, type_text)
 
 
@@ -138,8 +142,8 @@ def _size(text: str, sizes: Mapping[str, Any], port: ModulePort) -> Any:
                 return number
             case ast.Name(id=name) if name in sizes:
                 return sizes[name]
-            case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _OPERATORS:
-                return _OPERATORS[type(symbol)](value(left), value(right))
+            case ast.BinOp(left=first, op=symbol, right=second) if type(symbol) in _OPERATORS:
+                return _OPERATORS[type(symbol)](value(first), value(second))
         raise InputError(
             f"the size {text!r} of {port.name!r} does not follow from the inputs' shapes",
             hint="compile with fixed sizes: --input NAME=SHAPE",

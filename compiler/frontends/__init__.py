@@ -140,8 +140,8 @@ def compiled_by_torch(
     not be imported.
     """
     compile = _torch("inductor").compiled
-    run: Callable[[], dict[str, Array]] = compile(_runnable(path), arrays, threads)
-    return run
+    run_once: Callable[[], dict[str, Array]] = compile(_runnable(path), arrays, threads)
+    return run_once
 
 
 def _runnable(path: str) -> TorchProgram:

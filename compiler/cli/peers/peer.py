@@ -74,9 +74,9 @@ def check_installed(row: PeerKind) -> None:
 def check_format(row: PeerKind, model: Path) -> None:
     """Raises ToolError where the peer does not read files of the model's kind."""
     if row.reads_archives != (model.suffix == ".pt2"):
-        wanted = ".pt2 archives" if row.reads_archives else "ONNX files"
+        format_name = ".pt2 archives" if row.reads_archives else "ONNX files"
         raise ToolError(
-            f"{row.title} reads {wanted} alone", where=model, hint="give MODEL in that format"
+            f"{row.title} reads {format_name} alone", where=model, hint="give MODEL in that format"
         )
 
 
