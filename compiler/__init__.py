@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
-    from tcc.runtime import Module, ray
+    from tcc.runtime import Module, ray, tvm
     from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
     from tcc.target import Target
@@ -38,6 +38,7 @@ _HOME = {
     "profile": "tcc.runtime.profile",
     "ray": "tcc.runtime",
     "torch_backend": "tcc.dynamo",
+    "tvm": "tcc.runtime",
 }
 __all__ = [
     "InternalError",
@@ -54,6 +55,7 @@ __all__ = [
     "profile",
     "ray",
     "torch_backend",
+    "tvm",
 ]
 
 

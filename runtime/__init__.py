@@ -18,9 +18,9 @@ _HOME = {"Module": "module", "load": "module", "ModulePort": "ports"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ray":
-        __import__("tcc.runtime.ray")
-        return sys.modules["tcc.runtime.ray"]
+    if name in ("ray", "tvm"):
+        __import__(f"{__name__}.{name}")
+        return sys.modules[f"{__name__}.{name}"]
     if name not in __all__:
         raise AttributeError(f"module 'tcc.runtime' has no attribute {name!r}")
     home = f"{__name__}.{_HOME.get(name, 'reports')}"

@@ -1,7 +1,7 @@
 """`tcc bench`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +14,11 @@ from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
-from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
+from tcc.cli.peers.peer import CAP, PEERS, Peer, check_format, check_installed
 from tcc.cli.progress import progress
 from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import print_json, say, say_all
-from tcc.errors import UserError
+from tcc.errors import ToolError, UserError
 from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
 from tcc.runtime.rank_times import rank_times
 from tcc.runtime.terminal import Table
@@ -42,7 +42,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
     help=f"Time of one peer in one round; default: {_SECONDS[0]}, with --compare {_SECONDS[1]}.",
 )
 @click.option(
-    "--peers", default="", metavar="NAMES", help="Others to time, as in --peers ort,openvino."
+    "--peers", default="", metavar="NAMES", help=f"Others to time: {', '.join(list(PEERS)[1:])}."
 )
 @click.option(
     "--cap",
@@ -83,9 +83,11 @@ def bench(
     markdown: bool,
     as_json: bool,
 ) -> int:
-    """Times MODEL, an ONNX file or an artifact, alone or against peers (ONNX files only).
+    """Times MODEL, an ONNX file, a .pt2 archive or an artifact, alone or against peers.
 
-    Each peer runs in its own process with the same threads and the same inputs, in turns.
+    Each peer runs in its own process with the same threads and the same inputs, in turns. Peers
+    read ONNX files, inductor reads .pt2 archives. If a peer cannot run the model, its row says so,
+    and the exit code is 3.
 
     \b
     Example:
@@ -118,35 +120,54 @@ def bench(
             own_times = rank_times(module, comm, arrays, rounds, seconds)
             name = f"{model.name} on {comm.size} ranks"
             share = threads or max(1, len(os.sched_getaffinity(0)) // comm.local_size)
-            _show(name, share, rounds, {"tcc": own_times}, as_json)
+            _show(name, share, rounds, {"tcc": own_times}, {}, as_json)
             return 0
         files = {"tcc": compiled}
         stage = stack.enter_context(progress("timing"))
-        running = [
-            stack.enter_context(Peer(kind, files.get(kind, model), arrays, count, cap=cap))
-            for kind in kinds
-        ]
+        running, failures = [], dict[str, ToolError]()
+        for kind in kinds:
+            try:
+                if kind not in files:
+                    check_format(PEERS[kind], model)
+                peer = Peer(kind, files.get(kind, model), arrays, count, cap=cap)
+            except ToolError as error:
+                if kind in files:
+                    raise
+                failures[kind] = error
+            else:
+                running.append(stack.enter_context(peer))
         times = interleaved(
             running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
         )
-    _show(model.name, count, rounds, times, as_json)
-    return 0
+    _show(model.name, count, rounds, times, failures, as_json)
+    return ToolError.exit_code if failures else 0
 
 
-def _show(name: str, count: int, rounds: int, times: Mapping[str, Times], as_json: bool) -> None:
+def _show(
+    name: str,
+    count: int,
+    rounds: int,
+    times: Mapping[str, Times],
+    failures: Mapping[str, ToolError],
+    as_json: bool,
+) -> None:
     if as_json:
         measured = {
             kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
             for kind, item in times.items()
         }
-        print_json({"model": name, "threads": count, "seconds": measured, **_ratios(times)})
+        texts = {kind: str(error) for kind, error in failures.items()}
+        failed = {"failed": texts} if texts else {}
+        facts = {"model": name, "threads": count, "seconds": measured}
+        print_json({**facts, **failed, **_ratios(times)})
         return
     say(f"{name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    say_all((_table(times), *_disturbances(times)))
+    reasons = "\n".join(map(str, failures.values())).splitlines()
+    say_all((_table(times, failures), *_disturbances(times), *reasons))
 
 
-def _table(times: Mapping[str, Times]) -> Table:
-    """Returns a table with a row for each peer.
+def _table(times: Mapping[str, Times], failures: Iterable[str]) -> Table:
+    """Returns a table with a row for each peer; the peers `failures` have no times.
 
     The last two columns are ratios of the peer's time to tcc's time. In the first of them, a ratio
     is of one round, and the median over rounds is shown. In the second, the peer's best round is
@@ -160,6 +181,7 @@ def _table(times: Mapping[str, Times]) -> Table:
         ratios = (call(times["tcc"].rounds, [item.rounds]) for call in (paired_ratio, best_ratio))
         texts = (f"{ratio:.2f}x" for ratio in ratios)
         rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
+    rows += [(PEERS[kind].title, "failed", *[""] * 5) for kind in failures]
     return Table(rows)
 
 
@@ -201,7 +223,7 @@ def _kinds(peers: str, model: Path) -> list[str]:
             hint=f"there are: {', '.join(PEERS)}",
         )
     if peer_names and is_artifact(model):
-        raise UserError("peers need the ONNX file, not the artifact", where=model)
+        raise UserError("peers need the model, not the artifact", where=model)
     for name in peer_names:
         check_installed(PEERS[name])
     return list(dict.fromkeys(["tcc", *peer_names]))

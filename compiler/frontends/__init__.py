@@ -25,7 +25,15 @@ from tcc.ir.graph import Graph
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import F32, DType
 
-__all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model", "replayed"]
+__all__ = [
+    "captured",
+    "compiled_by_torch",
+    "exported",
+    "is_torch_module",
+    "load_called",
+    "load_model",
+    "replayed",
+]
 
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
 Called: TypeAlias = tuple[Graph, list[Any] | None]
@@ -117,10 +125,30 @@ def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str,
     and the new value of an updated input as `NAME.updated`. Nothing of the file is unpickled or
     evaluated. Raises `UserError` for calls that could not be imported.
     """
-    program = read_archive(path)
-    check_calls(program.block, _DECOMPOSE, _torch("retrace").is_traceable)
+    program = _runnable(path)
     replay: Callable[[NamedArrays], dict[str, Array]] = _torch("replay").replayed(program, rounding)
     return replay
+
+
+def compiled_by_torch(
+    path: str, arrays: NamedArrays, threads: int
+) -> Callable[[], dict[str, Array]]:
+    """Returns a function that runs an archive on `arrays`, its inputs by name, with torch.compile.
+
+    The function returns the results by their numbers (`"0"`, `"1"`, ...). `threads` bounds torch's
+    threads. Nothing of the file is unpickled or evaluated. Raises `UserError` for calls that could
+    not be imported.
+    """
+    compile = _torch("inductor").compiled
+    run_once: Callable[[], dict[str, Array]] = compile(_runnable(path), arrays, threads)
+    return run_once
+
+
+def _runnable(path: str) -> TorchProgram:
+    """Returns the program of an archive; raises `UserError` unless torch may run all its calls."""
+    program = read_archive(path)
+    check_calls(program.block, _DECOMPOSE, _torch("retrace").is_traceable)
+    return program
 
 
 def _with_rounded_weights(program: TorchProgram, rounding: Rounding) -> TorchProgram:

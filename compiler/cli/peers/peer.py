@@ -31,7 +31,8 @@ class PeerKind:
 
     `title` is its name for people.  `package` must be importable, and `install` is the name that
     pip installs; both are "" for tcc.  `module` is the worker: the name of a module or the path of
-    a script.  The worker gets `arguments`.
+    a script.  The worker gets `arguments`.  It reads .pt2 archives if
+    `reads_archives`, else ONNX files.
     """
 
     title: str
@@ -39,10 +40,12 @@ class PeerKind:
     package: str = ""
     install: str = ""
     arguments: tuple[str, ...] = ()
+    reads_archives: bool = False
 
 
 _ORT = ("tcc.cli.peers.ort", "onnxruntime", "onnxruntime")
 _OPENVINO = ("tcc.cli.peers.openvino", "openvino", "openvino")
+_IREE = "iree-base-compiler iree-base-runtime"
 
 PEERS: Mapping[str, PeerKind] = MappingProxyType(
     {
@@ -51,6 +54,11 @@ PEERS: Mapping[str, PeerKind] = MappingProxyType(
         "ort-plain": PeerKind("ONNX Runtime, unoptimised", *_ORT, ("unoptimised",)),
         "openvino": PeerKind("OpenVINO, f32", *_OPENVINO, ("f32",)),
         "openvino-bf16": PeerKind("OpenVINO, bf16", *_OPENVINO, ("bf16",)),
+        "tvm": PeerKind("TVM, untuned", "tcc.cli.peers.tvm", "tvm", "apache-tvm"),
+        "iree": PeerKind("IREE", "tcc.cli.peers.iree", "iree.compiler", _IREE),
+        "inductor": PeerKind(
+            "torch.compile", "tcc.cli.peers.inductor", "torch", "torch", reads_archives=True
+        ),
     }
 )
 
@@ -61,6 +69,15 @@ def check_installed(row: PeerKind) -> None:
     parents = [row.package.rpartition(".")[0], row.package]
     if not all(find_spec(name) for name in parents if name):
         raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
+
+def check_format(row: PeerKind, model: Path) -> None:
+    """Raises ToolError where the peer does not read files of the model's kind."""
+    if row.reads_archives != (model.suffix == ".pt2"):
+        format_name = ".pt2 archives" if row.reads_archives else "ONNX files"
+        raise ToolError(
+            f"{row.title} reads {format_name} alone", where=model, hint="give MODEL in that format"
+        )
 
 
 class Peer(AbstractContextManager["Peer"]):

@@ -31,7 +31,7 @@ def replayed(
 
     def run(arrays: NamedArrays) -> dict[str, Array]:
         tensors = {
-            name: _tensor(program, meta, arrays[port_names[name]])
+            name: tensor_of(program, meta, arrays[port_names[name]])
             for name, meta in program.block.inputs
             if port_names[name] in arrays
         }
@@ -41,7 +41,7 @@ def replayed(
                 array, _ = program.contents(port_names[name])
                 if port_names[name] in rounder.missed:
                     array = rounding.weight([port_names[name]], array, -1)
-                fixed_values[name] = _tensor(program, meta, array)
+                fixed_values[name] = tensor_of(program, meta, array)
         versions = {name: tensor._version for name, tensor in tensors.items()}
         values = fixed_values | tensors
         inputs = [rounder.seen(name, values[name]) for name, _ in program.block.inputs]
@@ -53,12 +53,12 @@ def replayed(
         updated = changed | dict(zip(program.updates, results, strict=False))
         named = {f"{port_names[name]}.updated": tensor for name, tensor in updated.items()}
         outputs = {str(number): result for number, result in enumerate(present)}
-        return {name: _array(result) for name, result in (outputs | named).items()}
+        return {name: array_of(result) for name, result in (outputs | named).items()}
 
     return run
 
 
-def _tensor(program: TorchProgram, meta: Tensor, array: Array) -> Any:
+def tensor_of(program: TorchProgram, meta: Tensor, array: Array) -> Any:
     """Returns a copy of an array in the program's dtype.
 
     Its axes are stored in the same order as those of the archive's example.
@@ -74,7 +74,8 @@ def _tensor(program: TorchProgram, meta: Tensor, array: Array) -> Any:
     return laid.to(getattr(torch, meta.dtype))
 
 
-def _array(result: Any) -> Array:
+def array_of(result: Any) -> Array:
+    """Returns a result, a tensor or a number, as an array; complex elements are pairs."""
     if isinstance(result, torch.Tensor):
         return contents(result, "a result")[0]
     return np.asarray(result)

@@ -5,21 +5,21 @@ The model goes through IREE's ONNX importer and is compiled for this machine's C
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import iree.runtime
 import numpy as np
 from iree.compiler import compile_file
-from tcc.runtime.worker import Array, read_arrays, serve
+from tcc.runtime.worker import Array, Run, read_arrays, serve
 
 OPSET = 17  # IREE's importer supports this version best and refuses models of older versions.
 
 
-def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """Compiles the ONNX file `model` with IREE; returns a function that runs it once.
+def prepare(model: Path, feed: Path, threads: int) -> Run:
+    """Compiles the ONNX file `model`; returns a function that runs it once on the arrays of `feed`.
 
-    The function takes its inputs from the file `feed` and returns the outputs by number ("0", ...).
+    The function returns the outputs by number ("0", ...).
     """
     imported = feed.with_name("model.mlir")
     importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(model)]
