@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from tcc.backends.generated import Generated
 from tcc.cli.sweeping import peak_program
+from tcc.debug import Trace
 from tcc.options import read_options
 from tcc.passes.choose.content import site
 from tcc.passes.program.lowered import Lowered
@@ -84,8 +85,8 @@ class Faulty:
         self._harm = {chosen_site: fault for (chosen_site, _), fault in harm.items()}
         return self.compiler.compile_trial(choices, output)
 
-    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        generated = self._generate(lowered, names)
+    def generate(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Generated:
+        generated = self._generate(lowered, names, trace)
         objects = [*generated.objects]
         for name, bound in zip(names, lowered.table.bounds, strict=True):
             digest = site(self.planner.kind, *self.planner.keys[bound]).digest

@@ -50,10 +50,10 @@ def observations() -> Iterator[list[Observation]]:
     generate, compile_blocks = gpu_code.GpuBackend.generate, gpu_code.compile_blocks
     sources: list[str] = []
 
-    def watched_generate(self: Any, lowered: Any, names: Sequence[str]) -> Any:
+    def watched_generate(self: Any, lowered: Any, *arguments: Any) -> Any:
         sources[:] = lowered.table.locs
         try:
-            return generate(self, lowered, names)
+            return generate(self, lowered, *arguments)
         finally:
             sources.clear()
 
