@@ -85,7 +85,9 @@ class Faulty:
         self._harm = {chosen_site: fault for (chosen_site, _), fault in harm.items()}
         return self.compiler.compile_trial(choices, output)
 
-    def generate(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Generated:
+    def generate(
+        self, lowered: Lowered, names: Sequence[str], trace: Trace | None = None
+    ) -> Generated:
         generated = self._generate(lowered, names, trace)
         objects = [*generated.objects]
         for name, bound in zip(names, lowered.table.bounds, strict=True):
