@@ -128,7 +128,8 @@ def _copied(root: Path, folder: Path, item: SitePage, source: str) -> str:
 
     A folder stands for its README, or for the list of its files.
     """
-    path, target = root / source, folder / _FILES / source
+    # mkdocs leaves out files and folders whose names begin with a dot.
+    path, target = root / source, folder / _FILES / source.replace("/.", "/").lstrip(".")
     if source.startswith("..") or not path.exists():
         raise BrokenLinkError(f"{item.page.source}: there is no file {source}")
     if path.is_dir():
