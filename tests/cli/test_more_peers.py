@@ -63,10 +63,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [("tvm", "tvm", ".onnx"), ("iree", "iree", ".onnx"), ("inductor", "torch", ".pt2")],
 )
 def test_a_peer_computes_the_model(
-    kind: str, package: str, suffix: str, files: dict[str, Path]
+    kind: str,
+    package: str,
+    suffix: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # torch keeps compiled headers there
     product = np.maximum(INPUTS["a"].astype(np.float64) @ WEIGHT, 0)
     with Peer(kind, files[suffix], INPUTS, 1) as peer:
         results = [*peer.outputs().values()]

@@ -114,6 +114,7 @@ USES: dict[str, dict[str, Use]] = {
         "save": lambda module: module.save(Path("/dev/null/none")),
         "statistics": lambda module: module.statistics(),
         "times": lambda module: module.times(),
+        "ffi": lambda module: module.ffi,
         "attributes": lambda module: (repr(module), module.manifest, module.inputs, module.outputs),
     },
     "finder": {"__call__": lambda module: module(X)},  # of the process's comm
