@@ -65,9 +65,9 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
             number, dumped = ends.get()
             rank = alive.pop(number)
             _repeat(number, _text(rank.stderr))
-            if code := rank.process.wait():
-                _end_survivors(number, alive, ends)
-                raise _failure(number, code, dumped)
+            if rank.process.wait():
+                failed, dumped = _end_survivors((number, dumped), ranks, alive, ends)
+                raise _failure(failed, ranks[failed].process.wait(), dumped)
         return [_text(rank.stdout) for rank in ranks]
 
 
@@ -91,22 +91,31 @@ def _repeat(number: int, text: str) -> None:
 
 
 def _end_survivors(
-    failed: int, alive: Mapping[int, _Rank], ends: SimpleQueue[tuple[int, bool]]
-) -> None:
-    """Ends the ranks in `alive`, and prints what each says, or that it was ended.
+    first: tuple[int, bool],
+    ranks: Sequence[_Rank],
+    alive: Mapping[int, _Rank],
+    ends: SimpleQueue[tuple[int, bool]],
+) -> tuple[int, bool]:
+    """Ends the ranks in `alive`, prints what each says or that it was ended, and returns the rank
+    that failed, with True if it dumped core.
 
-    Ranks that wait for rank `failed` in a collective see its end, and end by themselves.
+    `first` is the rank whose end was seen first. Ranks that wait for a failed rank in a collective
+    see its end, and end by themselves. They may do so before this process sees that a signal ended
+    the other, so a rank that a signal ended is the one that failed.
     """
     last = time.monotonic() + _LAST_WORDS
-    running = set(alive)
+    running, ended = set(alive), [first]
     with suppress(Empty):
         while running:
-            running.remove(ends.get(timeout=max(0.0, last - time.monotonic()))[0])
+            ended.append(ends.get(timeout=max(0.0, last - time.monotonic())))
+            running.remove(ended[-1][0])
+    failed = next((end for end in ended if ranks[end[0]].process.wait() < 0), first)
     _end([alive[number].process for number in running], _LAST_GRACE)
     for number, rank in alive.items():
         _repeat(number, _text(rank.stderr))
         if number in running:
-            _repeat(number, f"ended, because rank {failed} failed")
+            _repeat(number, f"ended, because rank {failed[0]} failed")
+    return failed
 
 
 def _text(file: IO[str]) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryFile
 
 import pytest
-from tcc.cli.ranks import run_ranks
+from tcc.cli.ranks import _end_survivors, _Rank, run_ranks
 
 
 def test_ranks_share_a_secret_that_is_made_for_them(
@@ -23,3 +28,25 @@ def test_ranks_share_a_secret_that_is_made_for_them(
     words = {word for printed in jobs for word in printed[0].split()}
     assert len(words) == 4
     assert all(len(word) >= 20 for word in words)
+
+
+def test_the_rank_that_a_signal_ended_is_the_one_that_failed() -> None:
+    """A survivor says that its peer is dead, and its end is seen before the peer's."""
+    codes = (
+        "raise SystemExit(2)",
+        "import os; os.kill(os.getpid(), 9)",
+        "import signal; signal.pause()",
+    )
+    ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+    with ExitStack() as files:
+        ranks = []
+        for code in codes:
+            out, errors = (files.enter_context(TemporaryFile("w+")) for _ in range(2))
+            process = subprocess.Popen([sys.executable, "-c", code])
+            ranks.append(_Rank(process, out, errors))
+        ranks[1].process.wait()
+        ends.put((1, False))
+        alive = dict(enumerate(ranks))
+        del alive[0]
+        assert _end_survivors((0, False), ranks, alive, ends) == (1, False)
+        assert [rank.process.wait() for rank in ranks] == [2, -signal.SIGKILL, -signal.SIGTERM]
