@@ -50,13 +50,13 @@ def read_header(file: BinaryIO) -> Header:
     start = file.read(HEADER_BYTES)
     if len(start) < HEADER_BYTES:
         raise ElfError("it is too short for an ELF file")
-    ident, kind, *_, segments, sections, _, _, _, segment_count = _HEADER.unpack(start)[:11]
-    fields = _HEADER.unpack(start)[11:]
+    values = _HEADER.unpack(start)
+    ident, kind, *_, segments, sections, _, _, _, segment_count = values[:11]
     if ident[:6] != b"\x7fELF\x02\x01":
         raise ElfError("it is not a 64-bit little-endian ELF file")
     if kind == _OBJECT:
         raise ElfError("it is an object file, for a program to link")
-    header = Header(segments, sections, segment_count, *fields)
+    header = Header(segments, sections, segment_count, *values[11:])
     if header.entry != _SECTION.size or header.names >= header.count:
         raise ElfError("it has no section table")
     return header

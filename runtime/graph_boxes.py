@@ -13,7 +13,8 @@ from typing import Any
 
 import networkx
 from tcc.runtime.graph_measures import critical_path, step_seconds
-from tcc.runtime.graph_text import duration, facts, split_location, step_label
+from tcc.runtime.graph_text import facts, split_location, step_label
+from tcc.runtime.units import duration
 
 MOST_BOXES = 300
 _MOST_PORTS = 12  # more inputs, or more outputs, share a box

@@ -13,7 +13,8 @@ from typing import Any
 
 import networkx
 from tcc.runtime.graph_measures import critical_path, step_seconds
-from tcc.runtime.graph_text import duration, facts, split_location, step_label
+from tcc.runtime.graph_text import facts, split_location, step_label
+from tcc.runtime.units import duration
 
 _CRITICAL = "#ff725c"
 _GRADIENT = (("#ffffff", 0.0), ("#efb118", 0.5), ("#ff725c", 1.0))

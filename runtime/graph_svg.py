@@ -12,9 +12,8 @@ import networkx
 from tcc.runtime.graph_boxes import Arrow, StepBox, boxes
 from tcc.runtime.graph_layout import BoxLayout, layout
 from tcc.runtime.graph_measures import critical_path
-from tcc.runtime.graph_text import duration
 from tcc.runtime.limit_colours import colour
-from tcc.runtime.units import bytes_text
+from tcc.runtime.units import bytes_text, duration
 
 _WIDTH, _HEIGHT, _GAP, _LAYER = 248, 50, 28, 84
 _MARGIN, _HEAD, _LEGEND_LINE = 24, 92, 20

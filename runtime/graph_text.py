@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tcc.runtime.units import duration
+
 _NODE_KIND = re.compile(r"^(.*?)( \([^()]*\))((?: \([^()]*\))*)$", re.DOTALL)
 
 
@@ -25,14 +27,6 @@ def split_location(location: str) -> tuple[tuple[str, ...], str]:
     if not parts:
         return (), location
     return tuple(parts[:-1]), parts[-1] + suffix
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds as text of three digits, in s, ms or us."""
-    for suffix, factor in (("s", 1), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {suffix}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from tcc.runtime.graph_text import duration
 from tcc.runtime.module_text import html_table
+from tcc.runtime.units import duration
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile

@@ -21,10 +21,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from bokeh.resources import Resources
-from tcc.runtime.graph_text import duration
 from tcc.runtime.limit_colours import colour
 from tcc.runtime.profile_page import limit, node
 from tcc.runtime.profile_roofs import Roofline
+from tcc.runtime.units import duration
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import networkx
 from tcc.runtime.graph_measures import critical_path, peak_memory, step_seconds
-from tcc.runtime.graph_text import duration, step_label
+from tcc.runtime.graph_text import step_label
 from tcc.runtime.profile_roofs import Dot, Roofline, roofline
 from tcc.runtime.reports import MissingLibraryError
-from tcc.runtime.units import bytes_text
+from tcc.runtime.units import bytes_text, duration
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile, StepProfile

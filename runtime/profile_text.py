@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tcc.runtime.graph_measures import critical_path, peak_memory
-from tcc.runtime.graph_text import duration
 from tcc.runtime.terminal import Table
-from tcc.runtime.units import bytes_text
+from tcc.runtime.units import bytes_text, duration
 
 if TYPE_CHECKING:
     from tcc.runtime.profile import ModuleProfile

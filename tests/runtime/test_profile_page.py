@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import networkx
@@ -12,6 +11,7 @@ from tcc.runtime.profile import ModuleProfile
 from tcc.runtime.profile_facts import StepFact
 from test_profile import HOSTILE, STEPS, TWO_THREADS, facts, made, stamps
 
+from tests.browser import browser
 from tests.processes import finished
 
 pytest.importorskip("bokeh")
@@ -22,14 +22,6 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--timeout=60000",
     "--enable-logging=stderr", "--window-size=1320,1500", "--dump-dom",
 )  # fmt: skip
-
-
-def browser() -> str:
-    """The path of a Chromium; skips the test without one."""
-    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    pytest.skip("no Chromium is installed")
 
 
 def opened(profile: ModuleProfile, folder: Path) -> str:
