@@ -24,7 +24,7 @@ from tcc.ops.algebra import (
     quantize,
     quantized,
     reduce,
-    space_to_depth,
+    reverse_sequence,
     unary,
     window,
 )
@@ -32,7 +32,6 @@ from tcc.ops.composite import (
     attention,
     grid,
     linalg,
-    loss,
     magnitude,
     normalization,
     resize,
@@ -43,8 +42,8 @@ from tcc.ops.composite import (
 from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, space_to_depth, contract, control, create,
-    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
+    activation, arithmetic, attention, bits, reverse_sequence, contract, control, create,
+    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, magnitude,
     movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
     collective, random,

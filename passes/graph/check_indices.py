@@ -5,11 +5,11 @@
 Kernels clamp data-dependent indices, so no read is outside of memory.  The check makes the run fail
 for an index outside of its axis.  A constant index outside of its axis is an error of the compile.
 
-Requires nothing.  Establishes a check before each gather, each rotation by a table of angles and
-each loss of labels.  There is no check if an op like top_k computed the indices for the same axis,
-or if bounds prove that all indices are inside of their axis.  For a constant index along an axis of
-symbolic size, the size of the axis is checked instead.  Caches are checked to have room for their
-new rows.  The checks of `tcc.passes.graph.check_sizes` are added too.
+Requires nothing.  Establishes a check before each gather and each rotation by a table of angles.
+There is no check if an op like top_k computed the indices for the same axis, or if bounds prove
+that all indices are inside of their axis.  For a constant index along an axis of symbolic size, the
+size of the axis is checked instead.  Caches are checked to have room for their new rows.  The
+checks of `tcc.passes.graph.check_sizes` are added too.
 """
 
 from collections.abc import Iterator
@@ -21,16 +21,13 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.op import Array
-from tcc.ir.types import integer_limits
 from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_sizes import check_sizes, demand
-from tcc.passes.graph.emit import emit
 from tcc.passes.graph.integer_bounds import Bounds, integer_bounds
 
 # Ops whose last result holds indices along an axis of their first operand.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
-_LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
 def check_indices(graph: Graph) -> Graph:
@@ -43,7 +40,7 @@ def check_indices(graph: Graph) -> Graph:
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs, bounds: dict[Value, Bounds]) -> Replacement:
     is_checked = check_sizes(b, node, inputs) | _check_rows(b, node, inputs)
-    source, indices = _indexed(b, node, inputs)
+    source, indices = _indexed(node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
             is_checked |= add_check(b, indices, attrs, bounds)
@@ -83,7 +80,7 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     return demand(b, maximum(extent, rows), extent, reason)
 
 
-def _indexed(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
+def _indexed(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
     """Returns the operand that a node reads at data-dependent indices, and the indices.
 
     Returns (None, None) if there is no such operand.
@@ -94,24 +91,7 @@ def _indexed(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None,
         return inputs[2], inputs[3]
     if node.op.name == "rotary_embedding" and len(inputs) > 3:
         return inputs[1], inputs[3]
-    if node.op.name in _LOSSES and inputs[1] is not None:
-        return inputs[0], _labels(b, inputs[1], node)
     return None, None
-
-
-def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
-    """Returns the labels of a loss, with class 0 in place of ignored labels."""
-    ignored, dtype = node.attrs.ignore_index, labels.type.dtype
-    low, high = integer_limits(dtype)
-    if ignored is None or not low <= ignored <= high:
-        return labels
-    constant = b.array(labels)
-    if constant is not None:
-        return b.constant(
-            np.where(constant == ignored, 0, constant).astype(dtype.carrier), "labels"
-        )
-    marked, zero = (b.constant(np.array(n, dtype.carrier), "label") for n in (ignored, 0))
-    return emit(b, "where", emit(b, "equal", labels, marked), zero, labels)
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
@@ -121,9 +101,6 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
     """
     if node.op.name in ("rotary_embedding", "scatter_rows"):
         yield CheckIndicesAttrs(x.type.shape[0])
-        return
-    if node.op.name in _LOSSES:
-        yield CheckIndicesAttrs(x.type.shape[1], reason="a label is none of the classes")
         return
     if node.op.name != "gather_nd":
         yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])

@@ -53,7 +53,7 @@ _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 _FAST = FAST | Trait.REDUCTION | Trait.CONTRACTION
 # Ops that read the type of their operand, and none of its elements.
-_SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
+_SHAPE_ONLY = frozenset({"shape_of", "size_of"})
 
 
 def fold_constants(graph: Graph) -> Graph:

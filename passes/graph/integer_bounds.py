@@ -13,8 +13,8 @@ Bounds: TypeAlias = tuple[int, int]
 
 # Ops whose results have only elements of their first operand.
 _COPIES = frozenset(
-    "reshape transpose expand slice tile split identity depth_to_space space_to_depth "
-    "reverse_sequence gather gather_elements gather_nd".split()
+    "reshape transpose expand slice tile split identity reverse_sequence "
+    "gather gather_elements gather_nd".split()
 )
 # Ops whose results have only elements of their operands, apart from a condition.
 _CHOICES = frozenset({"where", "concat"})

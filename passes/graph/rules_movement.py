@@ -58,8 +58,6 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
         case "pad":
             is_empty = all(as_int(n) == 0 for n in (*attrs.before, *attrs.after))
             return first_operand(site) if is_empty else None
-        case "depth_to_space" | "space_to_depth":
-            return first_operand(site) if attrs.blocksize == 1 else None
     return None
 
 

@@ -11,7 +11,6 @@ from tcc.ops.algebra.arithmetic import BitShiftAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.algebra.quantize import QuantizeAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
-from tcc.ops.composite.loss import LossAttrs
 from tcc.ops.composite.magnitude import LrnAttrs
 from tcc.ops.composite.normalization import EpsilonAttrs, GroupNormAttrs
 from tcc.ops.shapes import (
@@ -123,7 +122,7 @@ def test_inference_says_what_it_refuses(
         OPS[name].infer(types, attrs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("attrs", [GeluAttrs, BitShiftAttrs, LossAttrs])
+@pytest.mark.parametrize("attrs", [GeluAttrs, BitShiftAttrs])
 def test_attributes_refuse_unknown_words(attrs: type[object]) -> None:
     with pytest.raises(ValueError, match=r"there is no .* 'sideways'"):
         attrs("sideways")  # type: ignore[call-arg]

@@ -38,15 +38,18 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     """Returns the body that ONNX defines for the operator if it does not depend on types, else
-    None."""
+    None.
+
+    A body imports its own opset. So the first body also serves earlier opsets in which the operator
+    has the same definition.
+    """
     schema: Any = schema_of(node, version)  # Any: onnx's type stubs lack `has_function`
     if schema is None or not schema.has_function:
         return None
-    since = [v for v in schema.function_opset_versions if v <= version]
-    if not since:
-        return None
+    versions = schema.function_opset_versions
+    since = max((v for v in versions if v <= version), default=min(versions))
     body = FunctionProto()
-    body.ParseFromString(schema.get_function_with_opset_version(max(since)))
+    body.ParseFromString(schema.get_function_with_opset_version(since))
     return body
 
 

@@ -1,8 +1,8 @@
-"""Compares indices by their bounds, and divides indices exactly."""
+"""Compares indices by their bounds."""
 
 import math
 
-from tcc.ir.index import Index, bounds, const, floordiv, of_atom
+from tcc.ir.index import Index, bounds
 
 
 def ends(index: Index) -> tuple[float, float]:
@@ -37,25 +37,3 @@ def is_unequal(a: Index, b: Index) -> bool | None:
     """Returns whether `a != b`; None if the bounds do not decide it."""
     equal = is_equal(a, b)
     return None if equal is None else not equal
-
-
-def exact_quotient(num: Index, den: Index) -> Index:
-    """Returns `num // den`, where the caller knows that the division leaves no remainder.
-
-    Factors that `num` and `den` have in common cancel, even if they may be 0.
-    """
-    if den.const or len(den.terms) != 1:
-        return floordiv(num, den)
-    ((factors, by),) = den.terms
-    quotient = const(0)
-    for monomial, coeff in num.terms:
-        factors_left = list(monomial)
-        for atom in factors:
-            if atom not in factors_left or coeff % by:
-                return floordiv(num, den)
-            factors_left.remove(atom)
-        term = const(coeff // by)
-        for atom in factors_left:
-            term = term * of_atom(atom)
-        quotient = quotient + term
-    return floordiv(num, den) if num.const else quotient

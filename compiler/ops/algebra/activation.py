@@ -28,25 +28,11 @@ class EluAttrs:
 
 
 @frozen
-class CeluAttrs:
-    """The function `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`."""
-
-    alpha: float = 1.0
-
-
-@frozen
 class SeluAttrs:
     """The two constants of a self-normalising activation: `gamma * elu(x, alpha)`."""
 
     alpha: float = 1.6732631921768188
     gamma: float = 1.0507010221481323
-
-
-@frozen
-class ThresholdedReluAttrs:
-    """Operands up to `alpha` give zero; larger ones pass through unchanged."""
-
-    alpha: float = 1.0
 
 
 @frozen
@@ -62,14 +48,6 @@ class SiluAttrs:
     """The function `x * sigmoid(alpha * x)`."""
 
     alpha: float = 1.0
-
-
-@frozen
-class ShrinkAttrs:
-    """Operands in [-lambd, lambd] give zero; larger magnitudes move towards zero by `bias`."""
-
-    bias: float = 0.0
-    lambd: float = 0.5
 
 
 @frozen
@@ -116,21 +94,12 @@ def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
     return choose(x <= 0.0, fn("expm1", x) * attrs.alpha, x) * attrs.gamma
 
 
-def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
-    return choose(x > 0.0, x, fn("expm1", x / attrs.alpha) * attrs.alpha)
-
-
 def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
     return fn("min", fn("max", x, lo), hi)
 
 
 def _hard_swish(_: NoAttrs, x: Scalar) -> Scalar:
     return x * _clamp(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
-
-
-def _shrink(attrs: ShrinkAttrs, x: Scalar) -> Scalar:
-    below = choose(x < -attrs.lambd, x + attrs.bias, 0.0)
-    return choose(x > attrs.lambd, x - attrs.bias, below)
 
 
 def _clip(_: NoAttrs, x: Scalar, lo: Scalar | None = None, hi: Scalar | None = None) -> Scalar:
@@ -219,19 +188,6 @@ OPS = (
         SeluAttrs,
     ),
     _activation(
-        "celu", _celu,
-        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))),
-        "x, and alpha * (exp(x / alpha) - 1) where negative.",
-        CeluAttrs, since=12,
-    ),
-    _activation(
-        "thresholded_relu", lambda attrs, x: choose(x > attrs.alpha, x, 0.0),
-        lambda attrs, x: np.where(x > attrs.alpha, x, _like(x, 0)),
-        "x above alpha, else 0.",
-        ThresholdedReluAttrs,
-        since=10, exact=True,
-    ),
-    _activation(
         "hard_sigmoid", lambda attrs, x: _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0),
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
@@ -271,16 +227,6 @@ OPS = (
         lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
         "x * sigmoid(alpha * x).",
         SiluAttrs, onnx="Swish", since=24,
-    ),
-    _activation(
-        "shrink", _shrink,
-        lambda a, x: np.where(
-            x > a.lambd,
-            x - _like(x, a.bias),
-            np.where(x < -a.lambd, x + _like(x, a.bias), _like(x, 0)),
-        ),
-        "0 within lambd of zero, outside moved towards zero by bias.",
-        ShrinkAttrs, since=9,
     ),
     pointwise_op(
         "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),

@@ -1,15 +1,15 @@
-"""Triangular parts of matrices, and identity matrices."""
+"""Triangular parts of matrices."""
 
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import Scalar, index_value, literal
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, Trait
-from tcc.ir.types import I64, DType, TensorType
+from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import ALL, Point, check_dtype, check_rank
+from tcc.ops.shapes import ALL, Point, check_rank
 
 
 @frozen
@@ -21,14 +21,6 @@ class TriluAttrs:
 
     upper: bool
     k: Index
-
-
-@frozen
-class EyeLikeAttrs:
-    """The result has ones of type `to` on diagonal `k`, zeros elsewhere; 0 is the main diagonal."""
-
-    to: DType
-    k: int = 0
 
 
 def _trilu_infer(_: TriluAttrs, x: TensorType) -> TensorType:
@@ -49,33 +41,10 @@ def _trilu_reference(attrs: TriluAttrs, x: Array) -> Array:
     return (np.triu if attrs.upper else np.tril)(x, k).astype(x.dtype)
 
 
-def _eye_infer(attrs: EyeLikeAttrs, x: TensorType) -> TensorType:
-    check_dtype(attrs.to, ALL, "the result")
-    if x.rank != 2:
-        raise ValueError(f"the operand has rank {x.rank}, it needs 2")
-    return TensorType(attrs.to, x.shape)
-
-
-def _eye_element(_: ExprBuilder, at: Point, attrs: EyeLikeAttrs, x: TensorType) -> Scalar:
-    i, j = at
-    on = fn("eq", index_value(j - i, I64), attrs.k)
-    return choose(on, literal(1, attrs.to), 0)
-
-
-def _eye_reference(attrs: EyeLikeAttrs, x: Array) -> Array:
-    rows, columns = x.shape
-    return np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier)
-
-
 OPS = (
     op_row(
         "trilu", TriluAttrs, _trilu_infer, _trilu_reference, ALL,
         "The upper or lower triangle of matrices, zero elsewhere.",
         element=_trilu_element, traits=Trait.MOVEMENT,
-    ),
-    op_row(
-        "eye_like", EyeLikeAttrs, _eye_infer, _eye_reference, ALL,
-        "A matrix of the operand's shape with ones on one diagonal.",
-        element=_eye_element, traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sampling at data-dependent positions: grid_sample, affine_grid, deform_conv.
+"""Sampling at data-dependent positions: grid_sample, deform_conv.
 
 A position is a float coordinate. The elements around it are read at clamped indices and weighted by
 their distances. So every read stays inside the image, and the ops are expressions.
@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 from operator import add
-from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
     OnnxBinding,
@@ -24,11 +23,11 @@ from tcc.ir.op import (
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
-from tcc.ops.formula import fn, number, wide
+from tcc.ops.formula import fn, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes
+from tcc.ops.shapes import FLOATS, Point, agree, agree_shapes
 
 _ALPHA = -0.75  # the coefficient `a` of Keys' cubic kernel
 
@@ -40,14 +39,6 @@ class GridSampleAttrs:
 
     mode: str
     padding_mode: str
-    align_corners: bool
-
-
-@frozen
-class AffineGridAttrs:
-    """`size` is the shape [batch, channel, spatial...] of the image that the grid will sample."""
-
-    size: Shape
     align_corners: bool
 
 
@@ -225,46 +216,6 @@ def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
 # ---- affine_grid ---------------------------------------------------------------------------------
 
 
-def _affine_infer(attrs: AffineGridAttrs, theta: TensorType) -> TensorType:
-    spatial = len(attrs.size) - 2
-    due_shape = dims(spatial, spatial + 1)
-    require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
-    agree_shapes(theta.shape[1:], due_shape, "the matrices theta")
-    return TensorType(theta.dtype, (attrs.size[0], *attrs.size[2:], *dims(spatial)))
-
-
-def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs, theta: TensorType) -> Scalar:
-    n, *o, axis = i
-    coordinate = wide(b.read(0, n, axis, len(o)))
-    for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
-        at = _normalised(p, size, attrs.align_corners, coordinate.dtype)
-        coordinate = coordinate + wide(b.read(0, n, axis, column)) * at
-    return coordinate
-
-
-def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
-    """Returns the coordinate, in [-1, 1], of element `o` of an axis."""
-    if not align:
-        return index_value(2 * o + 1, dtype) / index_value(size, dtype) - 1.0
-    if as_int(size) == 1:
-        return number(0.0, dtype)
-    spread = index_value(2 * o, dtype) / index_value(size - 1, dtype)
-    return spread - 1.0
-
-
-@in_f32
-def _affine_reference(attrs: AffineGridAttrs, theta: Array) -> Any:
-    image = sizes(attrs.size)[2:]
-    axes = []
-    for n in image:
-        step = np.arange(n, dtype=np.float64)
-        aligned = 2 * step / max(n - 1, 1) - (n > 1)
-        axes.append(aligned if attrs.align_corners else (2 * step + 1) / n - 1)
-    mesh = np.meshgrid(*axes, indexing="ij")[::-1]
-    points = np.stack([*mesh, np.ones(image)], axis=-1)
-    return np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
-
-
 # ---- deform_conv ---------------------------------------------------------------------------------
 
 
@@ -361,13 +312,6 @@ OPS = (
         "The image at the normalised coordinates of a grid.",
         Tolerance.ACCUMULATE,
         element=_sample_element, onnx=OnnxBinding("GridSample", since=20),
-    ),
-    op_row(
-        "affine_grid", AffineGridAttrs, _affine_infer, _affine_reference,
-        FLOATS,
-        "The grid of normalised coordinates that affine maps give.",
-        Tolerance.ACCUMULATE,
-        element=_affine_element,
     ),
     op_row(
         "deform_conv", DeformConvAttrs, _deform_infer, _deform_reference,

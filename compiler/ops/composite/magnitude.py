@@ -1,4 +1,4 @@
-"""Normalisations that do not subtract the mean: root mean square, lp norms, local response."""
+"""Normalisations that do not subtract the mean: root mean square, local response."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tcc.ops.composite.moments import (
     normalization_op,
     reciprocal_root,
 )
-from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
+from tcc.ops.formula import fn, outside, read_aligned, total, wide
 from tcc.ops.reference import in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
@@ -25,14 +25,6 @@ from tcc.ops.shapes import (
     check_dtype,
     check_rank,
 )
-
-
-@frozen
-class LpNormAttrs:
-    """Divides by the norm of order `p` (1 or 2) along `axis`."""
-
-    axis: int
-    p: int = 2
 
 
 @frozen
@@ -81,38 +73,7 @@ def _rms_reference(attrs: NormAttrs, x: Array, scale: Array) -> Any:
         return (normal * scale).astype(scale.dtype)
 
 
-# ---- lp norms and local response -----------------------------------------------------------------
-
-
-def _lp_infer(attrs: LpNormAttrs, x: TensorType) -> TensorType:
-    check_dtype(x.dtype, FLOATS)
-    check_axis(attrs.axis, x.rank)
-    if attrs.p not in (1, 2):
-        raise ValueError(f"p is {attrs.p}, only 1 and 2 are norms here")
-    return x
-
-
-def _lp_expr(b: ExprBuilder, attrs: LpNormAttrs, x: TensorType) -> StageRef:
-
-    def size(at: Point) -> Scalar:
-        value = wide(b.read(0, *at))
-        return abs(value) if attrs.p == 1 else value * value
-
-    sums = total(b, x.shape, (attrs.axis,), "sum", size)
-    at = b.point(x)
-    norm: Scalar = b.read(sums, *outside(at, (attrs.axis,)))
-    if attrs.p == 2:
-        norm = fn("sqrt", norm)
-    share = wide(b.read(0, *at)) / norm
-    return b.stage(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
-
-
-@in_f32
-def _lp_reference(attrs: LpNormAttrs, x: Array) -> Any:
-    norm = np.sum(np.abs(x) ** attrs.p, axis=attrs.axis, keepdims=True)
-    if attrs.p == 2:
-        norm = np.sqrt(norm)
-    return x / np.where(norm == 0, np.ones_like(norm), norm)
+# ---- local response ------------------------------------------------------------------------------
 
 
 def _lrn_infer(attrs: LrnAttrs, x: TensorType) -> TensorType:
@@ -151,11 +112,6 @@ OPS = (
         "rms_normalization", NormAttrs,
         _rms_infer, _rms_reference, _rms_expr,
         "Divided by the root of the mean square over the last axes, then times scale.",
-    ),
-    normalization_op(
-        "lp_normalization", LpNormAttrs, _lp_infer, _lp_reference, _lp_expr,
-        "Divided by its norm along the axis; 0 where the norm is 0.",
-        onnx=OnnxBinding("LpNormalization"),
     ),
     normalization_op(
         "lrn", LrnAttrs, _lrn_infer, _lrn_reference, _lrn_expr,

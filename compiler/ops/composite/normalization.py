@@ -25,7 +25,6 @@ from tcc.ops.composite.moments import (
     NormAttrs,
     check_affine,
     last_axes,
-    mean_of,
     moments_of,
     normalization_op,
     reader,
@@ -33,14 +32,13 @@ from tcc.ops.composite.moments import (
     scaled,
     standardized,
 )
-from tcc.ops.formula import fn, outside, read_aligned, wide
+from tcc.ops.formula import outside, read_aligned, wide
 from tcc.ops.reference import in_f32, widen_half
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     FLOATS,
     Point,
     agree,
-    check_axes,
     check_axis,
     check_dtype,
     check_rank,
@@ -61,13 +59,6 @@ class EpsilonAttrs:
     """`epsilon` is added to a variance before its square root."""
 
     epsilon: float = 1e-5
-
-
-@frozen
-class AxesAttrs:
-    """`axes` are distinct and not negative."""
-
-    axes: tuple[int, ...]
 
 
 # ---- over the last axes --------------------------------------------------------------------------
@@ -234,32 +225,6 @@ def _batch_reference(attrs: EpsilonAttrs, x: Array, *vectors: Array) -> Any:
     return (x - mean) / root * scale + bias
 
 
-# ONNX adds this epsilon to the deviation, not to the variance.
-_DEVIATION_EPSILON = 1e-9
-
-
-def _mvn_infer(attrs: AxesAttrs, x: TensorType) -> TensorType:
-    check_dtype(x.dtype, FLOATS)
-    check_axes(attrs.axes, x.rank)
-    return x
-
-
-def _mvn_expr(b: ExprBuilder, attrs: AxesAttrs, x: TensorType) -> StageRef:
-    moments = moments_of(b, x.shape, attrs.axes, reader(b))
-    at = b.point(x)
-    rows = outside(at, attrs.axes)
-    distance = wide(b.read(0, *at)) - moments.mean(rows)
-    deviation = fn("sqrt", moments.variance(rows)) + _DEVIATION_EPSILON
-    return b.stage(at, cast(distance / deviation, x.dtype))
-
-
-@in_f32
-def _mvn_reference(attrs: AxesAttrs, x: Array) -> Array:
-    distance = x - mean_of(x, attrs.axes)
-    deviation = np.sqrt(mean_of(distance**2, attrs.axes))
-    return distance / (deviation + np.float32(_DEVIATION_EPSILON))
-
-
 # ---- rows of the op table ------------------------------------------------------------------------
 
 
@@ -285,11 +250,5 @@ OPS = (
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         Tolerance.ACCUMULATE,
         element=_batch_element, traits=Trait.ELEMENTWISE,
-    ),
-    normalization_op(
-        "mean_variance_normalization", AxesAttrs,
-        _mvn_infer, _mvn_reference, _mvn_expr,
-        "Centred and scaled to deviation 1 over the axes.",
-        onnx=OnnxBinding("MeanVarianceNormalization", since=9),
     ),
 )  # fmt: skip

@@ -50,16 +50,6 @@ def _below(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element
     return lambda at: element(at) - b.read(top, *outside(at, (axis,)))
 
 
-def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
-    """Returns a function that gives the logarithm of softmax along `axis` at a point of `shape`.
-
-    The operand of softmax is `element`. Appends the stages of the maximum and of the sum.
-    """
-    below = _below(b, shape, axis, element)
-    norm = total(b, shape, (axis,), "sum", lambda at: fn("exp", below(at)))
-    return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))
-
-
 def _softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
     share, norm = shares(b, x.shape, attrs.axis, reader(b))
     at = b.point(x)
@@ -71,9 +61,12 @@ def _softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
 
 
 def _log_softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
-    logs = log_shares(b, x.shape, attrs.axis, reader(b))
+    axis = attrs.axis
+    below = _below(b, x.shape, axis, reader(b))
+    norm = total(b, x.shape, (axis,), "sum", lambda at: fn("exp", below(at)))
     at = b.point(x)
-    return b.stage(at, cast(logs(at), x.dtype))
+    row_log = fn("log", b.read(norm, *outside(at, (axis,))))
+    return b.stage(at, cast(below(at) - row_log, x.dtype))
 
 
 def _hardmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:

@@ -77,3 +77,17 @@ def test_bodies_that_onnx_gives_stand_in_for_rows() -> None:
     text = "g (float[7] x) => (float[k] y) { n = Size (x)  w = HannWindow (n)  y = Mul (w, x) }"
     graph = check(model_of(text), {"x": np.ones(7, np.float32)})
     assert op_names(graph) == ["mul"], "a window of known size is a constant"
+
+
+def test_a_body_also_serves_earlier_opsets_of_the_same_definition() -> None:
+    text = "g (float[4] x) => (float[4] y) { y = Shrink <lambd = 1.0, bias = 0.5> (x) }"
+    check(model_of(text, opset=9), {"x": np.array([-2.0, -0.5, 1.0, 3.0], np.float32)})
+
+
+def test_a_loss_with_an_unknown_reduction_is_refused() -> None:
+    text = (
+        "g (float[2, 3] x, int64[2] c) => (float y) "
+        '{ y = SoftmaxCrossEntropyLoss <reduction = "product"> (x, c) }'
+    )
+    with pytest.raises(UserError, match="no reduction 'product'"):
+        load_model(model_of(text))

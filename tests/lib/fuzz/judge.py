@@ -111,7 +111,7 @@ def _has_zero_terms(node: Node) -> bool:
     infinity they are NaN, and code may leave them out."""
     attrs = getattr(node.attrs, "conv", node.attrs)
     pads = (*getattr(attrs, "before", ()), *getattr(attrs, "after", ()))
-    return node.op.name in ("dft", "stft") or any(as_int(as_index(n)) != 0 for n in pads)
+    return node.op.name == "dft" or any(as_int(as_index(n)) != 0 for n in pads)
 
 
 def _special(array: Array) -> Array:

@@ -286,18 +286,11 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "rms_normalization": node("RMSNormalization", "outputs"),
         "group_normalization": node("GroupNormalization"),
         "batch_normalization": node("BatchNormalization"),
-        "lp_normalization": node("LpNormalization"),
-        "mean_variance_normalization": node("MeanVarianceNormalization"),
         "cum_sum": _running("CumSum"),
         "cum_prod": _running("CumProd", 26),
         "quantize_linear": _quantize,
         "dequantize_linear": node("DequantizeLinear"),
         "trilu": _trilu,
-        "eye_like": lambda s: OnnxNode(
-            "EyeLike", s.inputs, {"k": s.attrs.k, "dtype": plain(s.attrs.to)}
-        ),
-        "negative_log_likelihood_loss": node("NegativeLogLikelihoodLoss", "outputs"),
-        "softmax_cross_entropy_loss": node("SoftmaxCrossEntropyLoss", "outputs"),
         "arg_max": _arg("ArgMax"),
         "arg_min": _arg("ArgMin"),
     }

@@ -116,11 +116,6 @@ def _top_k(s: Sample) -> OnnxNode:
     return OnnxNode("TopK", (*s.inputs, i64(s.attrs.k)), attrs, outputs=2)
 
 
-def _affine_grid(s: Sample) -> OnnxNode:
-    attrs = {"align_corners": int(s.attrs.align_corners)}
-    return OnnxNode("AffineGrid", (*s.inputs, i64(*s.attrs.size)), attrs)
-
-
 def _deform_conv(s: Sample) -> OnnxNode:
     conv = s.attrs.conv
     attrs = {"strides": plain(conv.strides), "dilations": plain(conv.dilations)}
@@ -134,33 +129,10 @@ def _roi_align(s: Sample) -> OnnxNode:
     return OnnxNode("RoiAlign", s.inputs, attrs)
 
 
-def _window(name: str) -> NodeOf:
-    def make(s: Sample) -> OnnxNode:
-        attrs = {"periodic": int(s.attrs.periodic), "output_datatype": plain(s.attrs.to)}
-        return OnnxNode(name, (np.array(plain(s.attrs.size)),), attrs)
-
-    return make
-
-
 def _dft(s: Sample) -> OnnxNode:
     length, axis = np.array(plain(s.attrs.length)), np.array(s.attrs.axis)
     attrs = {"inverse": int(s.attrs.inverse), "onesided": int(s.attrs.onesided)}
     return OnnxNode("DFT", (*s.inputs, length, axis), attrs)
-
-
-def _stft(s: Sample) -> OnnxNode:
-    window = s.inputs[1] if len(s.inputs) > 1 else None
-    step, length = (np.array(plain(size)) for size in (s.attrs.step, s.attrs.length))
-    inputs = (s.inputs[0], step, window, length)
-    return OnnxNode("STFT", inputs, {"onesided": int(s.attrs.onesided)})
-
-
-def _mel(s: Sample) -> OnnxNode:
-    a = s.attrs
-    rate, *edges = s.inputs
-    integers = (np.array(plain(a.bins)), np.array(plain(a.length)), np.array(int(rate)))
-    floats = (np.array(edge, np.float32) for edge in edges)
-    return OnnxNode("MelWeightMatrix", (*integers, *floats), {"output_datatype": plain(a.to)})
 
 
 def _attention(s: Sample) -> OnnxNode:
@@ -223,16 +195,10 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "compress": node("Compress", "size"),
         "unique": node("Unique", "size", outputs=4),
         "non_max_suppression": node("NonMaxSuppression", "size"),
-        "affine_grid": _affine_grid,
         "deform_conv": _deform_conv,
         "roi_align": _roi_align,
         "max_roi_pool": node("MaxRoiPool", opset=21),
-        "hann_window": _window("HannWindow"),
-        "hamming_window": _window("HammingWindow"),
-        "blackman_window": _window("BlackmanWindow"),
         "dft": _dft,
-        "stft": _stft,
-        "mel_weight_matrix": _mel,
         "attention": _attention,
         "rotary_embedding": _rotary,
         "range": node("Range", "size"),

@@ -29,7 +29,7 @@ from .algebra import (
     quantize,
     quantized,
     reduce,
-    space_to_depth,
+    reverse_sequence,
     unary,
     window,
 )
@@ -37,7 +37,6 @@ from .composite import (
     attention,
     grid,
     linalg,
-    loss,
     magnitude,
     normalization,
     resize,
@@ -51,9 +50,9 @@ from .sampling import Sample, Samples
 
 _FAMILIES = (
     activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
-    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
+    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,
-    random, reduce, resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary,
+    random, reduce, resize, roi, signal, sizes, softmax, reverse_sequence, strings, tfidf, unary,
     window,
 )  # fmt: skip
 _ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]

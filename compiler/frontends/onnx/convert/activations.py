@@ -12,7 +12,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Operand], Mapping[str, float]]] = {
     **{name: (partial(emit, name), {}) for name in "tanh sigmoid relu softsign softplus".split()},
     "leakyrelu": (partial(emit, "leaky_relu"), {"alpha": 0.01}),
     "elu": (partial(emit, "elu"), {"alpha": 1.0}),
-    "thresholdedrelu": (partial(emit, "thresholded_relu"), {"alpha": 1.0}),
+    "thresholdedrelu": (lambda x, alpha: (x > alpha).select(x, 0), {"alpha": 1.0}),
     "hardsigmoid": (partial(emit, "hard_sigmoid"), {"alpha": 0.2, "beta": 0.5}),
     "affine": (lambda x, alpha, beta: x * alpha + beta, {"alpha": 1.0, "beta": 0.0}),
     "scaledtanh": (

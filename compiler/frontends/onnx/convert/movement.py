@@ -38,7 +38,7 @@ from tcc.frontends.onnx.context import (
 )
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.index.compare import exact_quotient, sign
+from tcc.ir.index.compare import sign
 from tcc.ir.index.names import is_long
 from tcc.ir.index.ones import may_be_one
 from tcc.ir.types import F32, F64, I32, I64, STRING, DType, element_count
@@ -128,7 +128,7 @@ def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
         else:
             divisors.append(size)
     count, by = element_count(tuple(numerator)), element_count(tuple(divisors))
-    return const(0) if as_int(by) == 0 else exact_quotient(count, by)
+    return const(0) if as_int(by) == 0 else count // by
 
 
 def _resolved_at_run_time(x: Operand, shape: Operand, keeps_zero: bool) -> Operand:

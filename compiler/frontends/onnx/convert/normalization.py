@@ -1,11 +1,12 @@
 """Converters of normalisations and losses."""
 
 from tcc.frontends.emit import family
-from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
+from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, named
+from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
-from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import const
-from tcc.ir.types import element_count
+from tcc.ir.types import F32, F64, element_count
 
 
 def _batch_normalization(ctx: NodeContext, *, training_mode: bool) -> Results:
@@ -81,19 +82,45 @@ def _per_channel(values: Operand, repeat: int) -> Operand:
     return spread.reshape((groups * repeat,))
 
 
-@family
-def _loss(op: str, ctx: NodeContext) -> Results:
-    ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
-    return emit_row(op, *ctx.inputs, ignore_index=ignored, outputs=ctx.wanted)
+def _lp_normalization(x: Operand, *, axis: Axis, p: int) -> Results:
+    if p not in (1, 2):
+        raise Refusal(f"p is {p}; the norms are 1 and 2")
+    wide = _wide(x)
+    norm = wide.reduce(f"l{p}", axis, keepdims=True)
+    return norm.equals(0).select(0, wide / norm).cast(x.dtype)
+
+
+def _mean_variance_normalization(x: Operand, *, axes: tuple[int, ...]) -> Results:
+    wide = _wide(x)
+    distance = wide - wide.mean(axes, keepdims=True)
+    deviation = (distance * distance).mean(axes, keepdims=True).sqrt()
+    # ONNX adds the epsilon to the deviation, not to the variance.
+    return (distance / (deviation + 1e-9)).cast(x.dtype)
+
+
+def _wide(x: Operand) -> Operand:
+    return x if x.dtype is F64 else x.cast(F32)
+
+
+def _loss(ctx: NodeContext, *, reduction: str) -> Operands:
+    """Inlines the body that ONNX defines, which takes each unknown reduction for a sum."""
+    body = typed_body(ctx)
+    if body is None or reduction not in ("none", "sum", "mean"):
+        raise Refusal(f"there is no reduction '{reduction[:40]}' of these operands")
+    return call(ctx, body)
 
 
 _SIMPLIFIED = "SimplifiedLayerNormalization"
 _ROOT_MEAN_SQUARES = ("RMSNormalization", _SIMPLIFIED, f"com.microsoft.{_SIMPLIFIED}")
 
 CONVERTERS: Converters = {
-    **named(_batch_normalization, _group_normalization),
+    **named(
+        _batch_normalization,
+        _group_normalization,
+        _lp_normalization,
+        _mean_variance_normalization,
+    ),
     "LayerNormalization": _layer_norm("layer_normalization", 2),
-    "NegativeLogLikelihoodLoss": _loss("negative_log_likelihood_loss"),
-    "SoftmaxCrossEntropyLoss": _loss("softmax_cross_entropy_loss"),
+    **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), _loss),
     **dict.fromkeys(_ROOT_MEAN_SQUARES, _layer_norm("rms_normalization", 1)),
 }

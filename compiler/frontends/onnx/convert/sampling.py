@@ -14,10 +14,6 @@ def _grid_sample(x: Operand, grid: Operand, *, mode: str) -> Results:
     return emit_row("grid_sample", x, grid, mode=mode)
 
 
-def _affine_grid(theta: Operand, size: Operand) -> Results:
-    return emit_row("affine_grid", theta, size=size.as_sizes("the size"))
-
-
 def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group: int) -> Results:
     conv = ConvAttrs(**window_attrs(ctx, x, weight))
     return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=offset_group)
@@ -29,5 +25,5 @@ def _roi_align(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    **named(_grid_sample, _affine_grid, _deform_conv, _roi_align),
+    **named(_grid_sample, _deform_conv, _roi_align),
 }

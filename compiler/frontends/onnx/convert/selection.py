@@ -1,16 +1,14 @@
 """Converters of operators that select elements: by index, by diagonal, or data-dependently."""
 
-from collections.abc import Sequence
-
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import checked_axes, fresh_count, require
+from tcc.frontends.emit import checked_axes, counted, fresh_count
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
+from tcc.ir.index import Index, const, maximum, minimum
 from tcc.ir.types import I64, STRING
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import Shape, replaced
 
 # ---- sizes that data decide ----------------------------------------------------------------------
 
@@ -61,35 +59,41 @@ def _trilu(x: Operand, k_operand: Operand | None = None) -> Results:
     return emit_row("trilu", x, k=k)
 
 
-def _eye_like(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row("eye_like", x, to=ctx.dtype("dtype", x.dtype))
+def _eye_like(ctx: NodeContext, x: Operand, *, k: int) -> Results:
+    rows, columns = x.ranked(2).shape
+    diagonal = counted(columns) - counted(rows).unsqueeze(1)
+    return diagonal.equals(k).cast(ctx.dtype("dtype", x.dtype))
+
+
+def _image(x: Operand, block: int) -> Shape:
+    """Returns the shape of an image [batch, channel, row, column] that is read in blocks."""
+    if x.rank != 4 or block < 1:
+        raise Refusal(f"blocks of {block} in {x.type!r}")
+    return x.shape
 
 
 def _depth_to_space(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
-    _holds_whole_blocks(x, (1,), blocksize * blocksize)
-    return x.depth_to_space(blocksize=blocksize, mode=mode)
+    """Converts DepthToSpace: groups of `blocksize ** 2` channels become blocks of the image.
 
-
-def _holds_whole_blocks(x: Operand, axes: Sequence[int], block: int) -> None:
-    """Adds checks that `block` divides the sizes of `axes`, where the sizes are symbolic.
-
-    The ops themselves refuse constant sizes that `block` does not divide.
+    The position in the block is the outer part of the channel number if `mode` is "DCR", and the
+    inner part if it is "CRD".
     """
-    for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
-        if as_int(size % block) is None:
-            require(size % block, const(0), f"blocks of {block} take all of an axis")
+    n, c, h, w = _image(x, blocksize)
+    count = c // (blocksize * blocksize)
+    if mode not in ("DCR", "CRD"):
+        raise Refusal(f"the mode {mode[:40]!r} is not known")
+    position = (blocksize, blocksize)
+    split = (*position, count) if mode == "DCR" else (count, *position)
+    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    blocks = x.reshape((n, *split, h, w)).transpose(order)
+    return blocks.reshape((n, count, h * blocksize, w * blocksize))
 
 
 def _space_to_depth(x: Operand, *, blocksize: int, mode: str = "DCR") -> Results:
-    _holds_whole_blocks(x, (2, 3), blocksize)
-    if mode == "DCR":
-        return x.space_to_depth(blocksize=blocksize)
-    if x.rank != 4 or blocksize < 1:
-        raise Refusal(f"blocks of {blocksize} in {x.type!r}")
-    n, c, h, w = x.shape
-    rows, columns = floordiv(h, blocksize), floordiv(w, blocksize)
+    n, c, h, w = _image(x, blocksize)
+    rows, columns = h // blocksize, w // blocksize
     split = x.reshape((n, c, rows, blocksize, columns, blocksize))
-    transposed = split.transpose((0, 1, 3, 5, 2, 4))
+    transposed = split.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return transposed.reshape((n, c * blocksize * blocksize, rows, columns))
 
 

@@ -1,11 +1,10 @@
 """Converters of Fourier transforms, spectrograms and mel weights."""
 
-from tcc.frontends.emit import checked_axis, emit
+from tcc.frontends.emit import checked_axis, counted, size_scalar
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, static_ints
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import const
-from tcc.ir.types import F64, DType
+from tcc.ir.types import F64, I64, DType
 
 
 def _dft(
@@ -54,15 +53,36 @@ def _stft(
         length = window.shape[0]
     else:
         raise Refusal("neither a window nor frame_length says how long a frame is")
-    if x.rank == 3 and x.shape[2] is const(2) and onesided:
-        raise Refusal("onesided spectra belong to real signals")
-    return x.emit_all("stft", window, step=stride, length=length, onesided=onesided)
+    signal = x if x.ranked(2, 3).rank == 3 else x.unsqueeze(2)
+    starts = counted((x.shape[1] - length) // stride + 1).unsqueeze(1) * size_scalar(stride)
+    frames = signal.gather(starts + counted(length), axis=1)
+    if window is not None:
+        window = window.ranked(1).sized(0, length, "a window covers a frame")
+        frames = frames * window.reshape((length, 1))
+    return frames.dft(axis=2, length=length, inverse=False, onesided=onesided)
 
 
 def _mel_weights(ctx: NodeContext, *, output_datatype: DType) -> Results:
+    """Converts MelWeightMatrix: triangular filters that turn a spectrum into mel bands.
+
+    `edges` are the positions in the spectrum where bands begin, peak and end.
+    """
     bins, length = (ctx.input(n).as_size("a mel parameter", lo=1) for n in range(2))
-    scalars = [ctx.input(n).cast(F64).reshape(()) for n in range(2, 5)]
-    return emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=output_datatype)
+    rate, *ends = (ctx.input(n).cast(F64).reshape(()) for n in range(2, 5))
+    low, high = ((end / 700 + 1).log() for end in ends)
+    step = (high - low) / size_scalar(bins + 2, F64)
+    hertz = ((low + step * counted(bins + 2).cast(F64)).exp() - 1) * 700
+    edges = (hertz * size_scalar(length + 1, F64) / rate).floor().cast(I64)
+    begin, peak, end = (edges.slice_axis(0, n, bins) for n in range(3))
+    place = counted(length // 2 + 1).unsqueeze(1)
+    rise, fall = _share(place - begin, peak - begin), _share(end - place, end - peak)
+    rises, falls = (place >= begin) & (place <= peak), (place >= peak) & (place < end)
+    return falls.select(fall, rises.select(rise, 0)).cast(output_datatype)
+
+
+def _share(part: Operand, width: Operand) -> Operand:
+    """Returns part / width in f64; 1 where the width is 0."""
+    return width.equals(0).select(1, part.cast(F64) / width.maximum(1).cast(F64))
 
 
 CONVERTERS: Converters = {

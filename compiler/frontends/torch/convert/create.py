@@ -1,7 +1,9 @@
 """Converters of operators that create tensors from sizes and numbers."""
 
+import math
+
 import numpy as np
-from tcc.frontends.emit import constant, emit, filled
+from tcc.frontends.emit import constant, filled, size_scalar
 from tcc.frontends.emit import counted as range_below
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converters, ResultShape, ResultType, named
@@ -47,9 +49,11 @@ def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
     return down, counted(columns).reshape((1, columns))
 
 
-def _blackman_window(shape: ResultShape, dtype: ResultType, periodic: bool = True) -> Operand:
+def _blackman_window(shape: ResultShape, periodic: bool = True) -> Operand:
     (size,) = shape
-    return emit("blackman_window", size=size, periodic=periodic, to=dtype)
+    period = size_scalar(size if periodic else size - 1, F64).maximum(1)
+    angle = counted(size).cast(F64) / period * (2 * math.pi)
+    return (angle * 2).cos() * 0.08 - angle.cos() * 0.5 + 0.42
 
 
 _EMPTY = ("empty", "empty_strided", "empty_permuted")

@@ -9,15 +9,12 @@ import numpy as np
 from tcc.ir.op import NoAttrs
 from tcc.ir.types import F16, F32, F64, I32, I64, U8
 from tcc.ops.algebra.activation import (
-    CeluAttrs,
     EluAttrs,
     GeluAttrs,
     HardSigmoidAttrs,
     LeakyReluAttrs,
     SeluAttrs,
-    ShrinkAttrs,
     SiluAttrs,
-    ThresholdedReluAttrs,
 )
 from tcc.ops.shapes import FLOATS
 
@@ -63,10 +60,7 @@ SAMPLES: Mapping[str, Samples] = {
     "leaky_relu": _activation(LeakyReluAttrs(), LeakyReluAttrs(0.3)),
     "elu": _activation(EluAttrs(), EluAttrs(0.5)),
     "selu": _activation(SeluAttrs(), SeluAttrs(1.5, 0.8)),
-    "celu": _activation(CeluAttrs(), CeluAttrs(2.0)),
-    "thresholded_relu": _activation(ThresholdedReluAttrs(), ThresholdedReluAttrs(-0.5)),
     "hard_sigmoid": _activation(HardSigmoidAttrs(), HardSigmoidAttrs(0.5, 0.3)),
     "gelu": _activation(GeluAttrs(), GeluAttrs("tanh")),
     "silu": _activation(SiluAttrs(), SiluAttrs(1.7)),
-    "shrink": _activation(ShrinkAttrs(), ShrinkAttrs(1.0, 1.5)),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from tcc.ir.index import const
 from tcc.ir.types import BOOL, F16, F32, I64
-from tcc.ops.algebra.diagonal import EyeLikeAttrs, TriluAttrs
+from tcc.ops.algebra.diagonal import TriluAttrs
 
 from tests.ops.samples.sampling import Sample, Samples, draw
 
@@ -22,15 +22,6 @@ def _trilu_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x[:, :0],), TriluAttrs(True, const(0)), "empty")
 
 
-def _eye_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = draw(rng, F32, (5, 7), -4, 4)
-    for k in (-2, 0, 3, 9):
-        yield Sample((x,), EyeLikeAttrs(F32, k), f"k_{k}")
-    yield Sample((x,), EyeLikeAttrs(I64), "i64")
-    yield Sample((x[:0],), EyeLikeAttrs(F32), "empty")
-
-
 SAMPLES: Mapping[str, Samples] = {
     "trilu": _trilu_samples,
-    "eye_like": _eye_samples,
 }

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.ops.composite.grid import AffineGridAttrs, DeformConvAttrs, GridSampleAttrs
-from tcc.ops.operands import dims
+from tcc.ops.composite.grid import DeformConvAttrs, GridSampleAttrs
 
 from tests.ops.samples.sampling import Sample, Samples, normal
 
@@ -28,14 +27,6 @@ def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
 
 
-def _affine_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    flat = rng.standard_normal((2, 2, 3)).astype(np.float32)
-    solid = rng.standard_normal((1, 3, 4)).astype(np.float32)
-    for align in (False, True):
-        yield Sample((flat,), AffineGridAttrs(dims(2, 3, 4, 5), align), f"2d-{int(align)}")
-        yield Sample((solid,), AffineGridAttrs(dims(1, 2, 3, 2, 4), align), f"3d-{int(align)}")
-
-
 def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
     f32 = partial(normal, rng)
     plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
@@ -47,6 +38,5 @@ def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 SAMPLES: Mapping[str, Samples] = {
     "grid_sample": _sample_samples,
-    "affine_grid": _affine_samples,
     "deform_conv": _deform_samples,
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from tcc.ir.types import F16, F32, F64
-from tcc.ops.composite.magnitude import LpNormAttrs, LrnAttrs
+from tcc.ops.composite.magnitude import LrnAttrs
 from tcc.ops.composite.moments import NormAttrs
 
 from tests.ops.samples.sampling import Sample, Samples, draw
@@ -21,13 +21,6 @@ def _rms_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x[:0], x[0, 0]), NormAttrs(2), "empty")
 
 
-def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axis, p, dtype in ((0, 1, F32), (1, 2, F32), (2, 2, F32), (1, 1, F64), (1, 2, F16)):
-        x = draw(rng, dtype, (3, 7, 5), -4, 4)
-        yield Sample((x,), LpNormAttrs(axis, p), f"axis{axis}_p{p}_{dtype.name}")
-    yield Sample((np.zeros((2, 3), np.float32),), LpNormAttrs(1), "zero")
-
-
 def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for size, dtype in ((3, F32), (4, F32), (5, F64), (3, F16)):
         x = draw(rng, dtype, (2, 7, 3, 5), -4, 4)
@@ -36,6 +29,5 @@ def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 SAMPLES: Mapping[str, Samples] = {
     "rms_normalization": _rms_samples,
-    "lp_normalization": _lp_samples,
     "lrn": _lrn_samples,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from tcc.ir.types import F16, F32, F64
 from tcc.ops.composite.moments import NormAttrs
-from tcc.ops.composite.normalization import AxesAttrs, EpsilonAttrs, GroupNormAttrs
+from tcc.ops.composite.normalization import EpsilonAttrs, GroupNormAttrs
 
 from tests.ops.samples.sampling import Sample, Samples, draw
 
@@ -50,16 +50,9 @@ def _batch_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((x, scale, bias, mean, variance), EpsilonAttrs(), f"rank{x.ndim}_{dtype.name}")
 
 
-def _mvn_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axes, dtype in (((0, 2, 3), F32), ((1,), F32), ((2, 3), F64), ((0, 2, 3), F16)):
-        x = draw(rng, dtype, (2, 3, 5, 7), -2, 7)
-        yield Sample((x,), AxesAttrs(axes), f"{''.join(map(str, axes))}_{dtype.name}")
-
-
 SAMPLES: Mapping[str, Samples] = {
     "layer_normalization": _layer_samples,
     "instance_normalization": _instance_samples,
     "group_normalization": _group_samples,
     "batch_normalization": _batch_samples,
-    "mean_variance_normalization": _mvn_samples,
 }
