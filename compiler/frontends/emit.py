@@ -188,6 +188,11 @@ def counted(size: Index) -> Operand:
     return emit("range", *ends, size=size)
 
 
+def widened(x: Operand) -> Operand:
+    """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
+    return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
+
+
 def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
     """Returns the shape to which all `shapes` broadcast; the run checks what the import cannot
     prove."""

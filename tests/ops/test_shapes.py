@@ -11,7 +11,6 @@ from tcc.ops.algebra.arithmetic import BitShiftAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.algebra.quantize import QuantizeAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
-from tcc.ops.composite.magnitude import LrnAttrs
 from tcc.ops.composite.normalization import EpsilonAttrs, GroupNormAttrs
 from tcc.ops.shapes import (
     AxisAttrs,
@@ -106,7 +105,6 @@ REFUSED = [
         "block size -2 is negative",
     ),
     ("quantize_linear", (tensor(F32, 6), VECTOR), QuantizeAttrs(U8, 0), "scales along the axis"),
-    ("lrn", (tensor(F32, 1, 3),), LrnAttrs(0), "size is 0"),
     ("prelu", (VECTOR,), None, "operand 1 is missing"),
     ("where", (tensor(BOOL, 3), None, VECTOR), None, "operand 1 is missing"),
     ("concat", (VECTOR, None), ConcatAttrs(0), "operand 1 is missing"),

@@ -33,7 +33,7 @@ from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
 from tcc.ops.composite.attention import AttentionAttrs
 from tcc.ops.composite.resize import ResizeAttrs
 from tcc.ops.composite.signal import DftAttrs
-from tcc.ops.data.indexing import GatherNdAttrs, OneHotAttrs
+from tcc.ops.data.indexing import GatherNdAttrs
 from tcc.ops.shapes import AxisAttrs
 
 N, S, T, M = (symbol(name, 1) for name in "nstm")
@@ -172,7 +172,6 @@ REFUSED = [
     ("conv", [tensor(F32, 1, 2, 0), tensor(F32, 4, 2, 9)], CONV, "larger than"),
     ("gather", [tensor(F32, 2), tensor(F32, 2)], AxisAttrs(0), "indices are i32 or i64"),
     ("gather_nd", [tensor(F32, 2), tensor(I64, 2, S)], GatherNdAttrs(0), "must be known"),
-    ("one_hot", [tensor(I64, 2), tensor(F32, 3)], OneHotAttrs(1, const(4)), "pair off, on"),
     ("range", [tensor(I64, 1), tensor(I64), tensor(I64)], RangeAttrs(N), "scalars"),
     ("resize", [tensor(BOOL, 2)], ResizeAttrs(dims(4), (2.0,), mode="linear"), "floating types"),
 ]

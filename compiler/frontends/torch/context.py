@@ -16,7 +16,7 @@ from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
 from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
-from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
+from tcc.ir.types import BOOL, F64, I64, U8, DType
 from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
@@ -274,11 +274,6 @@ def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) ->
     ctx, row = current(), OPS["check_indices"]
     attrs = row.attrs(size, reason=reason, signed=signed)
     ctx.scope.builder.add(row, [x.value], attrs, loc=ctx.loc)
-
-
-def widened(x: Operand) -> Operand:
-    """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
-    return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
 
 def numbers(x: Operand) -> Operand:

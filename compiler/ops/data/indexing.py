@@ -11,7 +11,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
-from tcc.ir.index import Index, IndexLike, as_int, const
+from tcc.ir.index import Index, IndexLike, as_int
 from tcc.ir.op import (
     Array,
     FreeAxes,
@@ -22,7 +22,7 @@ from tcc.ir.op import (
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped, guard, inside, integer, require, wrapped
-from tcc.ops.reference import in_f32, truncated
+from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
     ALL,
@@ -63,14 +63,6 @@ class UpdateSliceAttrs:
 
     axis: int
     start: Index
-
-
-@frozen
-class OneHotAttrs:
-    """`axis` is the position of the new axis of extent `depth` in the output."""
-
-    axis: int
-    depth: Index
 
 
 @frozen
@@ -366,31 +358,6 @@ def _tensor_scatter_element(
     return choose(inside(step, length), new, b.read(0, *i))
 
 
-# ---- one hot -------------------------------------------------------------------------------------
-
-
-def _one_hot_infer(attrs: OneHotAttrs, indices: TensorType, values: TensorType) -> TensorType:
-    check_axis(attrs.axis, indices.rank + 1)
-    agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
-    shape = (*indices.shape[: attrs.axis], attrs.depth, *indices.shape[attrs.axis :])
-    return TensorType(values.dtype, shape)
-
-
-def _one_hot_reference(attrs: OneHotAttrs, x: Array, values: Array) -> Any:
-    off, on = values
-    indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
-    depth = integer(attrs.depth)
-    places = np.where(indices < 0, indices + depth, indices)
-    hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)
-    return np.where(hot, on, off)
-
-
-def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs, *_operands: object) -> Scalar:
-    index = b.read(0, *replaced(i, attrs.axis))
-    hot = fn("eq", wrapped(index, attrs.depth), i[attrs.axis])
-    return choose(hot, b.read(1, 1), b.read(1, 0))
-
-
 # ---- rows of the op table ------------------------------------------------------------------------
 
 _MOVES = Trait.MOVEMENT
@@ -445,10 +412,5 @@ OPS = (
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
         element=_tensor_scatter_element, traits=_MOVES,
         onnx=OnnxBinding("TensorScatter", since=24),
-    ),
-    op_row(
-        "one_hot", OneHotAttrs, _one_hot_infer, _one_hot_reference, ALL,
-        "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
-        element=_one_hot_element, traits=Trait.ELEMENTWISE,
     ),
 )  # fmt: skip

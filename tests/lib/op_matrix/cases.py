@@ -165,9 +165,7 @@ def check(
 
 
 # Rows whose attributes or rules need a known size somewhere.
-STATIC = (
-    "group_normalization-", "quantize_linear-block-", "dequantize_linear-block-", "one_hot-"
-)  # fmt: skip
+STATIC = ("group_normalization-", "quantize_linear-block-", "dequantize_linear-block-")
 
 
 def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:

@@ -81,11 +81,6 @@ def _col2im(s: Sample) -> OnnxNode:
     return OnnxNode("Col2Im", inputs, {**attrs, "pads": pads(s.attrs)})
 
 
-def _one_hot(s: Sample) -> OnnxNode:
-    inputs = (s.inputs[0], i64(s.attrs.depth), s.inputs[1])
-    return OnnxNode("OneHot", inputs, {"axis": s.attrs.axis})
-
-
 def _resize(s: Sample) -> OnnxNode:
     a, (x, scales, given) = s.attrs, (*s.inputs, None, None)[:3]
     attrs = {
@@ -157,7 +152,6 @@ DEPARTS = {
     "conv_integer-border-u8": "ONNX has no border that is not the zero point",
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
     "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
-    "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
     "resize-fractional-f32": "ONNX Runtime aligns corners of whole sizes only",
     "resize-kept-f32": "ONNX has no such coordinates; PyTorch has",
     **{
@@ -188,7 +182,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "average_pool": _pool("AveragePool", "count_include_pad"),
         "lp_pool": _pool("LpPool", "p"),
         "max_unpool": _max_unpool,
-        "one_hot": _one_hot,
         "resize": _resize,
         "top_k": _top_k,
         "non_zero": node("NonZero", "size"),

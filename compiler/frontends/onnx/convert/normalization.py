@@ -1,12 +1,12 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.emit import family
+from tcc.frontends.emit import family, widened
 from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.index import const
-from tcc.ir.types import F32, F64, element_count
+from tcc.ir.types import element_count
 
 
 def _batch_normalization(ctx: NodeContext, *, training_mode: bool) -> Results:
@@ -85,21 +85,35 @@ def _per_channel(values: Operand, repeat: int) -> Operand:
 def _lp_normalization(x: Operand, *, axis: Axis, p: int) -> Results:
     if p not in (1, 2):
         raise Refusal(f"p is {p}; the norms are 1 and 2")
-    wide = _wide(x)
+    wide = widened(x)
     norm = wide.reduce(f"l{p}", axis, keepdims=True)
     return norm.equals(0).select(0, wide / norm).cast(x.dtype)
 
 
 def _mean_variance_normalization(x: Operand, *, axes: tuple[int, ...]) -> Results:
-    wide = _wide(x)
+    wide = widened(x)
     distance = wide - wide.mean(axes, keepdims=True)
     deviation = (distance * distance).mean(axes, keepdims=True).sqrt()
     # ONNX adds the epsilon to the deviation, not to the variance.
     return (distance / (deviation + 1e-9)).cast(x.dtype)
 
 
-def _wide(x: Operand) -> Operand:
-    return x if x.dtype is F64 else x.cast(F32)
+def _local_response(x: Operand, *, size: int, alpha: float, beta: float, bias: float) -> Results:
+    """Divides by a power of the mean square of the `size` channels around each channel."""
+    if x.rank < 2 or size < 1:
+        raise Refusal(f"{size} channels of {x.type!r}")
+    wide, before = widened(x), (size - 1) // 2
+    batch, channels, *image = x.shape
+    squares = (wide * wide).reshape((batch, 1, channels, element_count(tuple(image))))
+    means = squares.average_pool(
+        strides=(1, 1),
+        before=(before, 0),
+        after=(size - 1 - before, 0),
+        dilations=(1, 1),
+        kernel=(size, 1),
+        count_include_pad=True,
+    )
+    return (wide / (means.reshape(x.shape) * alpha + bias) ** wide.like(beta)).cast(x.dtype)
 
 
 def _loss(ctx: NodeContext, *, reduction: str) -> Operands:
@@ -120,6 +134,7 @@ CONVERTERS: Converters = {
         _lp_normalization,
         _mean_variance_normalization,
     ),
+    "LRN": _local_response,
     "LayerNormalization": _layer_norm("layer_normalization", 2),
     **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), _loss),
     **dict.fromkeys(_ROOT_MEAN_SQUARES, _layer_norm("rms_normalization", 1)),

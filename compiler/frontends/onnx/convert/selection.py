@@ -1,7 +1,7 @@
 """Converters of operators that select elements: by index, by diagonal, or data-dependently."""
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import checked_axes, counted, fresh_count
+from tcc.frontends.emit import checked_axes, counted, fresh_count, size_scalar
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
@@ -43,7 +43,12 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
     if depth.index_elements is None:
         depth = depth.cast(I64)
     size = depth.as_size("the depth")
-    return indices.one_hot(values, axis=axis, depth=size)
+    places = indices.cast(I64).unsqueeze(axis)
+    from_front = (places < 0).select(places + size_scalar(size), places)
+    along = counted(size).reshape((size, *[1] * (indices.rank - axis)))
+    pair = values.ranked(1).sized(0, const(2), "the values are off and on")
+    off, on = (pair.element(0, n) for n in range(2))
+    return from_front.equals(along).select(on, off)
 
 
 def _scatter(ctx: NodeContext) -> Results:

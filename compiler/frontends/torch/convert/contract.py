@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import checked_axes, constant, family
+from tcc.frontends.emit import checked_axes, constant, family, widened
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -12,7 +12,6 @@ from tcc.frontends.torch.context import (
     Converters,
     Integers,
     Results,
-    widened,
 )
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.reduce import p_norm

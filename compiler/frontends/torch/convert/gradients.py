@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import constant, family, filled, full, size_scalar
+from tcc.frontends.emit import constant, family, filled, full, size_scalar, widened
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -18,7 +18,6 @@ from tcc.frontends.torch.context import (
     Converters,
     Results,
     of_axes,
-    widened,
 )
 from tcc.frontends.torch.convert.contract import attention_scores
 from tcc.frontends.torch.convert.create import counted

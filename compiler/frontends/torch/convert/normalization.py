@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import constant, family
+from tcc.frontends.emit import constant, family, widened
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.torch.context import Converters, Results, named, widened
+from tcc.frontends.torch.context import Converters, Results, named
 from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64

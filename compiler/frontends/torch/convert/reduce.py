@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import checked_axes, family, size_scalar
+from tcc.frontends.emit import checked_axes, family, size_scalar, widened
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import (
     CallContext,
@@ -15,7 +15,6 @@ from tcc.frontends.torch.context import (
     ResultType,
     named,
     numbers,
-    widened,
 )
 from tcc.frontends.torch.convert.create import grid
 from tcc.ir.index import Index, const

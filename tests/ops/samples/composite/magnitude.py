@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from tcc.ir.types import F16, F32, F64
-from tcc.ops.composite.magnitude import LrnAttrs
 from tcc.ops.composite.moments import NormAttrs
 
 from tests.ops.samples.sampling import Sample, Samples, draw
@@ -21,13 +20,6 @@ def _rms_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x[:0], x[0, 0]), NormAttrs(2), "empty")
 
 
-def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for size, dtype in ((3, F32), (4, F32), (5, F64), (3, F16)):
-        x = draw(rng, dtype, (2, 7, 3, 5), -4, 4)
-        yield Sample((x,), LrnAttrs(size, 0.1, 0.75, 1.5), f"{size}_{dtype.name}")
-
-
 SAMPLES: Mapping[str, Samples] = {
     "rms_normalization": _rms_samples,
-    "lrn": _lrn_samples,
 }

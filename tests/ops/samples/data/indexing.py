@@ -9,7 +9,6 @@ from tcc.ir.index import const
 from tcc.ops.data.indexing import (
     REDUCTIONS,
     GatherNdAttrs,
-    OneHotAttrs,
     ScatterAttrs,
     ScatterNdAttrs,
     TensorScatterAttrs,
@@ -100,14 +99,6 @@ def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((cache[0], update[0], np.array([4, 0, 1])), TensorScatterAttrs(1, "linear"), "3d")
 
 
-def _one_hot_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    pair = np.array([-1.0, 3.0], np.float32)
-    depth = const(5)
-    yield Sample((np.array([0, 4, -1, 9]), pair), OneHotAttrs(1, depth), "last")
-    yield Sample((np.array([[0, 1], [2, -5]]), np.array([0, 1])), OneHotAttrs(0, depth), "first")
-    yield Sample((np.array(3.0, np.float32), pair), OneHotAttrs(0, depth), "scalar")
-
-
 SAMPLES: Mapping[str, Samples] = {
     "gather": _gather_samples,
     "gather_elements": _elements_samples,
@@ -117,5 +108,4 @@ SAMPLES: Mapping[str, Samples] = {
     "scatter_rows": _scatter_rows_samples,
     "update_slice": _update_slice_samples,
     "tensor_scatter": _tensor_scatter_samples,
-    "one_hot": _one_hot_samples,
 }
