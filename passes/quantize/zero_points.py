@@ -4,8 +4,6 @@
       ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))         u = x + 128 in u8
                                                        v = w - zw in i8, s its sums, constants
 
-    qlinear_matmul(...)  ->  the same, followed by the requantisation of its results
-
 The form above is for instructions that multiply unsigned by signed bytes.  If x is u8, u is x, and
 128 is not added.  For instructions that multiply signed bytes, u is x if x is i8, and x - 128 if x
 is u8.  On a target that has both kinds of instructions, u is x.  Integers wrap, so all forms are
@@ -162,41 +160,16 @@ class _Weights:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Replacement:
-    match node.op.name:
-        case "matmul_integer" | "conv_integer":
-            x, w, *zeros = inputs
-            x_zero, w_zero = (*zeros, None, None)[:2]
-            if x is None or w is None:
-                return None
-            plain = x.type.dtype is (to or x.type.dtype) and w.type.dtype is I8
-            plain = plain and x_zero is None and w_zero is None
-            sums = None if plain else _sums(b, node, (x, x_zero), (w, w_zero), to)
-        case "qlinear_matmul" | "qlinear_conv":
-            sums = _requantised(b, node, inputs, to)
-        case _:
-            return None
+    if node.op.name not in ("matmul_integer", "conv_integer"):
+        return None
+    x, w, *zeros = inputs
+    x_zero, w_zero = (*zeros, None, None)[:2]
+    if x is None or w is None:
+        return None
+    plain = x.type.dtype is (to or x.type.dtype) and w.type.dtype is I8
+    plain = plain and x_zero is None and w_zero is None
+    sums = None if plain else _sums(b, node, (x, x_zero), (w, w_zero), to)
     return None if sums is None else [sums]
-
-
-def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Value | None:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
-    if x is None or w is None or x_scale is None or w_scale is None or y_zero is None:
-        return None
-    if any(v.type.rank > 0 and v.type.static_shape != (1,) for v in (x_scale, y_zero)):
-        return None
-    # A product of 16-bit scales would be rounded to 16 bits, so scales must be f32.
-    if x_scale.type.dtype is not F32:
-        return None
-    sums = _sums(b, node, (x, x_zero), (w, w_zero), to)
-    if sums is None:
-        return None
-    last = not isinstance(node.attrs, ConvAttrs)
-    if bias and bias[0] is not None:
-        sums = emit(b, "add", sums, channels(b, bias[0], sums, last))
-    factor = emit(b, "div", emit(b, "mul", x_scale, w_scale), y_scale)
-    factor = channels(b, factor, sums, last)
-    scaled = emit(b, "mul", emit(b, "cast", sums, to=F32), factor)
-    return levels(b, scaled, y_zero)
 
 
 def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:

@@ -56,8 +56,6 @@ VALUES = {
     # Whether its image is surrounded by zeros, which make NaN of infinite weights, is open.
     "conv_transpose": (0, 2),
 }
-# What scales that are no numbers mean is open: they are those of the samples.
-LEVELS = ("qlinear_matmul", "qlinear_conv")
 # What becomes of infinities and NaNs depends on the order of sums that these leave open, or on
 # whether a factor of zero counts.
 UNORDERED = ("det", "dft", "roi_align", "resize", "dynamic_quantize_linear")
@@ -189,7 +187,7 @@ def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple
     """Which operands are replaced, and the types of all operands then."""
     own = [None if a is None else dtype_of(a) for a in sample.inputs]
     first = next(d for d in own if d is not None)
-    mains = [F32] if F32 in own and not (op.name in LEVELS and first is not F32) else []
+    mains = [F32] if F32 in own else []
     if not mains or (_pointwise(op) and first not in mains):
         mains.append(first)
     for main in mains:
@@ -240,7 +238,7 @@ def _fillings(
 ) -> Iterator[tuple[str, Operands]]:
     """Labels and operands."""
     dtype = next(d for d, r in zip(kinds, replaced, strict=True) if r and d is not None)
-    if _pointwise(op) and op.name not in LEVELS:
+    if _pointwise(op):
         pairs = _pairs(sample, replaced, kinds, rng)
         if _takes(op, Sample(pairs, sample.attrs), kinds, sample.attrs) or op.name == "cast":
             yield "pairs", pairs
@@ -252,8 +250,6 @@ def _fillings(
         names = ("mixed", "other", *_ROWS) if dtype.is_float else ("mixed", "other")
     else:
         names = ("nan", "infinite", "small", *_ROWS)
-    if op.name in LEVELS and dtype.is_float:
-        names = ("numbers", "infinities", "zeros")
     if op.name in UNORDERED:
         names = ("small", "zeros")
     for name in names:
@@ -312,11 +308,6 @@ def _mixed(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Ar
     return np.asarray(rng.choice(values(dtype), shape))
 
 
-def _numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
-    known = values(dtype)
-    return np.asarray(rng.choice(known[~np.isnan(known)], shape))
-
-
 def _sprinkled(*some: float) -> Filling:
     """Ordinary values, an eighth of them replaced."""
 
@@ -339,7 +330,6 @@ def _whole(*some: float) -> Filling:
 
 _ROWS = ("minus infinity", "infinities", "zeros")
 _FILLINGS: dict[str, Filling] = {
-    "numbers": _numbers,
     "nan": _sprinkled(np.nan),
     "infinite": _sprinkled(np.inf, -np.inf),
     "small": _sprinkled(0.0, -0.0, 2.0**-140, -(2.0**-140)),

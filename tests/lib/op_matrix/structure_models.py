@@ -198,6 +198,5 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "shape_of": node("Shape"),
         "size_of": node("Size"),
         "conv_integer": _conv("ConvInteger"),
-        "qlinear_conv": _conv("QLinearConv"),
     }
 )

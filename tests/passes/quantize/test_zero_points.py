@@ -77,22 +77,6 @@ def integer_conv(x: str, w: str) -> Graph:
     return m.finish(m.op("conv_integer", values, weights, *zeros, attrs=with_border(PADDED)))
 
 
-def qlinear(op: str, x: str, w: str) -> Graph:
-    m = Model(op)
-    conv = op == "qlinear_conv"
-    values = m.input("x", *((1, 4, 5, 6) if conv else (5, 13)), dtype=I8 if x == "i8" else U8)
-    weights = draw(w, *((6, 2, 3, 2) if conv else (13, 6)))
-    zero = np.int8(0) if w == "i8" else np.uint8(128)
-    operands = [
-        values, m.scalar(0.03), constant(m, KINDS[x](5)), constant(m, weights),
-        constant(m, RNG.uniform(0.001, 0.01, 6).astype(np.float32)), constant(m, np.full(6, zero)),
-        m.scalar(0.4), constant(m, KINDS[x](17)),
-    ]  # fmt: skip
-    if conv:
-        operands.append(constant(m, RNG.integers(-900, 900, 6).astype(np.int32)))
-    return m.finish(m.op(op, *operands, attrs=PADDED if conv else None))
-
-
 GRAPHS = {
     **{f"matmul_{x}{w}": (lambda x=x, w=w: integer_matmul(x, w)) for x in KINDS for w in KINDS},
     **{f"computed_{x}{w}": (lambda x=x, w=w: computed(x, w)) for x in KINDS for w in KINDS},
@@ -105,11 +89,6 @@ GRAPHS = {
     "vector": lambda: integer_matmul("u8", "u8", columns=True, rows=False),
     "vector_dynamic": lambda: integer_matmul("i8", "i8", dynamic=True, rows=False),
     **{f"conv_{x}{w}": (lambda x=x, w=w: integer_conv(x, w)) for x in KINDS for w in KINDS},
-    **{
-        f"{op}_{x}{w}": (lambda op=op, x=x, w=w: qlinear(op, x, w))
-        for op in ("qlinear_matmul", "qlinear_conv")
-        for x, w in (("u8", "u8"), ("u8", "i8"), ("i8", "i8"))
-    },
 }
 
 

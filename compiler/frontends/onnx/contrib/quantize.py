@@ -12,6 +12,7 @@ from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext,
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
+from tcc.frontends.onnx.convert.quantize import one_number
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
@@ -112,16 +113,11 @@ def scaled_sums(
 
     `a` and `c` each have the levels, the scale, and the zero point or None.
     """
-    zeros = [_vector(o[2]) for o in (a, c)]
+    zeros = [o[2] and one_number(o[2]) for o in (a, c)]
     sums = emit("matmul_integer", a[0], c[0], *zeros)
-    step = emit("mul", *(_vector(o[1]) for o in (a, c)))
+    step = emit("mul", *(o[1] and one_number(o[1]) for o in (a, c)))
     floats = sums.cast(F32) * step
     return floats if bias is None else floats + bias
-
-
-def _vector(x: Operand | None) -> Operand | None:
-    """Returns a scale or zero point, as a scalar if it has one element."""
-    return x.reshape(()) if x is not None and x.type.static_shape == (1,) else x
 
 
 def _mat_mul_integer_to_float(ctx: NodeContext) -> Results:

@@ -1,10 +1,11 @@
 """Converters of quantisation, and of operators on quantised tensors."""
 
-from tcc.frontends.emit import emit_all
+from tcc.frontends.emit import emit, emit_all
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand
+from tcc.ir.index import Index, const
 from tcc.ir.types import F32, U8
 
 
@@ -51,14 +52,53 @@ def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
     return emit_all("conv_integer", ctx.inputs, **attrs)
 
 
+def _q_linear_mat_mul(ctx: NodeContext) -> Results:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = ctx.present(8)
+    sums = a.matmul_integer(b, one_number(a_zero), one_number(b_zero))
+    rows = _factor(a_scale, a.shape[-2] if a.rank > 1 else None)
+    columns = _factor(b_scale, b.shape[-1] if b.rank > 1 else None)
+    if rows.rank and b.rank > 1:
+        rows = rows.unsqueeze(1)
+    return _requantised(sums, rows * columns / _factor(y_scale), y_zero)
+
+
 def _q_linear_conv(ctx: NodeContext) -> Results:
-    operands = [*ctx.present(8), ctx.optional(8)]
-    attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
-    return emit_all("qlinear_conv", operands, **attrs)
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = ctx.present(8)
+    zeros = (one_number(x_zero), one_number(w_zero))
+    sums = emit("conv_integer", x, w, *zeros, **window_attrs(ctx, x, w))
+    channels, bias = w.shape[0], ctx.optional(8)
+    of_channels = [channels, *[const(1)] * (x.rank - 2)]
+    if bias is not None:
+        sums = sums + bias.reshape(of_channels)
+    filters = _factor(w_scale, channels)
+    if filters.rank:
+        filters = filters.reshape(of_channels)
+    return _requantised(sums, _factor(x_scale) * filters / _factor(y_scale), y_zero)
+
+
+def one_number(x: Operand) -> Operand:
+    """Returns a scale or zero point, as a scalar if it has one element."""
+    return x.reshape(()) if x.type.static_shape == (1,) else x
+
+
+def _factor(scale: Operand, size: Index | None = None) -> Operand:
+    """Returns a scale in f32: one number, or else, if `size` is not None, `size` numbers."""
+    scale = one_number(scale).cast(F32)
+    if size is None:
+        return scale.reshape(())
+    return scale.expand((size,)) if scale.rank else scale
+
+
+def _requantised(sums: Operand, factor: Operand, zero: Operand) -> Operand:
+    """Returns sums * factor + zero, rounded to nearest even and limited to the type of `zero`."""
+    rounded = (sums.cast(F32) * factor).emit("round")
+    return (rounded + zero.reshape(()).cast(F32)).cast(zero.dtype)
 
 
 CONVERTERS: Converters = {
-    **named(_conv_integer, _q_linear_conv),
+    **named(_conv_integer),
+    "QLinearMatMul": _q_linear_mat_mul,
+    "QLinearConv": _q_linear_conv,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     # Microsoft's ops had 16-bit types before ONNX's ops.

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from tcc.ir.op import Array, NoAttrs
 from tcc.ops.algebra.quantized import ConvIntegerAttrs
-from tcc.ops.algebra.window import ConvAttrs
 
 from tests.ops.samples.sampling import Sample, Samples
 
@@ -29,9 +28,6 @@ def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
 
 
-_CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
-
-
 _INTEGER = ConvIntegerAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
 
 
@@ -45,34 +41,7 @@ def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, signed, *points), _INTEGER, "filters")
 
 
-def _scalars(*values: float) -> tuple[Array, ...]:
-    return tuple(np.array(v, np.float32) for v in values)
-
-
-def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
-    one, two, three = _scalars(0.0066, 0.0071, 0.0107)
-    zeros = [np.array(v, np.uint8) for v in (113, 114, 118)]
-    yield Sample((a, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "u8")
-    batch = _draw(rng, np.uint8, 2, 3, 13)
-    yield Sample((batch, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "batch")
-
-
-def _qlinear_conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    one, two, three = _scalars(0.0037, 0.0017, 0.016)
-    zeros = [np.array(v, np.uint8) for v in (132, 255, 123)]
-    operands = (x, one, zeros[0], w, two, zeros[1], three, zeros[2])
-    yield Sample(operands, _CONV, "plain")
-    bias = rng.integers(-900, 900, 3).astype(np.int32)
-    signed = (_draw(rng, np.int8, 3, 2, 3, 3), np.array([0.002, 0.001, 0.003], np.float32))
-    points = (np.zeros(3, np.int8), three, zeros[2], bias)
-    yield Sample((x, one, zeros[0], *signed, *points), _CONV, "filters")
-
-
 SAMPLES: Mapping[str, Samples] = {
     "matmul_integer": _matmul_integer_samples,
     "conv_integer": _conv_integer_samples,
-    "qlinear_matmul": _qlinear_matmul_samples,
-    "qlinear_conv": _qlinear_conv_samples,
 }

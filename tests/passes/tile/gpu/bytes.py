@@ -9,6 +9,7 @@ import numpy as np
 from tcc.ir.graph import Graph
 from tcc.ir.types import F32, I8, U8, DType
 from tcc.ops.algebra.quantized import ConvIntegerAttrs
+from tcc.ops.algebra.unary import CastAttrs
 
 from tests.passes.fuse.models import Model
 
@@ -49,10 +50,12 @@ def requantised() -> Graph:
     rng = np.random.default_rng(6)
     x = model.input("x", 2, 32, 64, dtype=U8)
     w = model.builder.constant(rng.integers(-128, 128, (64, 48)).astype(np.int8), "w")
-    scale = [model.builder.constant(np.float32(v), "s") for v in (0.02, 0.05, 1.5)]
-    zero = [model.builder.constant(np.array(v, t), "z") for v, t in ((9, np.uint8), (0, np.int8))]
-    operands = (x, scale[0], zero[0], w, scale[1], zero[1], scale[2], zero[0])
-    return model.finish(model.op("qlinear_matmul", *operands))
+    zero = model.builder.constant(np.array(9, np.uint8), "z")
+    scale = model.builder.constant(np.float32(0.02 * 0.05 / 1.5), "s")
+    sums = model.op("cast", model.op("matmul_integer", x, w, zero), attrs=CastAttrs(F32))
+    rounded = model.op("round", model.op("mul", sums, scale))
+    shifted = model.op("add", rounded, model.builder.constant(np.float32(9), "f"))
+    return model.finish(model.op("cast", shifted, attrs=CastAttrs(U8)))
 
 
 def convolved() -> Graph:
