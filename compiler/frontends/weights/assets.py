@@ -13,18 +13,13 @@ def json_bytes(value: Any) -> bytes:
 
 
 def generation(begin: Any, ends: Iterable[Any], context: Any) -> bytes:
-    """Returns generation.json.
+    """Returns generation.json, whose parts may be None.
 
-    `begin` is the number of the token that begins a text, or None; `ends` are the numbers of the
-    tokens that end one, or None; `context` is the most tokens, or None. Raises ValueError for other
-    values.
+    `begin` is the number of the token that begins a text, `ends` are the numbers of the tokens that
+    end one, `context` is the most tokens. Raises ValueError for values that are no such numbers.
     """
-    numbers = sorted({_count(end) for end in ends if end is not None})
-    first, length = (None if n is None else _count(n) for n in (begin, context))
-    return json_bytes({"bos": first, "eos": numbers, "context": length})
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 31:
-        raise ValueError(f"{str(value)[:80]} is no number of a token or of tokens")
-    return value
+    numbers = {value for value in ends if value is not None}
+    for value in (begin, *numbers, context):
+        if value is not None and (type(value) is not int or not 0 <= value < 1 << 31):
+            raise ValueError(f"{str(value)[:80]} is no number of a token or of tokens")
+    return json_bytes({"bos": begin, "eos": sorted(numbers), "context": context})

@@ -30,12 +30,11 @@ BLOCKS = MappingProxyType(
 )
 
 
-def levels_of(stored: str, data: Array, rows: int) -> Levels:
-    """Returns the levels of `rows` rows of blocks of a type, whose bytes (u8) are `data`.
+def levels_of(stored: str, blocks: Array, rows: int) -> Levels:
+    """Returns the levels of `rows` rows of blocks of a type.
 
-    They take at most 1.35 times the bytes.
+    They take at most 1.35 times the bytes of the blocks.
     """
-    blocks = data.view(BLOCKS[stored][1])
 
     def matrix(field: str) -> Array:
         return blocks[field].reshape(rows, -1)
@@ -63,20 +62,13 @@ def levels_of(stored: str, data: Array, rows: int) -> Levels:
         case "Q6_K":
             levels = (codes("q", 64, 4) | codes("h", 32, 2) << 4).view(np.int8) - np.int8(32)
             return Levels(levels, I8, matrix("s"), None, 0, 16, None, d)
-    scales, minimums = (part.reshape(rows, -1) for part in _scales_and_minimums(blocks["s"]))
+    # 8 scales and 8 minimums of 6 bits fill 12 bytes.  Bytes 0 to 3 have the first four scales in
+    # their lower bits, bytes 4 to 7 the first four minimums.  The others have their lower four bits
+    # in the last bytes, and their upper two in the upper bits of the first eight.
+    packed = blocks["s"]
+    low, last = packed[:, :8].reshape(-1, 2, 4), packed[:, 8:]
+    lower = np.stack([last & 15, last >> 4], 1)
+    factors = np.concatenate([low & 63, lower | low >> 2 & 48], 2)
+    scales, minimums = (factors[:, n].reshape(rows, -1) for n in (0, 1))
     high = codes("h", 32, 1) if stored == "Q5_K" else None
     return Levels(codes("q", 32, 4), U4, scales, minimums, 0, 32, high, d, -matrix("m"))
-
-
-def _scales_and_minimums(data: Array) -> tuple[Array, Array]:
-    """Returns 8 scales and 8 minimums of 6 bits (u8) for each block, from 12 bytes.
-
-    Bytes 0 to 3 have the first four scales in their lower bits, bytes 4 to 7 the first four
-    minimums. The others have their lower four bits in the last bytes, and their upper two bits in
-    the upper bits of the first eight.
-    """
-    first, second, low = data[:, :4], data[:, 4:8], data[:, 8:]
-    return (
-        np.concatenate([first & 63, low & 15 | first >> 2 & 48], 1),
-        np.concatenate([second & 63, low >> 4 | second >> 2 & 48], 1),
-    )

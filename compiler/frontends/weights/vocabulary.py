@@ -24,6 +24,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = range(1, 6)
 _ENDS = frozenset(
     "<|im_end|> <|eot_id|> <|eom_id|> <|end|> <|end_of_text|> <|endoftext|> <end_of_turn>".split()
 )
+_COMMON = Path(__file__).with_name("tokenizers.json")
 # The most characters that are copied to find merges: the sum of squared lengths of tokens.
 _MOST_COPIES = 1 << 28
 
@@ -36,26 +37,20 @@ class _Vocabulary:
     tokens: Sequence[str]
     kinds: Sequence[int]
 
-    def merges(self) -> list[list[str]]:
+    def merges(self) -> list[Any]:
         """Returns the pairs of tokens that merge to a token, first the pairs that merge first.
 
         Without a list of merges they are the pairs that make a token, in descending order of its
         score, as in the function `generate_merges` of transformers. Control tokens do not merge.
         """
-        kinds = self.kinds
-        if self.fields["model"] == "gpt2":
-            pairs = [text.split(" ") for text in _texts(self.fields, "merges")]
-            tokens = set(self.tokens)
-            for pair in pairs:
-                if len(pair) != 2 or not tokens.issuperset((*pair, "".join(pair))):
-                    raise ValueError(f"the merge {' '.join(pair)[:80]} makes no token of two")
-            return pairs
+        if "merges" in self.fields:
+            return _texts(self.fields, "merges")
         scores = _numbers(self.fields, "scores", len(self.tokens), 0)
-        normal = {t: n for n, t in enumerate(self.tokens) if kinds[n] in (_NORMAL, _UNUSED)}
+        normal = {t: n for n, t in enumerate(self.tokens) if self.kinds[n] in (_NORMAL, _UNUSED)}
         if sum(len(token) ** 2 for token in normal) > _MOST_COPIES:
             raise ValueError("its tokens are too long")
         merges = [
-            (-scores[n], n, -cut, [token[:cut], token[cut:]])
+            (-scores[n], n, -cut, (token[:cut], token[cut:]))
             for token, n in normal.items()
             for cut in range(1, len(token))
             if token[:cut] in normal and token[cut:] in normal
@@ -85,18 +80,16 @@ class _Vocabulary:
 
         `begins` is true if texts begin with the begin token unless the file says no.
         """
-        roles = {"bos": begins, "eos": False}
-        names = [self.fields.get(f"add_{n}_token", roles[n]) and self.token(n) for n in roles]
-        specials = {
-            token: {"id": token, "ids": [self.fields[f"{role}_token_id"]], "tokens": [token]}
-            for role, token in zip(roles, names, strict=True)
-            if token
-        }
-        begin, end = ([{"SpecialToken": {"id": n, "type_id": 0}}] if n else [] for n in names)
-        first, second = (
-            [*begin, {"Sequence": {"id": letter, "type_id": 0}}, *end] for letter in "AB"
-        )
-        steps = {"single": first, "pair": first + second, "special_tokens": specials}
+        specials, sides = {}, []
+        for role, default in (("bos", begins), ("eos", False)):
+            token = self.fields.get(f"add_{role}_token", default) and self.token(role)
+            sides.append([{"SpecialToken": {"id": token, "type_id": 0}}] if token else [])
+            if token:
+                number = self.fields[f"{role}_token_id"]
+                specials[token] = {"id": token, "ids": [number], "tokens": [token]}
+        begin, end = sides
+        texts = [[*begin, {"Sequence": {"id": name, "type_id": 0}}, *end] for name in "AB"]
+        steps = {"single": texts[0], "pair": [*texts[0], *texts[1]], "special_tokens": specials}
         return {"type": "TemplateProcessing", **steps} if specials else None
 
 
@@ -120,7 +113,7 @@ def gguf_assets(facts: Mapping[str, Any]) -> dict[str, bytes]:
         kind = f"gpt2 {fields.get('pre')}"
     elif not fields.get("add_space_prefix", True):
         kind += " without prefix"
-    common = json.loads(Path(__file__).with_name("tokenizers.json").read_bytes()).get(kind)
+    common = json.loads(_COMMON.read_bytes()).get(kind)
     if tokens and common:
         assets[TOKENIZER] = json_bytes(_tokenizer(vocabulary, **common))
     return assets
