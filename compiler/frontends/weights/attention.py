@@ -65,7 +65,9 @@ def attention(
     config, past = run.config, run.past
     q, k, v = _projections(run, x, layer)
     if config.family.head_norms:
-        q, k = (_head_norm(run, x, f"blk.{layer}.attn_{n}_norm.weight") for n, x in (("q", q), ("k", k)))
+        q, k = (
+            _head_norm(run, x, f"blk.{layer}.attn_{n}_norm.weight") for n, x in (("q", q), ("k", k))
+        )
     window = config.windows[layer]
     rotary = config.local if window else config.rotary
     if rotary is not None:

@@ -86,9 +86,7 @@ def _scale(
     return 1 / math.sqrt(divisor)
 
 
-def _windows(
-    checkpoint: Checkpoint, facts: Facts, family: Family, layers: int
-) -> tuple[int, ...]:
+def _windows(checkpoint: Checkpoint, facts: Facts, family: Family, layers: int) -> tuple[int, ...]:
     """Returns the number of keys that a query of each layer sees, 0 for all."""
     folder = checkpoint.facts if checkpoint.form == "folder" else {}
     types = folder.get("layer_types")
@@ -106,5 +104,3 @@ def _windows(
             "layer_types", f"{layers} of {', '.join(kinds)} are due, not {str(types)[:80]}"
         )
     return tuple(kinds[str(name)] for name in types)
-
-

@@ -46,7 +46,9 @@ def rotary(parameters: Mapping[str, Any], facts: Facts, width: int) -> Rotary:
     fields = Facts(parameters, f"{facts.where}: rotary embedding")
     form = parameters.get("rope_type", parameters.get("type", "default"))
     if not isinstance(form, str) or form not in _FORMS:
-        raise fields.fault("rope_type", f"the form {str(form)[:80]!r} is none of {', '.join(_FORMS)}")
+        raise fields.fault(
+            "rope_type", f"the form {str(form)[:80]!r} is none of {', '.join(_FORMS)}"
+        )
     scaled, keys = _FORMS[form]
     for key in parameters:
         if key not in _COMMON and key not in keys and key != _ORIGINAL:

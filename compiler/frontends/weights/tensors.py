@@ -148,7 +148,9 @@ class Tensors:
             return contents
         if config.rotary is None or config.rotary.dims != config.head_width:
             raise Refusal(f"only a part of each head of {name} is rotated")
-        order = np.arange(heads * config.head_width).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        order = (
+            np.arange(heads * config.head_width).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        )
         if not isinstance(contents, Levels):
             return contents[order]
         minimums = contents.minimums
