@@ -115,14 +115,14 @@ class _Folder:
                     }
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{name[:80]}: {error}") from error
-        for key, (stored, shape) in described.items():
-            if stored not in _FORMS:
-                raise ValueError(f"{key[:80]} has the type {stored}, not {', '.join(_FORMS)}")
-            form, start = np.dtype(_FORMS[stored]), stop
+        for key, (type_name, shape) in described.items():
+            if type_name not in _FORMS:
+                raise ValueError(f"{key[:80]} has the type {type_name}, not {', '.join(_FORMS)}")
+            form, start = np.dtype(_FORMS[type_name]), stop
             stop += math.prod(shape) * form.itemsize
             # The library accepts no gaps between tensors.
             weights[key] = Weight(
-                key, shape, stored, partial(np.ndarray, shape, form, data[start:stop])
+                key, shape, type_name, partial(np.ndarray, shape, form, data[start:stop])
             )
         return weights
 

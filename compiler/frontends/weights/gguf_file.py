@@ -85,15 +85,15 @@ class _Header:
         weights: dict[str, Weight] = {}
         described = sorted(self._described() for _ in range(self._counts[0]))
         end = first = -(-self._at // alignment) * alignment
-        for offset, size, name, shape, stored in described:
+        for offset, size, name, shape, type_name in described:
             start = first + offset
             if name in weights:
                 raise ValueError(f"it has the tensor {name[:80]} twice")
             if start < end or start % 8 or start + size > len(self._data):
                 raise ValueError(f"tensor {name[:80]} begins in another or ends behind the file")
             end = start + size
-            read = partial(_contents, stored, shape, self._data[start:end])
-            weights[name] = Weight(name, shape, stored, read)
+            read = partial(_contents, type_name, shape, self._data[start:end])
+            weights[name] = Weight(name, shape, type_name, read)
         return MappingProxyType(weights)
 
     def _described(self) -> tuple[int, int, str, tuple[int, ...], str]:
@@ -101,15 +101,15 @@ class _Header:
         name, rank = self._text(), self._number("I")
         sizes = [self._number("Q") for _ in range(min(rank, 5))]
         shape, kind = (*reversed(sizes),), self._number("I")
-        stored = _TYPES[kind] if kind < len(_TYPES) else "-"
-        if stored not in _FORMS:
+        type_name = _TYPES[kind] if kind < len(_TYPES) else "-"
+        if type_name not in _FORMS:
             types = ", ".join(_FORMS)
-            raise ValueError(f"tensor {name[:80]} has the type {stored} ({kind}), not {types}")
-        (columns, form), count = _FORMS[stored], math.prod(shape)
+            raise ValueError(f"tensor {name[:80]} has the type {type_name} ({kind}), not {types}")
+        (columns, form), count = _FORMS[type_name], math.prod(shape)
         if not 0 < rank < 5 or not 0 < count <= LARGEST_TENSOR or shape[-1] % columns:
-            raise ValueError(f"tensor {name[:80]} has {count} elements {shape} of {stored}")
+            raise ValueError(f"tensor {name[:80]} has {count} elements {shape} of {type_name}")
         size = count // columns * np.dtype(form).itemsize
-        return self._number("Q"), size, name, shape, stored
+        return self._number("Q"), size, name, shape, type_name
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:
@@ -144,11 +144,11 @@ def _form(kind: int) -> str:
     return form
 
 
-def _contents(stored: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
+def _contents(type_name: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
     """Returns the elements of a tensor, floats as a view of their bytes."""
-    elements = np.frombuffer(data, _FORMS[stored][1])
+    elements = np.frombuffer(data, _FORMS[type_name][1])
     return (
-        levels_of(stored, elements, math.prod(shape[:-1]))
-        if stored in BLOCKS
+        levels_of(type_name, elements, math.prod(shape[:-1]))
+        if type_name in BLOCKS
         else elements.reshape(shape)
     )
