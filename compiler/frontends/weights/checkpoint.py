@@ -1,8 +1,13 @@
 """The contents of a model file or folder before the import: facts, weights and assets."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.op import Array
 from tcc.ir.types import DType
@@ -72,3 +77,21 @@ class Checkpoint:
     weights: Mapping[str, Weight]
     assets: Mapping[str, bytes]
     where: str
+
+
+@contextmanager
+def readable(path: str | os.PathLike[str], hint: str) -> Iterator[None]:
+    """Turns errors of reading a file or folder into a `UserError` with a hint."""
+    try:
+        yield
+    except (ValueError, OSError, RecursionError) as error:
+        raise UserError(
+            "the model cannot be read", where=os.fspath(path), why=str(error)[:500], hint=hint
+        ) from error
+
+
+def library(name: str) -> Any:
+    """Imports an optional library at its first use; raises `UserError` where it is missing."""
+    if find_spec(name) is None:
+        raise UserError(f"this model needs the library {name}", hint="pip install 'tcc[lm]'")
+    return import_module(name)
