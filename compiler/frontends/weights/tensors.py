@@ -14,6 +14,7 @@ from tcc.frontends.weights.config import Config
 from tcc.frontends.weights.levels import gathered_rows, matmul_rows, stacked_matrices
 from tcc.frontends.weights.names import named_tensors, unknown_tensor
 from tcc.frontends.weights.rope_facts import ROPE_TENSORS
+from tcc.frozen import field_names
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F32, dtype_of
@@ -151,13 +152,9 @@ class Tensors:
         order = np.arange(heads * config.head_width).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
         if not isinstance(contents, Levels):
             return contents[order]
-        minimums = contents.minimums
-        return replace(
-            contents,
-            levels=contents.levels[order],
-            scales=contents.scales[order],
-            minimums=None if minimums is None else minimums[order],
-        )
+        parts = {name: getattr(contents, name) for name in field_names(contents)}
+        arrays = {n: part[order] for n, part in parts.items() if isinstance(part, np.ndarray)}
+        return replace(contents, **arrays)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ _SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 4}
 
 
@@ -88,6 +89,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "num_key_value_heads": 1,
             "head_dim": 12,
             "sliding_window": 3,
+            "query_pre_attn_scalar": 12,
             "layer_types": ["sliding_attention", "full_attention"],
             "rope_parameters": {
                 "full_attention": _rope("linear", factor=8.0),
@@ -110,14 +112,15 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def tiny_model(name: str, seed: int = 3) -> Any:
-    """Returns the model of `CONFIGS[name]` with weights large enough that every part counts."""
-    fields = {**_SIZES, **CONFIGS[name]}
-    if name == "gpt2":
-        fields = {k: v for k, v in fields.items() if k in CONFIGS[name] or not k.startswith(("num", "hid", "int", "max"))}
-    config = AutoConfig.for_model(**fields)
+def tiny_model(name: str, **sizes: Any) -> Any:
+    """Returns the model of `CONFIGS[name]`, with `sizes` in its configuration.
+
+    Its weights are so large that every part counts.
+    """
+    common = _SIZES if name != "gpt2" else {k: _SIZES[k] for k in ("vocab_size", *_SPECIAL)}
+    config = AutoConfig.for_model(**{**common, **CONFIGS[name], **sizes})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
             centre = 0.0 if parameter.ndim > 1 else 0.5
