@@ -1,7 +1,6 @@
 """What the builder of a language model has to know beside the tensors."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.facts import Facts, facts_of
@@ -60,7 +59,7 @@ def read_config(checkpoint: Checkpoint) -> Config:
         raise facts.fault("attention.head_count_kv", f"{key_heads} does not divide {heads} heads")
     if facts.number("attention.value_length", head_width) != head_width:
         raise facts.fault("attention.value_length", f"it is not the width of keys, {head_width}")
-    rotary_of: list[Any] = [None, None]
+    rotary_of: Sequence[Rotary | None] = (None, None)
     if not family.learned:
         rotary_of = rotations(checkpoint, facts, family.local_base, head_width)
     kind = "layer_norm" if family.norm == "layer_normalization" else "layer_norm_rms"
@@ -74,7 +73,8 @@ def read_config(checkpoint: Checkpoint) -> Config:
         facts.number("final_logit_softcapping", 0),
         facts.count("expert_used_count", 1),
         bool(facts.values.get("expert_weights_norm", family.renormalised)),
-        *rotary_of,
+        rotary_of[0],
+        rotary_of[1],
         folder.values.get("tie_word_embeddings"),
     )  # fmt: skip
 
@@ -92,10 +92,7 @@ def _windows(folder: Facts, facts: Facts, family: Family, layers: int) -> list[i
         window = 0 if uses_windows is False else window
         pattern = facts.number("attention.sliding_window_pattern", family.pattern)
         types = [_WINDOW if not pattern or n % pattern else _ALL for n in range(1, layers + 1)]
-    if (
-        not isinstance(types, list)
-        or len(types) != layers
-        or not {*map(str, types)} <= {_WINDOW, _ALL}
-    ):
+    is_list = isinstance(types, list) and len(types) == layers
+    if not is_list or not {*map(str, types)} <= {_WINDOW, _ALL}:
         raise folder.fault("layer_types", f"{layers} of {_WINDOW} and {_ALL} are due")
     return [int(window) if name == _WINDOW else 0 for name in types]

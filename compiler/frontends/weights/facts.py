@@ -30,7 +30,7 @@ class Facts:
         value = self.values.get(key, default)
         if type(value) not in (int, float) or not least <= value <= _LARGEST:
             raise self.fault(key, f"{str(value)[:80]} is no number from {least} to {_LARGEST}")
-        return value
+        return float(value)
 
     def count(self, key: str, default: int | None = None) -> int:
         """Returns an integer of at least 1; raises `UserError` like `number`."""
@@ -68,9 +68,8 @@ def _check_folder(facts: Facts, family: Family) -> None:
     only = dict(TABLES["only"])
     names = [name for name, kind in TABLES["activations"].items() if kind == family.activation]
     # Configurations of Gemma have the keys of two generations, of which one may be null.
-    only |= dict.fromkeys(
-        ("hidden_act", "hidden_activation", "activation_function"), [*names, None]
-    )
+    keys = ("hidden_act", "hidden_activation", "activation_function")
+    only |= {key: [*names, None] for key in keys}
     for key, values in only.items():
         if key in facts.values and facts.values[key] not in values:
             raise facts.fault(key, f"{str(facts.values[key])[:80]} is not supported")

@@ -54,7 +54,7 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
 
 
 def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
-    """Returns the sizes of `tokens` and of `rows`; raises `UserError` for shapes that do not fit."""
+    """Returns the sizes of `tokens` and `rows`; raises `UserError` for shapes that do not fit."""
     check_names(shapes, (_TOKENS, _ROWS), "language model, beside its caches,")
     sizes = []
     for name, hint, typical in ((_TOKENS, "seq", _TYPICAL), (_ROWS, "n", 1)):
@@ -63,8 +63,10 @@ def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
         size = shape[0]
         if size == 0:
             raise contradiction(name, size, "model declares", "at least 1")
-        is_name = isinstance(size, str)
-        sizes.append(session.fresh_symbol(size, 1, typical=typical) if is_name else const(size))
+        if isinstance(size, str):
+            sizes.append(session.fresh_symbol(size, 1, typical=typical))
+        else:
+            sizes.append(const(size))
     return sizes
 
 

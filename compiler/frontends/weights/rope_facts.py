@@ -1,4 +1,4 @@
-"""The parameters of rotary embeddings, as Hugging Face's `rope_parameters`, of files and folders."""
+"""The parameters of rotary embeddings of files and folders, as Hugging Face names them."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -15,8 +15,9 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def rotations(checkpoint: Checkpoint, facts: Facts, local_base: float, width: int) -> list[Rotary]:
-    """Returns the rotations of heads of `width` elements: in layers that see all keys, and in layers
-    with a window.
+    """Returns two rotations of heads of `width` elements.
+
+    The first is for layers that see all keys, the second for layers with a window.
 
     `local_base` is the base of layers with a window where a GGUF file has none; 0 is that of other
     layers. Raises `UserError` for a form or a parameter that is not supported.

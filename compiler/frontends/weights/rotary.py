@@ -112,8 +112,10 @@ def _magnitude(fields: Facts, implied: float) -> float:
 
 def _vector(fields: Facts, key: str, frequencies: Array) -> Array:
     """Returns a positive number for each frequency."""
-    numbers = fields.values.get(key)
-    sound = isinstance(numbers, list) and all(type(n) in (int, float) and n > 0 for n in numbers)
-    if not sound or len(numbers) != len(frequencies):
+    numbers = fields.values.get(key, ())
+    is_list = isinstance(numbers, list)
+    if not is_list or not all(type(n) in (int, float) and n > 0 for n in numbers):
+        numbers = ()
+    if len(numbers) != len(frequencies):
         raise fields.fault(key, f"{len(frequencies)} positive numbers are due")
     return np.array(numbers, np.float64)

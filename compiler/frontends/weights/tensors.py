@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
@@ -10,9 +11,9 @@ from tcc.frontends.emit import constant
 from tcc.frontends.operand import Operand, Refusal, current
 from tcc.frontends.weights.checkpoint import Checkpoint, Levels
 from tcc.frontends.weights.config import Config
+from tcc.frontends.weights.families import TABLES
 from tcc.frontends.weights.levels import gathered_rows, matmul_rows, stacked_matrices
 from tcc.frontends.weights.names import missing_tensor, named_tensors, unknown_tensor
-from tcc.frontends.weights.families import TABLES
 from tcc.frozen import field_names
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
@@ -44,7 +45,8 @@ class Tensors:
 
     def vector(self, name: str, size: int | None, offset: float = 0.0) -> Operand:
         """Returns a tensor of `size` floats, in f32; a folder's plus `offset`."""
-        vector = _stored(self._contents(name, (size,))).cast(F32)
+        shape = (1, size) if len(self.shape(name)) == 2 else (size,)
+        vector = _stored(self._contents(name, shape)).cast(F32).flat()
         return vector + offset if offset and self._is_folder else vector
 
     def matmul(self, x: Operand, name: str, width: int | None = None) -> Operand:
@@ -100,11 +102,11 @@ class Tensors:
                     why=f"its shape is {list(stored)}, due is {list(due)}",
                 )
             contents.append(weight.read())
-        first = contents[0]
-        if isinstance(first, Levels):
-            return self._in_order(part, first)
-        array = np.stack(contents) if is_stack else self._in_order(part, first)
-        return array.T if step < 0 and array.ndim == 2 else array
+        if is_stack:
+            return np.stack([array for array in contents if not isinstance(array, Levels)])
+        tensor = self._in_order(part, contents[0])
+        is_turned = step < 0 and len(shape) == 2
+        return tensor.T if is_turned and not isinstance(tensor, Levels) else tensor
 
     def _in_order(self, part: str, contents: Array | Levels) -> Array | Levels:
         """Returns a tensor whose heads have the two halves of rotated pairs apart."""
@@ -119,9 +121,9 @@ class Tensors:
         )
         if not isinstance(contents, Levels):
             return contents[order]
-        fields = {name: getattr(contents, name) for name in field_names(contents)}
+        fields: dict[str, Any] = {n: getattr(contents, n) for n in field_names(contents)}
         arrays = {n: field[order] for n, field in fields.items() if isinstance(field, np.ndarray)}
-        return replace(contents, **arrays)
+        return replace(contents, **{**fields, **arrays})
 
 
 def _stored(contents: Array | Levels) -> Operand:

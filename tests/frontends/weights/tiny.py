@@ -134,7 +134,7 @@ def saved(model: Any, folder: Path) -> Checkpoint:
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}
+            weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     facts = json.loads((folder / "config.json").read_text())
     return Checkpoint("folder", facts, weights, {}, str(folder))
 
