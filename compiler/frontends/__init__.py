@@ -75,9 +75,9 @@ def load_called(
     The form is None if callers may not nest them.
 
     A model is the path of an ONNX file, of a .pt2 archive, of a GGUF file, or of a folder of
-    Hugging Face; an ONNX protobuf; or a `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
-    `allow_pickle` has torch read them. An archive needs torch only if it has an operator without a
-    converter.
+    Hugging Face; an ONNX protobuf; or a `torch.export.ExportedProgram`. Archives are read without
+    unpickling anything, unless `allow_pickle` has torch read them. An archive needs torch only if
+    it has an operator without a converter.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     `rounding` rounds the weights of an archive. Raises `UserError` where the model cannot be read

@@ -39,14 +39,14 @@ def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
     def matrix(field: str) -> Array:
         return blocks[field].reshape(rows, -1)
 
-    def codes(field: str, run: int, bits: int) -> Array:
+    def codes(field: str, width: int, bits: int) -> Array:
         """Returns `[rows, columns]` codes of `bits` bits.
 
-        The lowest bits of `run` bytes are the codes of as many neighbours, the next bits of these
+        The lowest bits of `width` bytes are the codes of as many neighbours, the next bits of these
         bytes are those of the next neighbours, and so on.
         """
         shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
-        spread = blocks[field].reshape(len(blocks), -1, 1, run) >> shifts
+        spread = blocks[field].reshape(len(blocks), -1, 1, width) >> shifts
         return (spread & np.uint8((1 << bits) - 1)).reshape(rows, -1)
 
     d = matrix("d")

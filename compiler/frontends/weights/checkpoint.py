@@ -43,18 +43,18 @@ class Levels:
 
 
 @frozen
-class Weight:
+class StoredTensor:
     """A tensor of a model file.
 
-    `name` is the file's. `shape` begins with the outermost axis: `[out, in]` for a matrix. `stored`
-    is the file's type, such as "F32" or "Q4_1". `read` reads this tensor alone: it returns `Levels`
-    of quantised types, and for other types an array in the stored type, as a view of the file. The
-    array of a "BF16" tensor holds the bits of its elements as uint16.
+    `name` is the file's name for it. `shape` begins with the outermost axis: `[out, in]` for a
+    matrix. `type_name` is the file's type, such as "F32" or "Q4_1". `read` reads this tensor alone.
+    It returns `Levels` of a quantised type, and for another type an array as a view of the file.
+    The array of a "BF16" tensor holds the bits of its elements as u16.
     """
 
     name: str
     shape: tuple[int, ...]
-    stored: str
+    type_name: str
     read: Callable[[], Array | Levels]
 
 
@@ -74,7 +74,7 @@ class Checkpoint:
 
     form: str
     facts: Mapping[str, Any]
-    weights: Mapping[str, Weight]
+    weights: Mapping[str, StoredTensor]
     assets: Mapping[str, bytes]
     where: str
 

@@ -17,7 +17,8 @@ import numpy as np
 from tcc.bounded import parse_json
 from tcc.frontends.model_file import open_data
 from tcc.frontends.weights.assets import GENERATION, TEMPLATE, TOKENIZER, generation
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight, library, readable
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor, library, readable
+from tcc.ir.op import Array
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _LARGEST_HEADER = 1 << 24  # bytes; a large model's has 1 MiB
@@ -51,14 +52,14 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def weights(self) -> Mapping[str, Weight]:
+    def weights(self) -> Mapping[str, StoredTensor]:
         """Returns the tensors of all safetensors files by name."""
         if not self._has(_INDEX):
             return self._tensors(_WEIGHTS)
         places = self.json(_INDEX).get("weight_map")
         if not isinstance(places, dict):
             raise ValueError(f"{_INDEX} has no weight_map")
-        weights: dict[str, Weight] = {}
+        weights: dict[str, StoredTensor] = {}
         for file in sorted({str(place) for place in places.values()}):
             if "/" in file:
                 raise ValueError(f"{_INDEX} names {file[:80]}, which is not in the folder")
@@ -99,7 +100,7 @@ class _Folder:
     def _optional(self, name: str) -> dict[str, Any]:
         return self.json(name) if self._has(name) else {}
 
-    def _tensors(self, name: str) -> Mapping[str, Weight]:
+    def _tensors(self, name: str) -> Mapping[str, StoredTensor]:
         """Returns the tensors of a safetensors file by name, as views of the mapped file."""
         safetensors, weights = library("safetensors"), {}
         with self._opened(name) as (descriptor, data):
@@ -121,8 +122,8 @@ class _Folder:
             form, start = np.dtype(_FORMS[type_name]), stop
             stop += math.prod(shape) * form.itemsize
             # The library accepts no gaps between tensors.
-            weights[key] = Weight(
-                key, shape, type_name, partial(np.ndarray, shape, form, data[start:stop])
+            weights[key] = StoredTensor(
+                key, shape, type_name, partial(_array, shape, form, data[start:stop])
             )
         return weights
 
@@ -138,3 +139,7 @@ class _Folder:
             yield descriptor, memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
             os.close(descriptor)
+
+
+def _array(shape: tuple[int, ...], form: np.dtype[Any], data: memoryview) -> Array:
+    return np.ndarray(shape, form, data)

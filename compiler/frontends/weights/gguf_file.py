@@ -19,7 +19,7 @@ from tcc.file_kind import GGUF, file_kind
 from tcc.frontends.elements import LARGEST_TENSOR
 from tcc.frontends.model_file import map_file
 from tcc.frontends.weights.blocks import BLOCKS, levels_of
-from tcc.frontends.weights.checkpoint import Checkpoint, Levels, Weight, readable
+from tcc.frontends.weights.checkpoint import Checkpoint, Levels, StoredTensor, readable
 from tcc.frontends.weights.vocabulary import gguf_assets
 from tcc.ir.op import Array
 
@@ -78,11 +78,11 @@ class _Header:
             facts[key] = self._value(self._number("I"))
         return MappingProxyType(facts)
 
-    def weights(self, alignment: Any) -> Mapping[str, Weight]:
+    def weights(self, alignment: Any) -> Mapping[str, StoredTensor]:
         """Returns the tensors by name; their descriptions follow the fields."""
         if type(alignment) is not int or alignment % 8 or not 0 < alignment <= 1 << 20:
             raise ValueError(f"the alignment {str(alignment)[:80]} is no multiple of 8 bytes")
-        weights: dict[str, Weight] = {}
+        weights: dict[str, StoredTensor] = {}
         described = sorted(self._described() for _ in range(self._counts[0]))
         end = first = -(-self._at // alignment) * alignment
         for offset, size, name, shape, type_name in described:
@@ -92,8 +92,8 @@ class _Header:
             if start < end or start % 8 or start + size > len(self._data):
                 raise ValueError(f"tensor {name[:80]} begins in another or ends behind the file")
             end = start + size
-            read = partial(_contents, type_name, shape, self._data[start:end])
-            weights[name] = Weight(name, shape, type_name, read)
+            contents = partial(_contents, type_name, shape, self._data[start:end])
+            weights[name] = StoredTensor(name, shape, type_name, contents)
         return MappingProxyType(weights)
 
     def _described(self) -> tuple[int, int, str, tuple[int, ...], str]:

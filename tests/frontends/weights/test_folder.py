@@ -66,7 +66,7 @@ def test_tensors_are_those_of_the_library(tmp_path: Path) -> None:
         assert (weight.shape, contents.dtype) == (array.shape, array.dtype)
         np.testing.assert_array_equal(contents, array)
         assert not contents.flags.owndata
-    assert checkpoint.weights["a"].stored == "F16"
+    assert checkpoint.weights["a"].type_name == "F16"
 
 
 def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
     contents = weight.read()
     assert isinstance(contents, np.ndarray)
     assert contents.tolist() == [0x3F80, 0x4000]
-    assert weight.stored == "BF16"
+    assert weight.type_name == "BF16"
 
 
 def test_shards_are_read_together(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_levels_have_the_values_of_the_library(stored: str, tmp_path: Path) -> N
     weight = read_gguf(path).weights["w"]
     matrix = weight.read()
     assert isinstance(matrix, Levels)
-    assert (weight.shape, weight.stored) == ((2, 3, 768), stored)
+    assert (weight.shape, weight.type_name) == ((2, 3, 768), stored)
     expected = quants.dequantize(data, gguf.GGMLQuantizationType[stored])
     assert values(matrix).view(np.uint32).tolist() == expected.view(np.uint32).tolist()
     assert matrix.levels.dtype == matrix.dtype.carrier
@@ -90,7 +90,7 @@ def test_floats_are_views_of_the_file(stored: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(contents, array)
     assert not contents.flags.owndata
     assert not contents.flags.writeable
-    assert weights["b"].stored == stored
+    assert weights["b"].type_name == stored
 
 
 def test_fields_of_all_types_are_those_of_the_library(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
     path = written(tmp_path / "m.gguf", {"a": (random_blocks("Q4_1", 2, 64), "Q4_1")}, {"b": "cd"})
     data = path.read_bytes()
     # The library pads the last tensor, whose bytes end before.
-    assert read_gguf(path).weights["a"].stored == "Q4_1"
+    assert read_gguf(path).weights["a"].type_name == "Q4_1"
     stop = len(data) - (-80 % 32)
     for length in range(stop):
         path.write_bytes(data[:length])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -139,12 +139,12 @@ def saved(model: Any, folder: Path) -> Checkpoint:
     return Checkpoint("folder", facts, weights, {}, str(folder))
 
 
-def weight_of(name: str, tensor: Any) -> Weight:
+def weight_of(name: str, tensor: Any) -> StoredTensor:
     """Returns a tensor of torch as a weight of the same type."""
     stored = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[tensor.dtype]
     bits = tensor.view(torch.uint16) if stored == "BF16" else tensor
     array = bits.detach().numpy()
-    return Weight(name, tuple(array.shape), stored, lambda: array)
+    return StoredTensor(name, tuple(array.shape), stored, lambda: array)
 
 
 class Session:
