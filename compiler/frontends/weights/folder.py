@@ -25,9 +25,9 @@ _LARGEST_HEADER = 1 << 24  # bytes; a large model's has 1 MiB
 # The NumPy types of elements; a bf16 element is read as its bits.
 _TYPES = "F64:f8 F32:f4 F16:f2 BF16:u2 I64:i8 I32:i4 I16:i2 I8:i1 U8:u1 BOOL:?"
 _FORMS = MappingProxyType(dict(form.split(":") for form in _TYPES.split()))
-_HINT = (
-    "a folder has config.json and model.safetensors, or its shards with their index; pickled "
-    "weights become that, where you trust them, by transformers: "
+_HINT = f"a folder of Hugging Face has {_CONFIG} and {_WEIGHTS}, or shards with their index"
+_PICKLED = (
+    "its weights are pickled, and can run any code; if you trust them, transformers converts them: "
     "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OUT)"
 )
 
@@ -55,6 +55,8 @@ class _Folder:
     def weights(self) -> Mapping[str, StoredTensor]:
         """Returns the tensors of all safetensors files by name."""
         if not self._has(_INDEX):
+            if not self._has(_WEIGHTS) and any(self._path.glob("*.bin*")):
+                raise ValueError(_PICKLED)
             return self._tensors(_WEIGHTS)
         places = self.json(_INDEX).get("weight_map")
         if not isinstance(places, dict):
