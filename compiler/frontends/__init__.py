@@ -103,7 +103,7 @@ def assets_of(model: Model) -> Mapping[str, bytes]:
     Models of ONNX and of torch have none. Raises `UserError` like `load_called`.
     """
     checkpoint = _checkpoint(model)
-    return {} if checkpoint is None else checkpoint.assets
+    return {} if checkpoint is None else checkpoint.assets()
 
 
 def _checkpoint(model: Model) -> Checkpoint | None:

@@ -63,19 +63,20 @@ class Checkpoint:
     """A model file or folder.
 
     `form` is "gguf" or "folder". `facts` are GGUF's key-value fields, or the contents of
-    config.json. `weights` are the tensors by name. `assets` are files of the artifact by name:
+    config.json. `weights` are the tensors by name. `where` is the path, for errors. `assets` reads
+    files for the artifact, by name, and raises `UserError` where they are damaged:
 
     - "tokenizer.json": the tokenizer, as the library tokenizers reads it
     - "chat_template.jinja": the template of a conversation
     - "generation.json": `{"bos": ID or null, "eos": [IDs], "context": tokens or null}`
 
-    A model without a tokenizer or a template lacks these names. `where` is the path, for errors.
+    A model without a tokenizer or a template lacks these names.
     """
 
     form: str
     facts: Mapping[str, Any]
     weights: Mapping[str, StoredTensor]
-    assets: Mapping[str, bytes]
+    assets: Callable[[], Mapping[str, bytes]]
     where: str
 
 

@@ -43,7 +43,12 @@ def read_folder(path: str | os.PathLike[str]) -> Checkpoint:
     with readable(path, _HINT):
         config = MappingProxyType(folder.json(_CONFIG))
         weights = folder.weights()
-        return Checkpoint("folder", config, weights, folder.assets(config), os.fspath(path))
+
+    def assets() -> Mapping[str, bytes]:
+        with readable(path, _HINT):
+            return folder.assets(config)
+
+    return Checkpoint("folder", config, weights, assets, os.fspath(path))
 
 
 class _Folder:

@@ -36,6 +36,7 @@ _FIELDS, _TEXT, _LIST = "BbHhIif?..Qqd", 8, 9
 # The most fields or tensors, and bytes before the elements of tensors.  A large vocabulary has
 # 300,000 tokens, 600,000 merges and 16 MiB.
 _MOST_ENTRIES, _MOST_BYTES = 1 << 16, 1 << 25
+_HINT = "copy the file again, or convert the model again"
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
@@ -45,11 +46,16 @@ def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     tcc does not read.
     """
     data = map_file(Path(path), "tcc reads GGUF files")
-    with readable(path, "copy the file again, or convert the model again"):
+    with readable(path, _HINT):
         header = _Header(data)
         facts = header.facts()
         weights = header.weights(facts.get("general.alignment", 32))
-        return Checkpoint("gguf", facts, weights, gguf_assets(facts), os.fspath(path))
+
+    def assets() -> Mapping[str, bytes]:
+        with readable(path, _HINT):
+            return gguf_assets(facts)
+
+    return Checkpoint("gguf", facts, weights, assets, os.fspath(path))
 
 
 class _Header:

@@ -98,13 +98,13 @@ def test_assets_are_the_files_and_the_tokens(tmp_path: Path) -> None:
             "generation_config.json": {"bos_token_id": 1, "eos_token_id": [7, 3]},
         },
     )
-    assets = read_folder(tmp_path).assets
+    assets = read_folder(tmp_path).assets()
     assert assets["tokenizer.json"] == b'{ "model": 1}\n'
     assert assets["chat_template.jinja"] == "{{ ä }}".encode()
     assert json.loads(assets["generation.json"]) == {"bos": 1, "eos": [3, 7], "context": 64}
     (tmp_path / "chat_template.jinja").write_bytes(b"newer")
     (tmp_path / "generation_config.json").unlink()
-    assets = read_folder(tmp_path).assets
+    assets = read_folder(tmp_path).assets()
     assert assets["chat_template.jinja"] == b"newer"
     assert json.loads(assets["generation.json"]) == {"bos": None, "eos": [2], "context": 64}
 
@@ -185,7 +185,7 @@ _HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_hostile_folder_is_refused(kind: str, tmp_path: Path) -> None:
     word, files = _HOSTILE[kind]
     with pytest.raises(UserError) as error:
-        read_folder(_folder(tmp_path, **files))
+        read_folder(_folder(tmp_path, **files)).assets()
     assert word in error.value.why
     assert error.value.where == str(tmp_path)
 
@@ -199,7 +199,7 @@ def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     (folder / name).rename(tmp_path / "outside")
     (folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(UserError) as error:
-        read_folder(folder)
+        read_folder(folder).assets()
     assert "out of the model's folder" in error.value.why
 
 

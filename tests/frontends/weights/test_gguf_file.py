@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gguf import quants
 from tcc.errors import UserError
+from tcc.frontends.weights import gguf_file
 from tcc.frontends.weights.blocks import BLOCKS
 from tcc.frontends.weights.checkpoint import Levels
 from tcc.frontends.weights.gguf_file import read_gguf
@@ -172,14 +173,24 @@ def test_a_hostile_file_is_refused(word: str, tmp_path: Path) -> None:
         assert error.value.where == str(path)
 
 
-def test_the_largest_header_is_refused_within_its_bounds(tmp_path: Path) -> None:
-    """Texts of two letters take six times their bytes, and the file has more of them."""
+def test_a_large_header_is_refused_within_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of two letters take most memory for their bytes: 8 times 32 MiB are allowed."""
+    most = 1 << 19
+    monkeypatch.setattr(gguf_file, "_MOST_BYTES", most)
+    count = most // 10 + 1
+    texts = field("list", 9, struct.pack("<IQ", 8, count))
+    texts += b"".join(text(f"{n % 26 + 97:c}{n // 26 % 26 + 97:c}") for n in range(count))
     path = tmp_path / "m.gguf"
-    count = 4_000_000
-    texts = field("list", 9, struct.pack("<IQ", 8, count)) + text("ab") * count
     path.write_bytes(file_bytes([texts]))
-    with pytest.raises(UserError, match="cannot be read") as error:
-        read_gguf(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as error:
+            read_gguf(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * most
+    finally:
+        tracemalloc.stop()
     assert "32 MiB" in error.value.why
 
 
@@ -212,6 +223,7 @@ def test_changed_bytes_give_an_error_or_a_checkpoint(tmp_path: Path) -> None:
         path.write_bytes(changed)
         try:
             checkpoint = read_gguf(path)
+            checkpoint.assets()
             with np.errstate(all="ignore"):
                 for weight in checkpoint.weights.values():
                     weight.read()

@@ -136,7 +136,7 @@ def saved(model: Any, folder: Path) -> Checkpoint:
         with safe_open(path, "pt") as file:
             weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     facts = json.loads((folder / "config.json").read_text())
-    return Checkpoint("folder", facts, weights, {}, str(folder))
+    return Checkpoint("folder", facts, weights, dict, str(folder))
 
 
 def weight_of(name: str, tensor: Any) -> StoredTensor:
