@@ -66,6 +66,8 @@ def _facts(manifest: Mapping[str, Any], needs: str) -> Iterator[tuple[str, str]]
             yield "sizes", f"own kernels for {sizes}"
     for item in manifest.get("appends", ()):
         yield "state", f"{item['input']} grows by {item['rows']} along axis {item['axis']}"
+    for asset in manifest.get("assets", ()):
+        yield "asset", f"{asset['name']}, {bytes_text(asset['bytes'])}"
     for name, table in manifest.get("preprocess", {}).get("inputs", {}).items():
         settings = ", ".join(f"{key}={value}" for key, value in table.items())
         yield "input", f"{name} is read with {settings}"

@@ -22,6 +22,7 @@ from weakref import WeakSet
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import in_parts, kind_of, view_of
+from tcc.runtime.assets import Assets, asset_names
 from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
@@ -113,6 +114,8 @@ class Module(ShownModule, FfiModule):
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        # Files beside the model, such as a tokenizer, by name.
+        self.assets = self._assets()
         self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
@@ -302,6 +305,13 @@ class Module(ShownModule, FfiModule):
                 f"{sys.version.split()[0]} with NumPy {np.__version__}",
                 hint="compile the model again with a tcc that supports these",
             ) from failure
+
+    def _assets(self) -> Mapping[str, bytes]:
+        try:
+            names = asset_names(self.manifest) if self._api.model_asset else []
+            return Assets(self._api, names, self._check)
+        except ValueError as failure:
+            raise self._damage(failure) from failure
 
     def _ports(self, count: Any, describe: Any) -> tuple[ModulePort, ...]:
         ports = []

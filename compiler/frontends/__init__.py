@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import F32, DType
 
 __all__ = [
+    "assets_of",
     "captured",
     "compiled_by_torch",
     "exported",
@@ -86,6 +87,14 @@ def load_called(
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
     return import_model(read_model(model), inputs, budgets), None
+
+
+def assets_of(model: Model) -> Mapping[str, bytes]:
+    """Returns the files beside a model that its users need, such as a tokenizer, by name.
+
+    Models of ONNX and of torch have none.
+    """
+    return {}
 
 
 def is_torch_module(model: Any) -> bool:

@@ -377,6 +377,13 @@ typedef struct tcc_variant {
     tcc_range images;  /* kernels for GPUs, there too, on a multiple of 64; empty: for the CPU */
 } tcc_variant;
 
+/* A file beside the model, such as a tokenizer: a range of the artifact's `asset_bytes`. */
+typedef struct tcc_asset {
+    const char *name;
+    tcc_range range;
+    uint8_t sha256[32];
+} tcc_asset;
+
 typedef struct tcc_artifact {
     uint32_t abi;
     const char *name;
@@ -389,9 +396,16 @@ typedef struct tcc_artifact {
     uint8_t sha256[32]; /* of all programs, code and weights */
     const char *section;   /* the weight section, where a program's file holds it; else NULL */
     const char *side_name; /* of the side file, in an object that a program or library links; else NULL */
+    const tcc_asset *assets;
+    int32_t n_assets;
+    const char *asset_bytes, *asset_bytes_end; /* of all assets; NULL where there are none */
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
+
+/* ---- assets.c: files that an artifact holds beside its model ------------------------------------------ */
+
+tcc_status tcc_model_asset(const char *name, const char **out_data, size_t *out_size);
 
 /* ---- gpu/: the same programs on a GPU; gpu/gpu.h has the parts ------------------------------------------ */
 
