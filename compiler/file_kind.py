@@ -31,10 +31,15 @@ def file_kind(head: bytes) -> str:
 
 def is_elf(path: Path) -> bool:
     """True where `path` is an ELF file.  Pipes are not opened, because that could block forever."""
+    return begins_with(path, ELF)
+
+
+def begins_with(path: Path, mark: bytes) -> bool:
+    """True where `path` is a file that begins with `mark`; pipes are not opened."""
     try:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return file.read(len(ELF)) == ELF
+            return file.read(len(mark)) == mark
     except (OSError, ValueError):
         return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import concat, constant, counted, filled, size_scalar
+from tcc.frontends.emit import concat, constant, counted, size_scalar
 from tcc.frontends.operand import Operand
 from tcc.frontends.weights.config import Config
 from tcc.frontends.weights.rotary import Rotary

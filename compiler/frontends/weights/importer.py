@@ -10,7 +10,7 @@ from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.weights.attention import Run, attention
 from tcc.frontends.weights.checkpoint import Checkpoint
-from tcc.frontends.weights.config import Config, read_config
+from tcc.frontends.weights.config import read_config
 from tcc.frontends.weights.mlp import mlp
 from tcc.frontends.weights.tensors import Tensors, named
 from tcc.ir.graph import Graph, GraphBuilder
