@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 HEADS, WIDTH, CONTEXT = 2, 8, 256
 _FULL = HEADS * WIDTH
@@ -51,6 +52,15 @@ _TEXT = """<ir_version: 9, opset_import: ["": 18]>
         y = Add (x, projected)   wanted = Gather (y, rows)
         logits = MatMul (wanted, head)
     }}"""
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Returns a tokenizer with one token for each byte, in the order of the bytes' characters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def language_model(vocabulary: int, seed: int = 0) -> onnx.ModelProto:

@@ -16,9 +16,16 @@ import onnx
 import pytest
 from tcc import driver
 from tcc.cli import execute
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
-from tests.lib.language_model import CONTEXT, STATES, expected_logits, greedy_tokens, language_model
+from tests.lib.language_model import (
+    CONTEXT,
+    STATES,
+    byte_tokenizer,
+    expected_logits,
+    greedy_tokens,
+    language_model,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "models" / "examples"
@@ -28,10 +35,7 @@ CHAT = "<{{ bos_token }}>{% for m in messages %}{{ m.role[0] }}:{{ m.content }};
 
 def tokenizer() -> Tokenizer:
     """Returns a tokenizer with a token for each byte and one that ends texts."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    result = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate(alphabet)}, merges=[]))
-    result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    result.decoder = decoders.ByteLevel()
+    result = byte_tokenizer()
     assert result.add_special_tokens(["<end>"]) == 1
     assert result.token_to_id("<end>") == EOS
     return result

@@ -12,9 +12,8 @@ import tcc
 from tcc.runtime import Module
 from tcc.runtime.language import Context, TextStream, harmless, next_token
 from tcc.runtime.reports import InputError
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.lib.language_model import STATES, expected_logits, language_model
+from tests.lib.language_model import STATES, byte_tokenizer, expected_logits, language_model
 
 VOCABULARY = 20
 TEXT = [3, 5, 7, 1, 19, 0, 5, 2]
@@ -139,15 +138,6 @@ def test_equal_seeds_draw_equal_tokens_and_all_tokens_can_be_drawn() -> None:
 
 
 # ---- texts -------------------------------------------------------------------------------------
-
-
-def byte_tokenizer() -> Tokenizer:
-    """Returns a tokenizer with one token for each byte, in the order of the bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def test_a_character_of_several_tokens_appears_whole() -> None:
