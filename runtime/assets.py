@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tcc.runtime import abi
-
-
-def asset_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the assets that a manifest lists.
-
-    Raises ValueError if the manifest's entry has another form.
-    """
-    entries = manifest.get("assets", [])
-    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
-        names = [entry.get("name") for entry in entries]
-        if all(isinstance(name, str) for name in names):
-            return names
-    raise ValueError("its manifest does not list its assets")
 
 
 class Assets(Mapping[str, bytes]):
@@ -29,8 +16,12 @@ class Assets(Mapping[str, bytes]):
     raises the module's error for an asset that is damaged.
     """
 
-    def __init__(self, api: abi.Api, names: Sequence[str], check: Callable[[int], None]) -> None:
-        self._api, self._names, self._check = api, names, check
+    def __init__(
+        self, api: abi.Api, manifest: Mapping[str, Any], check: Callable[[int], None]
+    ) -> None:
+        self._api, self._check = api, check
+        # An older artifact lacks the function, and has no assets.
+        self._names = _names(manifest) if api.model_asset else []
         self._read: dict[str, bytes] = {}
 
     def __getitem__(self, name: str) -> bytes:
@@ -53,3 +44,12 @@ class Assets(Mapping[str, bytes]):
 
     def __repr__(self) -> str:
         return f"<assets: {', '.join(self._names) or 'none'}>"
+
+
+def _names(manifest: Mapping[str, Any]) -> list[str]:
+    """Returns the names that a manifest lists; entries of another form have none."""
+    entries = manifest.get("assets")
+    if not isinstance(entries, list):
+        return []
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    return [name for name in names if isinstance(name, str)]

@@ -1,6 +1,6 @@
 """Texts in a language model: keys and values that are kept from run to run, and the next token.
 
-context = Context(tcc.load("lm.so"), capacity=512)
+context = TextContext(tcc.load("lm.so"), capacity=512)
 logits = context.append(tokens)           # the prompt; a later call appends to it
 token = next_token(logits[-1])
 """
@@ -23,7 +23,7 @@ _TOKENS, _ROWS, _LOGITS = "tokens", "rows", "logits"
 _CONTROLS, _KEPT = ("Cc", "Cf", "Cs"), "\n\t\u200c\u200d"
 
 
-class Context:
+class TextContext:
     """A text in a language model, as the keys and values of its tokens.
 
     `capacity` is the number of tokens for which it has memory, `length` the number that it holds,

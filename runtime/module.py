@@ -22,7 +22,7 @@ from weakref import WeakSet
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import in_parts, kind_of, view_of
-from tcc.runtime.assets import Assets, asset_names
+from tcc.runtime.assets import Assets
 from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
@@ -114,8 +114,7 @@ class Module(ShownModule, FfiModule):
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
-        # Files beside the model, such as a tokenizer, by name.
-        self.assets = self._assets()
+        self.assets: Mapping[str, bytes] = Assets(self._api, self.manifest, self._check)
         self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
@@ -306,13 +305,6 @@ class Module(ShownModule, FfiModule):
                 hint="compile the model again with a tcc that supports these",
             ) from failure
 
-    def _assets(self) -> Mapping[str, bytes]:
-        try:
-            names = asset_names(self.manifest) if self._api.model_asset else []
-            return Assets(self._api, names, self._check)
-        except ValueError as failure:
-            raise self._damage(failure) from failure
-
     def _ports(self, count: Any, describe: Any) -> tuple[ModulePort, ...]:
         ports = []
         for i in range(count(self._handle)):
@@ -331,11 +323,8 @@ class Module(ShownModule, FfiModule):
 
     def _check(self, status: int, hint: str = "") -> None:
         if status:
-            raise self._error(
-                self._api.last_error().decode(errors="replace"),
-                where=str(self._path),
-                hint=hint,
-            )
+            message = self._api.last_error().decode(errors="replace")
+            raise self._error(message, where=str(self._path), hint=hint)
 
     # ---- instances ------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ def asset_entries(assets: Mapping[str, bytes]) -> dict[str, Any]:
 def write_assets(folder: Path, assets: Mapping[str, bytes]) -> None:
     """Writes assets.h and, if there are assets, assets.bin, which it includes.
 
-    assets.h defines TCC_ASSETS, the C text of the fields of `tcc_artifact` that describe them.
+    assets.h defines TCC_ASSETS, the address of their table, which is 0 without assets.
     """
-    source = "#define TCC_ASSETS\n"
+    source = "#define TCC_ASSETS 0\n"
     if assets:
         offsets: dict[bytes, int] = {}
         size = 0
@@ -48,14 +48,16 @@ def write_assets(folder: Path, assets: Mapping[str, bytes]) -> None:
         "tcc_assets_end: .byte 0\\n"
         ".popsection\\n");
 HIDDEN const char tcc_assets_begin[], tcc_assets_end[];
-static const tcc_asset assets[] = {{
+static const tcc_asset asset_table[] = {{
 {"".join(rows)}}};
-#define TCC_ASSETS .assets = assets, .n_assets = {len(assets)}, \\
-    .asset_bytes = tcc_assets_begin, .asset_bytes_end = tcc_assets_end,
+static const tcc_assets assets = {{
+    asset_table, {len(assets)}, tcc_assets_begin, tcc_assets_end
+}};
+#define TCC_ASSETS &assets
 """
     (folder / "assets.h").write_text(source)
 
 
 def _row(name: str, offset: int, data: bytes) -> str:
     digest = ", ".join(map(str, hashlib.sha256(data).digest()))
-    return f'    {{"{c_text(name)}", {{{offset}ull, {len(data)}ull}}, {{{digest}}}}},\n'
+    return f'    {{"{c_text(name)}", {offset}ull, {len(data)}ull, {{{digest}}}}},\n'

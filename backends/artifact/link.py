@@ -264,7 +264,7 @@ const tcc_artifact tcc_artifact_info = {{
     .sha256 = {{{digest}}},
     .section = TCC_SECTION,
     .side_name = TCC_SIDE_NAME,
-    TCC_ASSETS
+    .assets = TCC_ASSETS,
 }};
 
 #define EXPORT __attribute__((visibility("default")))

@@ -36,6 +36,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
         if (TCC_UNLIKELY(status_of_call != TCC_OK)) return status_of_call;                         \
     } while (0)
 
+#include "assets.h"
 #include "ending.h"
 #include "stamps.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
@@ -80,8 +81,7 @@ tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool);
 /* The config of a caller that may be of another version. */
 tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config);
 /* Within another budget than the process's; the config is of this version. */
-tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
-                                  tcc_pool **out_pool);
+tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent, tcc_pool **out_pool);
 void tcc_pool_destroy(tcc_pool *pool);
 tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory);
 tcc_status tcc_pool_give(tcc_pool *pool, void *memory);
@@ -377,13 +377,6 @@ typedef struct tcc_variant {
     tcc_range images;  /* kernels for GPUs, there too, on a multiple of 64; empty: for the CPU */
 } tcc_variant;
 
-/* A file beside the model, such as a tokenizer: a range of the artifact's `asset_bytes`. */
-typedef struct tcc_asset {
-    const char *name;
-    tcc_range range;
-    uint8_t sha256[32];
-} tcc_asset;
-
 typedef struct tcc_artifact {
     uint32_t abi;
     const char *name;
@@ -396,16 +389,10 @@ typedef struct tcc_artifact {
     uint8_t sha256[32]; /* of all programs, code and weights */
     const char *section;   /* the weight section, where a program's file holds it; else NULL */
     const char *side_name; /* of the side file, in an object that a program or library links; else NULL */
-    const tcc_asset *assets;
-    int32_t n_assets;
-    const char *asset_bytes, *asset_bytes_end; /* of all assets; NULL where there are none */
+    const tcc_assets *assets; /* files beside the model; NULL: none */
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
-
-/* ---- assets.c: files that an artifact holds beside its model ------------------------------------------ */
-
-tcc_status tcc_model_asset(const char *name, const char **out_data, size_t *out_size);
 
 /* ---- gpu/: the same programs on a GPU; gpu/gpu.h has the parts ------------------------------------------ */
 
@@ -526,8 +513,7 @@ static inline int64_t tcc_launch_room(int64_t operands) {
     return operands / 8 * 8 + TCC_LAUNCH_HEAD + 16; /* no line in common */
 }
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
-tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm,
-                                  tcc_instance **out_instance);
+tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm, tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
 tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes);
 tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config);

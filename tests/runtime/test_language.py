@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 import tcc
 from tcc.runtime import Module
-from tcc.runtime.language import Context, TextStream, harmless, next_token
+from tcc.runtime.language import TextContext, TextStream, harmless, next_token
 from tcc.runtime.reports import InputError
 
 from tests.lib.language_model import STATES, byte_tokenizer, expected_logits, language_model
@@ -36,7 +36,7 @@ def check(logits: np.ndarray[Any, Any], text: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("pieces", [[8], [1] * 8, [3, 5], [1, 6, 1]])
 def test_a_text_in_pieces_has_the_logits_of_the_whole(module: Module, pieces: list[int]) -> None:
-    context, start = Context(module, 8), 0
+    context, start = TextContext(module, 8), 0
     for count in pieces:
         piece = TEXT[start : start + count]
         start += count
@@ -46,11 +46,11 @@ def test_a_text_in_pieces_has_the_logits_of_the_whole(module: Module, pieces: li
 
 
 def test_one_row_of_logits_by_default(module: Module) -> None:
-    assert Context(module, 8).append(TEXT).shape == (1, VOCABULARY)
+    assert TextContext(module, 8).append(TEXT).shape == (1, VOCABULARY)
 
 
 def test_a_kept_prefix_serves_other_ends(module: Module) -> None:
-    context = Context(module, 12)
+    context = TextContext(module, 12)
     context.append(TEXT)
     for end in ([9, 9], [4]):
         context.truncate(5)
@@ -60,7 +60,7 @@ def test_a_kept_prefix_serves_other_ends(module: Module) -> None:
 
 
 def test_contexts_of_one_module_are_apart(module: Module) -> None:
-    first, second = Context(module, 8), Context(module, 9)
+    first, second = TextContext(module, 8), TextContext(module, 9)
     first.append([1, 2]), second.append([3])
     check(first.append([4]), [1, 2, 4])
     check(second.append([5]), [3, 5])
@@ -80,7 +80,7 @@ def test_contexts_of_one_module_are_apart(module: Module) -> None:
 def test_refused_tokens_leave_the_text_as_it_was(
     module: Module, tokens: list[int], rows: int, why: str
 ) -> None:
-    context = Context(module, len(TEXT) + 1)
+    context = TextContext(module, len(TEXT) + 1)
     context.append(TEXT)
     with pytest.raises(InputError, match=why):
         context.append(tokens, rows)
@@ -89,7 +89,7 @@ def test_refused_tokens_leave_the_text_as_it_was(
 
 
 def test_a_text_is_not_cut_behind_its_end(module: Module) -> None:
-    context = Context(module, 8)
+    context = TextContext(module, 8)
     context.append([1])
     with pytest.raises(InputError, match="it has 1 tokens, not 2"):
         context.truncate(2)
@@ -99,7 +99,7 @@ def test_another_model_is_refused() -> None:
     other = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
         other (float[2] tokens) => (float[2] y) { y = Relu(tokens) }""")
     with pytest.raises(InputError, match="no language model that tcc imported"):
-        Context(tcc.compile(other), 8)
+        TextContext(tcc.compile(other), 8)
 
 
 # ---- the next token ----------------------------------------------------------------------------
