@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,18 @@ def test_contexts_of_one_module_are_apart(module: Module) -> None:
     first.append([1, 2]), second.append([3])
     check(first.append([4]), [1, 2, 4])
     check(second.append([5]), [3, 5])
+
+
+def test_threads_extend_texts_of_one_module(module: Module) -> None:
+    texts = [TEXT[n:] + TEXT[:n] for n in range(8)]
+
+    def last(text: list[int]) -> np.ndarray[Any, Any]:
+        context = TextContext(module, 8)
+        return np.concatenate([context.append([token]) for token in text])
+
+    with ThreadPoolExecutor(4) as threads:
+        for text, logits in zip(texts, threads.map(last, texts), strict=True):
+            check(logits, text)
 
 
 @pytest.mark.parametrize(
