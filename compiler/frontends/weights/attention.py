@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.emit import concat, constant, counted, size_scalar
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import concat, constant, counted, emit, size_scalar
 from tcc.frontends.operand import Operand
 from tcc.frontends.weights.config import Config
 from tcc.frontends.weights.rotary import Rotary
@@ -39,9 +40,10 @@ class Run:
                 is_long = size_scalar(self.past + self.seq) > rotary.limit
                 frequencies = is_long.select(constant(rotary.long), frequencies)
             angle = self.positions().cast(F32).reshape((self.seq, 1, 1)) * frequencies
-            turns = angle.cos(), angle.sin()
-            scaled = rotary.magnitude != 1
-            self.angles[rotary] = [turn * rotary.magnitude for turn in turns] if scaled else turns
+            turns = [angle.cos(), angle.sin()]
+            if rotary.magnitude != 1:
+                turns = [turn * rotary.magnitude for turn in turns]
+            self.angles[rotary] = turns
         return self.angles[rotary]
 
     def mask(self, window: int) -> Operand:
@@ -56,32 +58,38 @@ class Run:
 
 def attention(
     run: Run, x: Operand, layer: int, caches: Sequence[Operand]
-) -> tuple[Operand, tuple[Operand, Operand]]:
+) -> tuple[Operand, list[Operand]]:
     """Returns the mixed values of normalised rows `x` `[seq, width]`, and the two longer caches.
 
     The mixed values are `[seq, heads * head_width]`. The caches have keys and values, `[past, key
     heads, head_width]`.
     """
-    config, past = run.config, run.past
-    q, k, v = _projections(run, x, layer)
-    if config.family.head_norms:
-        q, k = (_head_norm(run, x, f"blk.{layer}.attn_{n}_norm.weight") for n, x in (("q", q), ("k", k)))
+    config = run.config
+    count, width = config.heads, config.head_width
+    heads = _projections(run, x, layer)
     window = config.windows[layer]
     rotary = config.local if window else config.rotary
-    if rotary is not None:
-        q, k = (_rotated(run, x, rotary) for x in (q, k))
-    keys, values = (concat([cache, rows], 0) for cache, rows in zip(caches, (k, v), strict=True))
-    heads = (x.transpose((1, 0, 2)).unsqueeze(0) for x in (q, keys, values))
-    mixed = next(heads).attention(
-        *heads,
+    for n, part in enumerate("qk"):
+        if config.family.head_norms:
+            name = f"blk.{layer}.attn_{part}_norm.weight"
+            weights = run.tensors.vector(name, width, config.family.norm_offset)
+            heads[n] = heads[n].rms_normalization(weights, axis=2, epsilon=config.epsilon)
+        if rotary is not None:
+            # Each row is a batch of one position.
+            rows, turns = heads[n].unsqueeze(2), run.turns(rotary)
+            rows = rows.rotary_embedding(*turns, interleaved=False, rotary_dim=rotary.dims)
+            heads[n] = rows.squeeze((2,))
+    heads[1:] = (concat([cache, rows], 0) for cache, rows in aligned(caches, heads[1:]))
+    mixed = emit(
+        "attention",
+        *(x.transpose((1, 0, 2)).unsqueeze(0) for x in heads),
         run.mask(window) if window else None,
         scale=config.scale,
         is_causal=True,
         softcap=config.score_cap,
-        offset=past,
+        offset=run.past,
     )
-    width = config.heads * config.head_width
-    return mixed.transpose((0, 2, 1, 3)).reshape((run.seq, width)), (keys, values)
+    return mixed.transpose((0, 2, 1, 3)).reshape((run.seq, count * width)), heads[1:]
 
 
 def _projections(run: Run, x: Operand, layer: int) -> list[Operand]:
@@ -89,32 +97,16 @@ def _projections(run: Run, x: Operand, layer: int) -> list[Operand]:
 
     Their matrices may be one tensor.
     """
-    config, tensors = run.config, run.tensors
-    counts = (config.heads, config.key_heads, config.key_heads)
-    widths = [count * config.head_width for count in counts]
-    fused = f"blk.{layer}.attn_qkv"
-    if f"{fused}.weight" in tensors:
-        packed = tensors.matmul(x, fused, sum(widths))
-        starts = (0, widths[0], widths[0] + widths[1])
-        parts = [packed.slice_axis(1, at, n) for at, n in zip(starts, widths, strict=True)]
-    else:
-        names = (f"blk.{layer}.attn_{part}" for part in "qkv")
-        parts = [tensors.matmul(x, name, n) for name, n in zip(names, widths, strict=True)]
-    return [
-        part.reshape((run.seq, count, config.head_width))
-        for part, count in zip(parts, counts, strict=True)
-    ]
-
-
-def _head_norm(run: Run, x: Operand, name: str) -> Operand:
-    config = run.config
-    weights = run.tensors.norm(name, config.head_width)
-    return x.rms_normalization(weights, axis=2, epsilon=config.epsilon)
-
-
-def _rotated(run: Run, x: Operand, rotary: Rotary) -> Operand:
-    """Rotates heads `[seq, heads, head_width]`; each row is a batch of one position."""
-    turned = x.unsqueeze(2).rotary_embedding(
-        *run.turns(rotary), interleaved=False, rotary_dim=rotary.dims
-    )
-    return turned.reshape(x.shape)
+    config, tensors, start = run.config, run.tensors, f"blk.{layer}.attn_"
+    many, few, width = config.heads, config.key_heads, config.head_width
+    packed = None
+    if f"{start}qkv.weight" in tensors:
+        packed = tensors.matmul(x, f"{start}qkv", (many + 2 * few) * width)
+    parts = []
+    for part, first, count in (("q", 0, many), ("k", many, few), ("v", many + few, few)):
+        if packed is None:
+            rows = tensors.matmul(x, start + part, count * width)
+        else:
+            rows = packed.slice_axis(1, first * width, count * width)
+        parts.append(rows.reshape((run.seq, count, width)))
+    return parts

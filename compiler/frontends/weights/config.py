@@ -1,9 +1,9 @@
 """What the builder of a language model has to know beside the tensors."""
 
-import math
+from collections.abc import Sequence
 
 from tcc.frontends.weights.checkpoint import Checkpoint
-from tcc.frontends.weights.facts import Facts, facts_of
+from tcc.frontends.weights.facts import MISSING, Facts, facts_of
 from tcc.frontends.weights.families import Family, family_of
 from tcc.frontends.weights.rope_facts import rotations
 from tcc.frontends.weights.rotary import Rotary
@@ -11,6 +11,7 @@ from tcc.frozen import entity
 
 # The most layers of a model.  Each layer adds two inputs, and the largest known model has 126.
 _MOST_LAYERS = 1024
+_WINDOW, _ALL = "sliding_attention", "full_attention"
 
 
 @entity
@@ -33,7 +34,7 @@ class Config:
     head_width: int
     epsilon: float
     scale: float
-    windows: tuple[int, ...]
+    windows: Sequence[int]
     score_cap: float
     logit_cap: float
     experts: int
@@ -48,6 +49,7 @@ def read_config(checkpoint: Checkpoint) -> Config:
     family = family_of(checkpoint)
     facts = facts_of(checkpoint, family)
     layers, width = facts.count("block_count"), facts.count("embedding_length")
+    folder = Facts(checkpoint.facts if checkpoint.form == "folder" else {}, checkpoint.where)
     heads = facts.count("attention.head_count")
     key_heads = facts.count("attention.head_count_kv", heads)
     head_width = facts.count("attention.key_length", max(width // heads, 1))
@@ -57,54 +59,40 @@ def read_config(checkpoint: Checkpoint) -> Config:
         raise facts.fault("attention.head_count_kv", f"{key_heads} does not divide {heads} heads")
     if facts.number("attention.value_length", head_width) != head_width:
         raise facts.fault("attention.value_length", f"it is not the width of keys, {head_width}")
-    rotary_of = (None, None) if family.learned else rotations(checkpoint, facts, family, head_width)
-    is_layer_norm = family.norm == "layer_normalization"
+    rotary_of: Sequence[Rotary | None] = (None, None)
+    if not family.learned:
+        rotary_of = rotations(checkpoint, facts, family.local_base, head_width)
+    kind = "layer_norm" if family.norm == "layer_normalization" else "layer_norm_rms"
+    divisor = width / heads if layers == family.wide_layers else head_width
     return Config(
         family, layers, width, heads, key_heads, head_width,
-        facts.number(f"attention.layer_norm_{'' if is_layer_norm else 'rms_'}epsilon"),
-        _scale(checkpoint, facts, family, layers, width / heads, head_width),
-        _windows(checkpoint, facts, family, layers),
+        facts.number(f"attention.{kind}_epsilon"),
+        folder.number("query_pre_attn_scalar", divisor, 1e-3) ** -0.5,
+        _windows(folder, facts, family, layers),
         facts.number("attn_logit_softcapping", 0),
         facts.number("final_logit_softcapping", 0),
         facts.count("expert_used_count", 1),
         bool(facts.values.get("expert_weights_norm", family.renormalised)),
-        *rotary_of,
-        checkpoint.facts.get("tie_word_embeddings") if checkpoint.form == "folder" else None,
+        rotary_of[0],
+        rotary_of[1],
+        folder.values.get("tie_word_embeddings"),
     )  # fmt: skip
 
 
-def _scale(
-    checkpoint: Checkpoint, facts: Facts, family: Family, layers: int, share: float, width: int
-) -> float:
-    """Returns the factor of scores: 1 / sqrt of the head's width or of the number that the model
-    has in its place."""
-    divisor: float = share if layers == family.wide_layers else width
-    if checkpoint.form == "folder" and "query_pre_attn_scalar" in checkpoint.facts:
-        divisor = Facts(checkpoint.facts, facts.where).number("query_pre_attn_scalar")
-    if not divisor:
-        raise facts.fault("query_pre_attn_scalar", "it is 0")
-    return 1 / math.sqrt(divisor)
+def _windows(folder: Facts, facts: Facts, family: Family, layers: int) -> list[int]:
+    """Returns the number of keys that a query of each layer sees, 0 for all.
 
-
-def _windows(
-    checkpoint: Checkpoint, facts: Facts, family: Family, layers: int
-) -> tuple[int, ...]:
-    """Returns the number of keys that a query of each layer sees, 0 for all."""
-    folder = checkpoint.facts if checkpoint.form == "folder" else {}
-    types = folder.get("layer_types")
-    window = int(facts.number("attention.sliding_window", 0))
-    if folder.get("use_sliding_window", True) is False:
-        window = 0
+    `folder` has the facts of config.json, and none for a GGUF file.
+    """
+    window, types = facts.number("attention.sliding_window", 0), folder.values.get("layer_types")
     if types is None:
-        if window and folder.get("use_sliding_window"):
-            raise facts.fault("layer_types", "")
+        uses_windows = folder.values.get("use_sliding_window")
+        if window and uses_windows:
+            raise folder.fault("layer_types", MISSING)
+        window = 0 if uses_windows is False else window
         pattern = facts.number("attention.sliding_window_pattern", family.pattern)
-        return tuple(0 if pattern and n % pattern == 0 else window for n in range(1, layers + 1))
-    kinds = {"full_attention": 0, "sliding_attention": window}
-    if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {*kinds}:
-        raise Facts(folder, facts.where).fault(
-            "layer_types", f"{layers} of {', '.join(kinds)} are due, not {str(types)[:80]}"
-        )
-    return tuple(kinds[str(name)] for name in types)
-
-
+        types = [_WINDOW if not pattern or n % pattern else _ALL for n in range(1, layers + 1)]
+    is_list = isinstance(types, list) and len(types) == layers
+    if not is_list or not {*map(str, types)} <= {_WINDOW, _ALL}:
+        raise folder.fault("layer_types", f"{layers} of {_WINDOW} and {_ALL} are due")
+    return [int(window) if name == _WINDOW else 0 for name in types]

@@ -1,17 +1,32 @@
-"""The families of language models: one row for each, with its differences from Llama.
+"""The families of language models: their differences from Llama, and the keys of their facts.
 
 In each layer, Llama adds to its rows the attention of the normalised rows, then a gated MLP of the
 normalised rows.  Queries and keys are rotated by their positions.
+
+families.json has the tables, by these names:
+
+    families         one row for each family, with the fields of `Family`
+    keys             GGUF's key of a fact, without the architecture -> the keys of config.json
+    implied          GGUF's keys of facts that follow from the shapes of tensors
+    only             keys of config.json, and the only values that tcc supports
+    activations      names of config.json -> names here; "gelu" is approximated by tanh
+    rotary           GGUF's keys -> the names of Hugging Face's `rope_parameters`
+    rotary_tensors   GGUF's tensors -> the same
+    rotary_fields    forms of rotary embeddings, and the parameters that they have
 """
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.weights.checkpoint import Checkpoint
-from tcc.frozen import frozen
+from tcc.frozen import entity
 
 
-@frozen
+@entity
 class Family:
     """The differences of a family from Llama.
 
@@ -19,13 +34,13 @@ class Family:
     """
 
     architecture: str
-    types: tuple[str, ...]
+    types: Sequence[str]
     # The op that normalises rows.
     norm: str = "rms_normalization"
     # A number that GGUF files have added to the weights of norms, and folders have not.
     norm_offset: float = 0.0
     # The parts of a layer that must have a bias.  Any other part may have one.
-    biases: tuple[str, ...] = ()
+    biases: Sequence[str] = ()
     activation: str = "silu"
     # The activated rows are multiplied by those of a second matmul.
     gated: bool = True
@@ -38,7 +53,7 @@ class Family:
     # Positions have learned rows, which are added to those of the tokens; nothing is rotated.
     learned: bool = False
     # The matrices that folders store as [in, out].
-    transposed: tuple[str, ...] = ()
+    transposed: Sequence[str] = ()
     # Rows of tokens are multiplied by the root of their width.
     scaled: bool = False
     # Layers 1, 2, ... see a window of keys, except for the multiples of `pattern`.
@@ -52,44 +67,23 @@ class Family:
     wide_layers: int = 0
 
 
-_QKV = ("attn_q", "attn_k", "attn_v")
-_CONV1D = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
-
-_FAMILIES = (
-    Family("llama", ("llama", "mistral", "mixtral"), adjacent=True),
-    Family("qwen2", ("qwen2",), biases=_QKV),
-    Family("qwen3", ("qwen3",), head_norms=True),
-    Family("qwen2moe", ("qwen2_moe",), biases=_QKV, renormalised=False),
-    Family("qwen3moe", ("qwen3_moe",), head_norms=True),
-    Family("phi3", ("phi3",)),
-    Family(
-        "gpt2", ("gpt2",), norm="layer_normalization", biases=_CONV1D, activation="gelu",
-        gated=False, learned=True, transposed=_CONV1D,
-    ),
-    Family(
-        "gemma2", ("gemma2",), norm_offset=1.0, activation="gelu", post_norms=True, scaled=True,
-        pattern=2, wide_layers=46,
-    ),
-    Family(
-        "gemma3", ("gemma3_text",), norm_offset=1.0, activation="gelu", post_norms=True,
-        head_norms=True, scaled=True, pattern=6, local_base=10000.0, wide_layers=62,
-    ),
-)  # fmt: skip
-BY_ARCHITECTURE = MappingProxyType({family.architecture: family for family in _FAMILIES})
-BY_TYPE = MappingProxyType({name: family for family in _FAMILIES for name in family.types})
+_PATH = Path(__file__).with_name("families.json")
+TABLES: Mapping[str, Any] = MappingProxyType(json.loads(_PATH.read_text(encoding="utf-8")))
+_FAMILIES = tuple(Family(**row) for row in TABLES["families"])
 
 
 def family_of(checkpoint: Checkpoint) -> Family:
     """Returns the family of a model; raises `UserError` for an unknown one."""
-    in_gguf = checkpoint.form == "gguf"
-    key = "general.architecture" if in_gguf else "model_type"
-    table, name = BY_ARCHITECTURE if in_gguf else BY_TYPE, checkpoint.facts.get(key)
-    family = table.get(name) if isinstance(name, str) else None
-    if family is None:
+    if checkpoint.form == "gguf":
+        key, table = "general.architecture", {f.architecture: f for f in _FAMILIES}
+    else:
+        key, table = "model_type", {name: f for f in _FAMILIES for name in f.types}
+    name = str(checkpoint.facts.get(key))
+    if name not in table:
         raise UserError(
-            f"language models of the family {name!r} cannot be imported",
+            f"language models of the family '{name[:80]}' cannot be imported",
             where=f"{checkpoint.where}: {key}",
             why=f"tcc knows {', '.join(table)}",
             hint="export the model to ONNX or with torch.export",
         )
-    return family
+    return table[name]

@@ -9,7 +9,6 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -83,41 +82,34 @@ class _Header:
         """Returns the tensors by name; their descriptions follow the fields."""
         if type(alignment) is not int or alignment % 8 or not 0 < alignment <= 1 << 20:
             raise ValueError(f"the alignment {str(alignment)[:80]} is no multiple of 8 bytes")
-        described = [self._described() for _ in range(self._counts[0])]
         weights: dict[str, Weight] = {}
+        described = sorted(self._described() for _ in range(self._counts[0]))
         end = first = -(-self._at // alignment) * alignment
-        for offset, size, weight in sorted(described, key=lambda place: place[0]):
-            name, start = weight.name[:80], first + offset
-            if weight.name in weights:
-                raise ValueError(f"it has the tensor {name} twice")
+        for offset, size, name, shape, stored in described:
+            start = first + offset
+            if name in weights:
+                raise ValueError(f"it has the tensor {name[:80]} twice")
             if start < end or start % 8 or start + size > len(self._data):
-                raise ValueError(f"the tensor {name} begins in another or ends behind the file")
+                raise ValueError(f"tensor {name[:80]} begins in another or ends behind the file")
             end = start + size
-            read = partial(weight.read, self._data[start:end])
-            weights[weight.name] = replace(weight, read=read)
+            read = partial(_contents, stored, shape, self._data[start:end])
+            weights[name] = Weight(name, shape, stored, read)
         return MappingProxyType(weights)
 
-    def _described(self) -> tuple[int, int, Weight]:
-        """Returns the offset and the size of a tensor in bytes, and the tensor.
-
-        Its `read` takes its bytes.
-        """
+    def _described(self) -> tuple[int, int, str, tuple[int, ...], str]:
+        """Returns the offset and the size of a tensor in bytes, its name, shape and type."""
         name, rank = self._text(), self._number("I")
         sizes = [self._number("Q") for _ in range(min(rank, 5))]
         shape, kind = (*reversed(sizes),), self._number("I")
         stored = _TYPES[kind] if kind < len(_TYPES) else "-"
         if stored not in _FORMS:
             types = ", ".join(_FORMS)
-            raise ValueError(f"the tensor {name[:80]} has the type {stored} ({kind}), not {types}")
+            raise ValueError(f"tensor {name[:80]} has the type {stored} ({kind}), not {types}")
         (columns, form), count = _FORMS[stored], math.prod(shape)
         if not 0 < rank < 5 or not 0 < count <= LARGEST_TENSOR or shape[-1] % columns:
-            raise ValueError(f"the tensor {name[:80]} has {count} elements {shape} of {stored}")
+            raise ValueError(f"tensor {name[:80]} has {count} elements {shape} of {stored}")
         size = count // columns * np.dtype(form).itemsize
-        return (
-            self._number("Q"),
-            size,
-            Weight(name, shape, stored, partial(_contents, stored, shape)),
-        )
+        return self._number("Q"), size, name, shape, stored
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:

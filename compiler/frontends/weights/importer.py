@@ -1,8 +1,8 @@
 """Imports a language model from a file of weights as a graph with its caches bound as states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tcc.errors import UserError
+from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.operand import Operand
@@ -12,10 +12,10 @@ from tcc.frontends.weights.attention import Run, attention
 from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.config import read_config
 from tcc.frontends.weights.mlp import mlp
-from tcc.frontends.weights.tensors import Tensors, named
+from tcc.frontends.weights.tensors import Tensors
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import Index, const
-from tcc.ir.types import F32, I64, TensorType
+from tcc.ir.types import F32, I64, tensor
 from tcc.passes.graph.state import bind_states
 
 # Prices assume a prompt of this many tokens, behind as many, if no bucket says otherwise.
@@ -38,47 +38,35 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
     config = read_config(checkpoint)
     tensors = Tensors(checkpoint, config)
     scope = Scope(ImportSession(), GraphBuilder("model"))
-    sizes = _sizes(scope.session, shapes or {}, config.layers)
-    run = Run(config, tensors, sizes["past"], sizes["seq"], {}, {})
-    tokens = scope.input(_TOKENS, TensorType(I64, (sizes["seq"],)))
-    rows = scope.input(_ROWS, TensorType(I64, (sizes["n"],)))
-    form = (sizes["past"], const(config.key_heads), const(config.head_width))
-    names = _cache_names(config.layers)
-    caches = [scope.input(name, TensorType(F32, form)) for name in names]
-    logits, longer = _model(scope, run, (tokens, rows), caches)
+    seq, n = _sizes(scope.session, shapes or {})
+    past = scope.session.fresh_symbol("past", typical=_TYPICAL)
+    run = Run(config, tensors, past, seq, {}, {})
+    ports = [scope.input(_TOKENS, tensor(I64, seq)), scope.input(_ROWS, tensor(I64, n))]
+    names = [f"cache.{layer}.{part}" for layer in range(config.layers) for part in "kv"]
+    form = tensor(F32, past, config.key_heads, config.head_width)
+    caches = [scope.input(name, form) for name in names]
+    results = ["logits", *(f"{name}.next" for name in names)]
+    longer = _model(scope, run, ports, caches)
     tensors.check_all_read()
-    nexts = [f"{name}.next" for name in names]
-    results = [("logits", logits), *zip(nexts, longer, strict=True)]
-    values = output_values(scope, [tokens, rows, *caches], results)
-    new_names = {value: name for value, (name, _) in zip(values, results, strict=True)}
-    graph = rename(scope.builder.finish(values), new_names)
-    return bind_states(graph, zip(names, nexts, strict=True))
+    values = output_values(scope, [*ports, *caches], aligned(results, longer))
+    graph = rename(scope.builder.finish(values), dict(aligned(values, results)))
+    return bind_states(graph, aligned(names, results[1:]))
 
 
-def _cache_names(layers: int) -> list[str]:
-    return [f"cache.{layer}.{part}" for layer in range(layers) for part in "kv"]
-
-
-def _sizes(session: ImportSession, shapes: Shapes, layers: int) -> Mapping[str, Index]:
-    """Returns the sizes `seq`, `n` and `past`; raises `UserError` for shapes that do not fit."""
-    check_names(shapes, [_TOKENS, _ROWS, *_cache_names(layers)], "model")
-    sizes = {"past": session.fresh_symbol("past", typical=_TYPICAL)}
+def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
+    """Returns the sizes of `tokens` and `rows`; raises `UserError` for shapes that do not fit."""
+    check_names(shapes, (_TOKENS, _ROWS), "language model, beside its caches,")
+    sizes = []
     for name, hint, typical in ((_TOKENS, "seq", _TYPICAL), (_ROWS, "n", 1)):
         shape = shapes.get(name, (hint,))
         check_rank(name, shape, 1, "model declares")
-        (size,) = shape
-        if isinstance(size, str):
-            sizes[hint] = session.fresh_symbol(size, 1, typical=typical)
-        elif size < 1:
+        size = shape[0]
+        if size == 0:
             raise contradiction(name, size, "model declares", "at least 1")
+        if isinstance(size, str):
+            sizes.append(session.fresh_symbol(size, 1, typical=typical))
         else:
-            sizes[hint] = const(size)
-    for name in shapes.keys() - {_TOKENS, _ROWS}:
-        raise UserError(
-            f"the shape of input '{name}' is not free",
-            why="a run appends a row for each token to the rows that the cache holds",
-            hint=f"fix the number of {_TOKENS} in its place",
-        )
+            sizes.append(const(size))
     return sizes
 
 
@@ -90,31 +78,31 @@ class _Part(Emitter):
 
 
 def _model(
-    scope: Scope, run: Run, inputs: tuple[Operand, Operand], caches: Sequence[Operand]
-) -> tuple[Operand, list[Operand]]:
+    scope: Scope, run: Run, ports: Sequence[Operand], caches: Sequence[Operand]
+) -> list[Operand]:
     """Returns the logits, and the caches with the rows of the run.
 
     The last layer and what follows it work on the rows that get logits, except for its keys and
     values.
     """
-    config, (tokens, rows) = run.config, inputs
+    tokens, rows = ports
     longer: list[Operand] = []
     with _Part(scope, "token_embd").writing():
         x = _embeddings(run, tokens)
-    for layer in range(config.layers):
-        with _Part(scope, f"blk.{layer}").writing():
-            normal = _norm(run, x, f"blk.{layer}.attn_norm")
+    for layer in range(run.config.layers):
+        start = f"blk.{layer}."
+        with _Part(scope, start).writing():
+            normal = _norm(run, x, f"{start}attn_norm")
             mixed, pair = attention(run, normal, layer, caches[2 * layer : 2 * layer + 2])
             longer += pair
-            if layer == config.layers - 1:
+            if layer == run.config.layers - 1:
                 mixed, x = (y.gather(rows, axis=0) for y in (mixed, x))
-            name = f"blk.{layer}.attn_output"
-            y = run.tensors.matmul(mixed, name, config.width)
-            x = x + _post_norm(run, y, f"blk.{layer}.post_attention_norm")
-            y = mlp(run, _norm(run, x, f"blk.{layer}.ffn_norm"), layer)
-            x = x + _post_norm(run, y, f"blk.{layer}.post_ffw_norm")
+            y = run.tensors.matmul(mixed, f"{start}attn_output", run.config.width)
+            x = x + _post_norm(run, y, f"{start}post_attention_norm")
+            y = mlp(run, _norm(run, x, f"{start}ffn_norm"), f"{start}ffn")
+            x = x + _post_norm(run, y, f"{start}post_ffw_norm")
     with _Part(scope, "output").writing():
-        return _logits(run, _norm(run, x, "output_norm")), longer
+        return [_logits(run, _norm(run, x, "output_norm")), *longer]
 
 
 def _embeddings(run: Run, tokens: Operand) -> Operand:
@@ -122,23 +110,21 @@ def _embeddings(run: Run, tokens: Operand) -> Operand:
 
     A negative token would count from the end of the table, so it becomes one behind the table.
     """
-    config, tensors, table = run.config, run.tensors, "token_embd.weight"
-    inside = (tokens < 0).select(tensors.rows(table), tokens)
-    x = tensors.gathered(table, inside, config.width)
-    if config.family.scaled:
-        x = x * config.width**0.5
-    if config.family.learned:
-        x = x + tensors.gathered("position_embd.weight", run.positions(), config.width)
+    tensors, family, table = run.tensors, run.config.family, "token_embd.weight"
+    x = tensors.gathered(table, (tokens < 0).select(tensors.shape(table)[0], tokens))
+    if family.scaled:
+        x = x * run.config.width**0.5
+    if family.learned:
+        x = x + tensors.gathered("position_embd.weight", run.positions())
     return x
 
 
 def _norm(run: Run, x: Operand, name: str) -> Operand:
-    config = run.config
-    weights = run.tensors.norm(f"{name}.weight", config.width)
-    is_layer_norm = config.family.norm == "layer_normalization"
-    bias = run.tensors.vector(f"{name}.bias", config.width) if is_layer_norm else None
-    with named(name):
-        return x.emit(config.family.norm, weights, bias, axis=1, epsilon=config.epsilon)
+    config, family = run.config, run.config.family
+    parts = [run.tensors.vector(f"{name}.weight", config.width, family.norm_offset)]
+    if family.norm == "layer_normalization":
+        parts.append(run.tensors.vector(f"{name}.bias", config.width))
+    return x.emit(family.norm, *parts, axis=1, epsilon=config.epsilon)
 
 
 def _post_norm(run: Run, x: Operand, name: str) -> Operand:
@@ -147,9 +133,8 @@ def _post_norm(run: Run, x: Operand, name: str) -> Operand:
 
 def _logits(run: Run, x: Operand) -> Operand:
     """Returns the logits of normalised rows; a model without their matrix takes that of tokens."""
-    config, tensors = run.config, run.tensors
-    is_tied = config.is_tied or (config.is_tied is None and "output.weight" not in tensors)
-    y = tensors.matmul(x, "token_embd" if is_tied else "output", tensors.rows("token_embd.weight"))
-    if config.logit_cap:
-        y = (y / config.logit_cap).tanh() * config.logit_cap
-    return y
+    tensors, cap = run.tensors, run.config.logit_cap
+    is_tied = run.config.is_tied or (run.config.is_tied is None and "output.weight" not in tensors)
+    rows = tensors.shape("token_embd.weight")[0]
+    y = tensors.matmul(x, "token_embd" if is_tied else "output", rows)
+    return (y / cap).tanh() * cap if cap else y

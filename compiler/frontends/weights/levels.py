@@ -1,7 +1,7 @@
 """Matrices of levels (small integers with a scale for each group of columns) as operands.
 
-Levels of 4 bits share bytes.  Unsigned ones are stored minus 8, because `matmul_levels` reads signed
-ones, and the difference moves to the zero point.
+Levels of 4 bits share bytes.  Unsigned levels are stored minus 8, because `matmul_levels` reads
+signed levels, and the difference moves to the zero point.
 """
 
 from collections.abc import Sequence

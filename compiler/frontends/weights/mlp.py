@@ -5,16 +5,18 @@ from tcc.frontends.weights.attention import Run
 from tcc.ir.index import const
 
 
-def mlp(run: Run, x: Operand, layer: int) -> Operand:
-    """Returns the result `[n, width]` of the MLP or of the experts for normalised rows `x`."""
-    start = f"blk.{layer}.ffn"
+def mlp(run: Run, x: Operand, start: str) -> Operand:
+    """Returns the result `[n, width]` of the MLP or of the experts for normalised rows `x`.
+
+    `start` is the start of the names of their tensors.
+    """
     if f"{start}_gate_inp.weight" not in run.tensors:
         return _dense(run, x, start)
     y = _experts(run, x, start)
     if f"{start}_gate_inp_shexp.weight" not in run.tensors:
         return y
-    share = run.tensors.column(x, f"{start}_gate_inp_shexp.weight").sigmoid()
-    return y + _dense(run, x, start, "_shexp") * share
+    share = x @ run.tensors.vector(f"{start}_gate_inp_shexp.weight", run.config.width).unsqueeze(1)
+    return y + _dense(run, x, start, "_shexp") * share.sigmoid()
 
 
 def _dense(run: Run, x: Operand, start: str, end: str = "") -> Operand:

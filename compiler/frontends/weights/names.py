@@ -22,7 +22,8 @@ def named_tensors(
     """Returns the tensors by GGUF's names.
 
     A name has one tensor, or the matrices of experts in the order of their numbers. Raises
-    `UserError` for a tensor that has no name in the family, and for experts that are missing.
+    `UserError` for a tensor that has no name in the family, for two of one name, and for experts
+    that are missing.
     """
     if checkpoint.form == "gguf":
         return {name: [weight] for name, weight in checkpoint.weights.items()}
@@ -32,26 +33,24 @@ def named_tensors(
         if _BUFFERS.fullmatch(name):
             continue
         expert = _EXPERT.fullmatch(name)
-        plain = name if expert is None else expert[1] + expert[3]
-        canonical = table.get_name(plain, try_suffixes=(".weight", ".bias"))
-        if canonical is None:
+        start, number, end = expert.groups() if expert else (name, "0", "")
+        canonical = table.get_name(start + end, try_suffixes=(".weight", ".bias"))
+        if canonical is None or int(number) in tensors.setdefault(canonical, {}):
             raise unknown_tensor(checkpoint, name, family)
-        number = int(expert[2]) if expert else 0
-        if number in tensors.setdefault(canonical, {}):
-            raise UserError(
-                "two tensors of the model are the same part",
-                where=f"{checkpoint.where}: {name}",
-                why=f"{tensors[canonical][number].name} is {canonical} too",
-            )
-        tensors[canonical][number] = weight
+        tensors[canonical][int(number)] = weight
     for canonical, parts in tensors.items():
-        if set(parts) != set(range(len(parts))):
-            raise UserError(
-                "matrices of experts are missing",
-                where=f"{checkpoint.where}: {canonical}",
-                why=f"there are {len(parts)}, the last of which has the number {max(parts)}",
-            )
+        if max(parts) >= len(parts):
+            raise missing_tensor(checkpoint, f"expert {len(parts)} or less of {canonical}")
     return {name: [parts[n] for n in sorted(parts)] for name, parts in tensors.items()}
+
+
+def missing_tensor(checkpoint: Checkpoint, name: str) -> UserError:
+    """Returns the error to raise for a tensor that the file or folder lacks."""
+    return UserError(
+        "a tensor of the model is missing",
+        where=f"{checkpoint.where}: {name}",
+        hint="download the model again, with all of its files",
+    )
 
 
 def unknown_tensor(checkpoint: Checkpoint, name: str, family: Family) -> UserError:

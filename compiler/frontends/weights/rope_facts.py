@@ -1,112 +1,81 @@
-"""The parameters of rotary embeddings, as Hugging Face's `rope_parameters`, of files and folders."""
+"""The parameters of rotary embeddings of files and folders, as Hugging Face names them."""
 
-import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.weights.checkpoint import Checkpoint, Levels
+from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.facts import Facts
-from tcc.frontends.weights.families import Family
+from tcc.frontends.weights.families import TABLES
 from tcc.frontends.weights.rotary import Rotary, rotary
 
-_Parameters: TypeAlias = Mapping[str, Any]
+_Parameters: TypeAlias = dict[str, Any]
 
 _ORIGINAL = "original_max_position_embeddings"
-# Parameters that a GGUF file has as facts, and those that it has as tensors.
-_NUMBERS = MappingProxyType(
-    {
-        "factor": "rope.scaling.factor",
-        _ORIGINAL: "rope.scaling.original_context_length",
-        "beta_fast": "rope.scaling.yarn_beta_fast",
-        "beta_slow": "rope.scaling.yarn_beta_slow",
-    }
-)
-_TENSORS = MappingProxyType(
-    {
-        "divisors": "rope_freqs.weight",
-        "short_factor": "rope_factors_short.weight",
-        "long_factor": "rope_factors_long.weight",
-    }
-)
-ROPE_TENSORS = frozenset(_TENSORS.values())
 
 
-def rotations(
-    checkpoint: Checkpoint, facts: Facts, family: Family, width: int
-) -> tuple[Rotary, Rotary]:
-    """Returns the rotations of heads of `width` elements: in layers that see all keys, and in layers
-    with a window.
+def rotations(checkpoint: Checkpoint, facts: Facts, local_base: float, width: int) -> list[Rotary]:
+    """Returns two rotations of heads of `width` elements.
 
-    Raises `UserError` for a form or a parameter that is not supported.
+    The first is for layers that see all keys, the second for layers with a window.
+
+    `local_base` is the base of layers with a window where a GGUF file has none; 0 is that of other
+    layers. Raises `UserError` for a form or a parameter that is not supported.
     """
     if checkpoint.form == "gguf":
-        parts = _of_gguf(checkpoint, facts, family)
+        parts = _of_gguf(checkpoint, facts, local_base)
     else:
-        parts = _of_folder(checkpoint.facts, facts)
-    wide, local = (rotary(parameters, facts, width) for parameters in parts)
-    return wide, local
+        parts = _of_folder(Facts(checkpoint.facts, facts.where), facts)
+    return [rotary(parameters, facts, width) for parameters in parts]
 
 
-def _of_folder(config: Mapping[str, Any], facts: Facts) -> tuple[_Parameters, _Parameters]:
+def _of_folder(config: Facts, facts: Facts) -> tuple[_Parameters, _Parameters]:
     """Returns the parameters of both kinds of layers.
 
     Older folders have `rope_scaling` and, outside of it, the base and the base of local layers.
     """
-    fields = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(fields, dict):
-        raise facts.fault("rope_parameters", f"{str(fields)[:80]} has no fields")
-    keys = ("rope_theta", "partial_rotary_factor")
-    outside = {key: config[key] for key in keys if config.get(key) is not None}
-    if isinstance(fields.get("full_attention"), dict):
-        wide, local = (fields.get(f"{kind}_attention") for kind in ("full", "sliding"))
-        return _completed({**outside, **wide}, config, facts), {**outside, **(local or {})}
-    parameters = _completed({**outside, **fields}, config, facts)
-    base = config.get("rope_local_base_freq")
-    return parameters, parameters if base is None else {"rope_theta": base}
+    values = config.values
+    fields = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    common = {key: values[key] for key in ("rope_theta", "partial_rotary_factor") if key in values}
+    parts = [fields, fields]
+    if isinstance(fields, dict) and "full_attention" in fields:
+        parts = [fields.get(f"{kind}_attention") or {} for kind in ("full", "sliding")]
+    elif "rope.freq_base_swa" in facts.values:
+        parts = [fields, {"rope_theta": facts.values["rope.freq_base_swa"]}]
+    if not all(isinstance(part, dict) for part in parts):
+        raise config.fault("rope_parameters", "they are no fields")
+    wide, local = ({**common, **part} for part in parts)
+    return _completed(wide, values, facts), _completed(local, values, facts)
 
 
-def _completed(parameters: dict[str, Any], config: Mapping[str, Any], facts: Facts) -> _Parameters:
-    """Adds the original context, and the factor by which the context is longer, where they are
-    not among the parameters of a form that needs them."""
+def _completed(parameters: _Parameters, config: Mapping[str, Any], facts: Facts) -> _Parameters:
+    """Adds the original context and the factor by which the context is longer, where a form needs
+    them and does not have them."""
     form = parameters.get("rope_type", parameters.get("type"))
     if form in ("longrope", "su", "yarn", "llama3"):
-        context = facts.number("context_length", 0)
+        context = facts.count("context_length")
         original = parameters.get(_ORIGINAL) or config.get(_ORIGINAL) or context
         parameters[_ORIGINAL] = original
-        if parameters.get("factor") is None and isinstance(original, int | float) and original:
-            parameters["factor"] = context / original
+        if parameters.get("factor") is None:
+            parameters["factor"] = context / Facts(parameters, facts.where).count(_ORIGINAL)
     return parameters
 
 
 def _of_gguf(
-    checkpoint: Checkpoint, facts: Facts, family: Family
+    checkpoint: Checkpoint, facts: Facts, local_base: float
 ) -> tuple[_Parameters, _Parameters]:
     """Returns the parameters of both kinds of layers; a file with divisors or with long factors
     names no form."""
-    plain: dict[str, Any] = {"rope_theta": facts.number("rope.freq_base", 10000.0)}
-    if "rope.dimension_count" in facts.values:
-        plain["dims"] = facts.count("rope.dimension_count")
-    tensors = {key: name for key, name in _TENSORS.items() if name in checkpoint.weights}
-    form = facts.values.get("rope.scaling.type", "none")
-    form = "divided" if "divisors" in tensors else form
-    form = "longrope" if "long_factor" in tensors else form
-    wide = dict(plain)
-    if form != "none":
-        wide |= {"rope_type": form}
-        wide |= {key: facts.values[name] for key, name in _NUMBERS.items() if name in facts.values}
-        wide |= {key: _array(checkpoint, name) for key, name in tensors.items()}
-    if form in ("yarn", "longrope"):
-        magnitude = facts.number("rope.scaling.attn_factor", 1.0)
-        factor = max(facts.number("rope.scaling.factor", 1.0), 1.0) if form == "yarn" else 1.0
-        # llama.cpp multiplies the file's factor by the one that follows from yarn.
-        wide["attention_factor"] = magnitude * (1 + 0.1 * math.log(factor))
-        wide.setdefault("factor", factor)
-    base = facts.number("rope.freq_base_swa", family.local_base)
+    values, weights = facts.values, checkpoint.weights
+    wide = {name: values[key] for key, name in TABLES["rotary"].items() if key in values}
+    for key, name in TABLES["rotary_tensors"].items():
+        if key in weights:
+            wide[name] = np.asarray(weights[key].read()).tolist()
+    if "divisors" in wide:
+        wide["rope_type"] = "divided"
+    if "long_factor" in wide:
+        wide["rope_type"] = "longrope"
+        wide.setdefault("factor", 1.0)
+    base = values.get("rope.freq_base_swa", local_base)
+    plain = {key: wide[key] for key in ("rope_theta", "dims") if key in wide}
     return wide, {**plain, "rope_theta": base} if base else wide
-
-
-def _array(checkpoint: Checkpoint, name: str) -> Any:
-    contents = checkpoint.weights[name].read()
-    return None if isinstance(contents, Levels) else np.asarray(contents, np.float64)

@@ -7,12 +7,12 @@ Su et al. 2021 (RoFormer); linear: Chen et al. 2023; yarn: Peng et al. 2023; lon
 """
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tcc.frontends.weights.facts import Facts
+from tcc.frontends.weights.families import TABLES
 from tcc.frozen import entity
 from tcc.ir.op import Array
 
@@ -26,124 +26,96 @@ class Rotary:
 
     dims: int
     frequencies: Array
-    magnitude: float = 1.0
+    magnitude: float
     long: Array | None = None
     limit: int = 0
 
 
-# Keys that any form may have.  The dict of a form has the names of Hugging Face's `rope_parameters`.
-_COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "dims"}
 _ORIGINAL = "original_max_position_embeddings"
+# The parameters that any form may have.
+_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "dims", _ORIGINAL)
 
 
 def rotary(parameters: Mapping[str, Any], facts: Facts, width: int) -> Rotary:
     """Returns the rotation of heads of `width` elements.
 
     `parameters` are the fields of Hugging Face's `rope_parameters`. `dims` overrides the number of
-    elements that turn; `divisors` is an array by which the form "divided" divides frequencies.
-    Raises `UserError` for an unknown form, an unknown parameter, and numbers that do not fit.
+    elements that turn. The form "divided" divides frequencies by the array `divisors`, and
+    `attn_factor` multiplies the magnitude that a form implies. Raises `UserError` for an unknown
+    form, an unknown parameter, and numbers that do not fit.
     """
+    parameters = {key: value for key, value in parameters.items() if value is not None}
     fields = Facts(parameters, f"{facts.where}: rotary embedding")
-    form = parameters.get("rope_type", parameters.get("type", "default"))
-    if not isinstance(form, str) or form not in _FORMS:
-        raise fields.fault("rope_type", f"the form {str(form)[:80]!r} is none of {', '.join(_FORMS)}")
-    scaled, keys = _FORMS[form]
-    for key in parameters:
-        if key not in _COMMON and key not in keys and key != _ORIGINAL:
-            raise fields.fault(key, f"the form {form!r} has no such parameter in tcc")
-    dims = parameters.get("dims") or int(width * fields.number("partial_rotary_factor", 1.0))
+    form = str(parameters.get("rope_type", parameters.get("type", "default")))
+    if form not in TABLES["rotary_fields"]:
+        known_forms = ", ".join(TABLES["rotary_fields"])
+        raise fields.fault("rope_type", f"the form '{form[:80]}' is none of {known_forms}")
+    for key in parameters.keys() - {*_COMMON, *TABLES["rotary_fields"][form]}:
+        raise fields.fault(key, f"the form '{form}' has no such parameter in tcc")
+    dims = fields.number("dims", int(width * fields.number("partial_rotary_factor", 1.0)))
     if not 0 < dims <= width or dims % 2:
         raise fields.fault("dims", f"{dims} elements of a head of {width} do not pair up")
-    base = fields.number("rope_theta", 10000.0)
-    if base <= 1:
-        raise fields.fault("rope_theta", f"{base} is not above 1")
-    return scaled(fields, base ** -(np.arange(0, dims, 2) / dims), base)
+    base = fields.number("rope_theta", 10000.0, 1.001)
+    frequencies = base ** -(np.arange(0, dims, 2) / dims)
+    magnitude, other = 1.0, None
+    match form:
+        case "linear":
+            frequencies = frequencies / _factor(fields)
+        case "divided":
+            frequencies = frequencies / _vector(fields, "divisors", frequencies)
+        case "llama3":
+            frequencies = frequencies * _llama3(fields, frequencies)
+        case "yarn":
+            frequencies = frequencies * _yarn(fields, frequencies, base)
+            magnitude = _magnitude(fields, 0.1 * math.log(max(_factor(fields), 1)) + 1)
+        case "longrope" | "su":
+            ratio = math.log(max(_factor(fields), 1)) / math.log(fields.number(_ORIGINAL, least=2))
+            magnitude = _magnitude(fields, math.sqrt(1 + ratio))
+            other = (frequencies / _vector(fields, "long_factor", frequencies)).astype(np.float32)
+            frequencies = frequencies / _vector(fields, "short_factor", frequencies)
+    limit = 0 if other is None else fields.count(_ORIGINAL)
+    return Rotary(int(dims), frequencies.astype(np.float32), magnitude, other, limit)
 
 
-def _rounded(frequencies: Array, magnitude: float = 1.0, **more: Any) -> Rotary:
-    return Rotary(2 * len(frequencies), frequencies.astype(np.float32), magnitude, **more)
+def _llama3(fields: Facts, frequencies: Array) -> Array:
+    """Returns factors: low frequencies are divided, high ones stay, and others are between."""
+    low = fields.number("low_freq_factor")
+    turns = fields.count(_ORIGINAL) * frequencies / (2 * math.pi)
+    distance = fields.number("high_freq_factor", least=low) - low or 1e-3
+    return _blended(fields, (turns - low) / distance)
 
 
-def _default(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    return _rounded(frequencies)
-
-
-def _linear(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    return _rounded(frequencies / _factor(fields))
-
-
-def _divided(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    return _rounded(frequencies / _vector(fields, "divisors", len(frequencies)))
-
-
-def _llama3(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    """Divides low frequencies, keeps high ones, and blends between them."""
-    factor, original = _factor(fields), fields.count(_ORIGINAL)
-    low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
-    if low >= high:
-        raise fields.fault("high_freq_factor", f"{high} is not above low_freq_factor, {low}")
-    turns = original * frequencies / (2 * math.pi)
-    share = np.clip((turns - low) / (high - low), 0, 1)
-    return _rounded(frequencies * (share + (1 - share) / factor))
-
-
-def _yarn(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    """Divides frequencies of few turns, keeps those of many, and blends between them."""
-    factor, original, dims = _factor(fields), fields.count(_ORIGINAL), 2 * len(frequencies)
-
-    def pair(turns: float) -> float:
-        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
-
-    ends = pair(fields.number("beta_fast", 32) or 32), pair(fields.number("beta_slow", 1) or 1)
-    first, last = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), dims - 1)
+def _yarn(fields: Facts, frequencies: Array, base: float) -> Array:
+    """Returns factors: frequencies of few turns are divided, those of many stay."""
+    original, dims = fields.count(_ORIGINAL), 2 * len(frequencies)
+    pairs = [
+        dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+        for turns in (fields.number("beta_fast", 32, 1e-3), fields.number("beta_slow", 1, 1e-3))
+    ]
+    first, last = max(math.floor(pairs[0]), 0), min(math.ceil(pairs[1]), dims - 1)
     # A ramp without a length would divide by zero.
-    length = last - first or 0.001
-    ramp = np.clip((np.arange(len(frequencies)) - first) / length, 0, 1)
-    magnitude = fields.number("attention_factor", 0.1 * math.log(max(factor, 1)) + 1)
-    return _rounded(frequencies * (1 - ramp + ramp / factor), magnitude)
+    return _blended(fields, 1 - (np.arange(len(frequencies)) - first) / (last - first or 1e-3))
 
 
-def _longrope(fields: Facts, frequencies: Array, base: float) -> Rotary:
-    """Divides by other numbers where a run ends behind the original context."""
-    original, count = fields.count(_ORIGINAL), len(frequencies)
-    factor = max(_factor(fields), 1)
-    magnitude = math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
-    short, long = (_vector(fields, key, count) for key in ("short_factor", "long_factor"))
-    return _rounded(
-        frequencies / short,
-        fields.number("attention_factor", magnitude),
-        long=(frequencies / long).astype(np.float32),
-        limit=original,
-    )
+def _blended(fields: Facts, share: Array) -> Array:
+    share = np.clip(share, 0, 1)
+    return share + (1 - share) / _factor(fields)
 
 
 def _factor(fields: Facts) -> float:
-    factor = fields.number("factor")
-    if not factor:
-        raise fields.fault("factor", "it is 0")
-    return factor
+    return fields.number("factor", least=1e-3)
 
 
-def _vector(fields: Facts, key: str, count: int) -> Array:
-    """Returns `count` positive numbers."""
-    try:
-        vector = np.asarray(fields.values.get(key), np.float64)
-    except (TypeError, ValueError):
-        vector = np.zeros(0)
-    if vector.shape != (count,) or not (np.isfinite(vector) & (vector > 0)).all():
-        raise fields.fault(key, f"{count} positive numbers are due")
-    return vector
+def _magnitude(fields: Facts, implied: float) -> float:
+    return fields.number("attention_factor", implied * fields.number("attn_factor", 1.0))
 
 
-_Scaled = Callable[[Facts, Array, float], Rotary]
-_FORMS: Mapping[str, tuple[_Scaled, tuple[str, ...]]] = MappingProxyType(
-    {
-        "default": (_default, ()),
-        "linear": (_linear, ("factor",)),
-        "divided": (_divided, ("divisors",)),
-        "llama3": (_llama3, ("factor", "low_freq_factor", "high_freq_factor")),
-        "yarn": (_yarn, ("factor", "attention_factor", "beta_fast", "beta_slow")),
-        "longrope": (_longrope, ("factor", "attention_factor", "short_factor", "long_factor")),
-        "su": (_longrope, ("factor", "attention_factor", "short_factor", "long_factor")),
-    }
-)
+def _vector(fields: Facts, key: str, frequencies: Array) -> Array:
+    """Returns a positive number for each frequency."""
+    numbers = fields.values.get(key, ())
+    is_list = isinstance(numbers, list)
+    if not is_list or not all(type(n) in (int, float) and n > 0 for n in numbers):
+        numbers = ()
+    if len(numbers) != len(frequencies):
+        raise fields.fault(key, f"{len(frequencies)} positive numbers are due")
+    return np.array(numbers, np.float64)

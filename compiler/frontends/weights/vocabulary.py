@@ -83,13 +83,14 @@ class _Vocabulary:
         specials, sides = {}, []
         for role, default in (("bos", begins), ("eos", False)):
             token = self.fields.get(f"add_{role}_token", default) and self.token(role)
-            sides.append([{"SpecialToken": {"id": token, "type_id": 0}}] if token else [])
             if token:
                 number = self.fields[f"{role}_token_id"]
                 specials[token] = {"id": token, "ids": [number], "tokens": [token]}
-        begin, end = sides
-        texts = [[*begin, {"Sequence": {"id": name, "type_id": 0}}, *end] for name in "AB"]
-        steps = {"single": texts[0], "pair": [*texts[0], *texts[1]], "special_tokens": specials}
+            sides.append([{"SpecialToken": {"id": token, "type_id": 0}}][: bool(token)])
+        first, second = (
+            [*sides[0], {"Sequence": {"id": name, "type_id": 0}}, *sides[1]] for name in "AB"
+        )
+        steps = {"single": first, "pair": first + second, "special_tokens": specials}
         return {"type": "TemplateProcessing", **steps} if specials else None
 
 

@@ -23,7 +23,8 @@ from .gguf_files import written
 
 _TEXTS = [
     "Hello world", "The quick brown fox isn't 1234567 years old.", "a\n\n b\t c",
-    "don't DON'T we'll", "naïve café Ünïcödé", "日本語 текст", "x = 3.14159; // comment\r\n", "emoji 🙂 done",
+    "don't DON'T we'll", "naïve café Ünïcödé", "日本語 текст", "x = 3.14159; // comment\r\n",
+    "emoji 🙂 done",
     "<s>Hello</s> and <|im_start|>user", "trailing  ", "CamelCaseWords HTTPServer",
 ]  # fmt: skip
 _CORPUS = [
